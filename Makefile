@@ -1,0 +1,78 @@
+# Everything happens in .venv and .dagster_home, inside this folder. Works with GNU make 3.81 and later.
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+BIN := .venv/bin
+PORT ?= 3000
+ARGS ?=
+
+export DAGSTER_HOME := $(CURDIR)/.dagster_home
+
+UV := $(shell command -v uv 2>/dev/null)
+# Without uv: the first Python on PATH that fits; `make setup PYTHON=/path/to/python3.12` picks another.
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
+	&& command -v $$python && break; done)
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+
+.PHONY: setup
+setup: .venv/.installed ## Create .venv from constraints.txt (with uv when it is there; UV_TORCH_BACKEND=cpu keeps torch small)
+	@mkdir -p "$(DAGSTER_HOME)"
+	@cmp -s dagster.yaml "$(DAGSTER_HOME)/dagster.yaml" || cp dagster.yaml "$(DAGSTER_HOME)/dagster.yaml"
+
+.venv/.installed: pyproject.toml constraints.txt
+ifneq ($(UV),)
+	test -x $(BIN)/python || uv venv --python '>=3.11,<3.14' .venv
+	uv pip install --python $(BIN)/python -c constraints.txt -e '.[dev]'
+else
+	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed and none is on PATH: install one, or uv, or name one with PYTHON=/path/to/python" >&2; exit 1; }
+	test -x $(BIN)/pip || "$(PYTHON)" -m venv .venv
+	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+endif
+	@touch $@
+
+.PHONY: demo
+demo: setup ## Run the patients table from source to published
+	$(BIN)/privacy-assets demo
+
+.PHONY: demo-leak
+demo-leak: setup ## The same with a generator that memorises: publication is blocked, exit status is not 0
+	$(BIN)/privacy-assets demo --leak
+
+.PHONY: ui
+ui: setup ## Open Dagster on http://localhost:3000 (PORT=...), with the demo run in it
+	@$(BIN)/python -c 'import dagster; raise SystemExit(not dagster.DagsterInstance.get().get_runs_count())' \
+	|| $(BIN)/privacy-assets demo
+	$(BIN)/dg dev --port $(PORT)
+
+.PHONY: lint
+lint: setup ## Check style, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Two workers on one table each are quicker than two threads inside one.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+.PHONY: test
+test: setup ## Run the tests but for the slow ones
+	$(PYTEST) $(ARGS)
+
+.PHONY: test-slow
+test-slow: setup ## Run the slow tests only
+	$(PYTEST) -m slow $(ARGS)
+
+.PHONY: test-all
+test-all: setup ## Run all tests
+	$(PYTEST) -m 'slow or not slow' $(ARGS)
+
+.PHONY: bench
+bench: setup ## Run the benchmarks
+	$(BIN)/python -m benchmarks $(ARGS)
+
+.PHONY: clean
+clean: ## Remove .venv, caches and build output (runs and releases in .dagster_home stay)
+	rm -rf .venv dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage htmlcov
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,40 @@
+"""privacy-assets: the privacy gate between a synthetic table and its publication.
+
+The front door is lazy: a name is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "evaluate": "privacy_assets.report.evaluate",
+    "Report": "privacy_assets.report.report",
+    "Policy": "privacy_assets.engine.policy",
+    "Limit": "privacy_assets.engine.policy",
+    "read_published": "privacy_assets.gate.releases",
+    "build_privacy_assets": "privacy_assets.plugin.factory",
+    "build_privacy_checks": "privacy_assets.plugin.checks",
+    "build_source_sensor": "privacy_assets.plugin.sensors",
+    "build_failed_check_sensor": "privacy_assets.plugin.sensors",
+    "build_table_schedule": "privacy_assets.plugin.sensors",
+    "PrivacyGate": "privacy_assets.plugin.component",
+    "GpuResource": "privacy_assets.plugin.gpu",
+    "PrivacyIOManager": "privacy_assets.plugin.io",
+    "ReleaseResource": "privacy_assets.plugin.resources",
+}
+
+__all__ = [*_HOMES]  # noqa: PLE0604 (spelled by hand in tests/test_public_surface.py)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'privacy_assets' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,0 +1,151 @@
+"""The command line: ``privacy-assets evaluate``, ``policy`` and ``demo``.
+
+Exit status: 0 = the policy holds, 1 = broken or not assessable, 2 = bad input or bad settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from privacy_assets.errors import ConfigError, PrivacyAssetsError
+
+if TYPE_CHECKING:
+    from privacy_assets.report.report import Report
+
+HOLDS, BROKEN, BAD_INPUT = 0, 1, 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        status: int = options.run(options)
+    except PrivacyAssetsError as error:
+        sys.stderr.write(f"privacy-assets: {error}\n")
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        sys.stderr.write("privacy-assets: interrupted\n")
+        return 130
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="privacy-assets",
+        description="The privacy gate between a synthetic table and its publication.",
+        epilog="Exit status: 0 the policy holds, 1 it is broken or cannot be assessed, 2 bad input.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_evaluate(commands)
+    _add_demo(commands)
+    policy = commands.add_parser("policy", help="print the default policy as YAML, to start your own from")
+    policy.set_defaults(run=_policy)
+    return parser
+
+
+def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser("evaluate", help="measure a synthetic table and judge it by a policy")
+    command.set_defaults(run=_evaluate)
+    files = "a Parquet or CSV file, a folder or a glob"
+    command.add_argument("--train", required=True, metavar="FILE", help=f"rows the generator was trained on: {files}")
+    command.add_argument("--holdout", required=True, metavar="FILE", help="rows of the same population it has not seen")
+    command.add_argument("--synthetic", required=True, metavar="FILE", help="the table to be published")
+    command.add_argument("--reference", metavar="FILE", help="further unseen rows, for calibrated attacks")
+    command.add_argument("--subject", metavar="COLUMN", help="column that tells people apart (real tables only)")
+    command.add_argument("--kind", action="append", default=[], metavar="COLUMN=KIND", help="override an inferred kind: "
+                         "numeric, integer, categorical, boolean or datetime (repeatable)")  # fmt: skip
+    command.add_argument("--metrics", metavar="A,B", help="metrics to run, comma-separated; default: those of the policy")
+    command.add_argument("--policy", metavar="YAML", help="policy file; default: the default limits")
+    command.add_argument("--seed", type=int, default=0, help="the same seed gives the same report (default 0)")
+    command.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default auto)")
+    command.add_argument("--no-embedder", action="store_true", help="leave out the embedded figures and their training")
+    command.add_argument("--json", metavar="OUT", help="write the results as JSON")
+    command.add_argument("--html", metavar="OUT", help="write the report as one HTML file")
+    command.add_argument("--quiet", action="store_true", help="no progress on standard error")
+
+
+def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser("demo", help="run the whole pipeline on a real health survey")
+    command.set_defaults(run=_demo)
+    command.add_argument("--leak", action="store_true", help="use a generator that memorises: publication is blocked")
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    from privacy_assets.report.evaluate import evaluate
+
+    for out in (options.json, options.html):
+        if out and not Path(out).resolve().parent.is_dir():
+            raise ConfigError(f"{out}: the folder does not exist.")
+    report = evaluate(
+        options.train,
+        options.holdout,
+        options.synthetic,
+        reference=options.reference,
+        subject=options.subject,
+        kinds=_kinds(options.kind),
+        policy=options.policy,
+        metrics=options.metrics,
+        embedder=not options.no_embedder,
+        seed=options.seed,
+        device=options.device,
+        progress=_quiet if options.quiet else _progress,
+    )
+    _write(report, options.json, options.html)
+    sys.stdout.write(report.to_text() + "\n")
+    return HOLDS if report.verdict == "pass" else BROKEN
+
+
+def _write(report: Report, json_out: str | None, html_out: str | None) -> None:
+    from privacy_assets.gate.atomic import put_atomic
+
+    try:
+        if json_out:
+            put_atomic(Path(json_out), json.dumps(report.to_json(), indent=2, allow_nan=False).encode(), mode=0o644)
+        if html_out:
+            put_atomic(Path(html_out), report.to_html().encode(), mode=0o644)
+    except OSError as error:
+        raise ConfigError(f"the report cannot be written: {error.strerror}.") from None
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from privacy_assets.plugin.demo import run_demo
+
+    return run_demo(leak=options.leak, say=lambda line: sys.stdout.write(line + "\n"))
+
+
+def _policy(_: argparse.Namespace) -> int:
+    import yaml
+
+    from privacy_assets.engine.policy import Policy
+
+    sys.stdout.write(yaml.safe_dump(Policy.default().to_dict(), sort_keys=False, width=110, allow_unicode=True))
+    return HOLDS
+
+
+def _kinds(pairs: Sequence[str]) -> dict[str, str] | None:
+    """Parse COLUMN=KIND; the column may itself hold an equals sign."""
+    kinds = {}
+    for pair in pairs:
+        column, sign, kind = pair.rpartition("=")
+        if not sign or not column:
+            raise ConfigError(f"--kind {pair}: write COLUMN=KIND.")
+        kinds[column] = kind
+    return kinds or None
+
+
+def _progress(message: str) -> None:
+    sys.stderr.write(f"  {message}\n")
+    sys.stderr.flush()
+
+
+def _quiet(message: str) -> None:
+    """Drop a progress message."""
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

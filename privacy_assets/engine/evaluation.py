@@ -1,0 +1,144 @@
+"""The parts behind every door: tables in any form become metric inputs, metrics run, the policy judges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from privacy_assets.engine.inputs import REAL_ROLES, MetricInputs, Progress, silent
+from privacy_assets.engine.metrics.base import Metric
+from privacy_assets.engine.policy import Policy
+from privacy_assets.engine.registry import build_metric, default_metrics
+from privacy_assets.engine.results import MetricResult
+from privacy_assets.engine.tables.reading import read_table
+from privacy_assets.engine.tables.schema import Kind, TableSchema, check_frame, conform, infer_schema
+from privacy_assets.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from privacy_assets.engine.geometry.embedder import Embedder
+
+TableLike = pd.DataFrame | str | Path
+
+
+def load(table: TableLike) -> pd.DataFrame:
+    """Return the frame itself, or the table read from a file, folder or glob."""
+    return table if isinstance(table, pd.DataFrame) else read_table(table)
+
+
+def prepare_inputs(
+    train: TableLike,
+    holdout: TableLike,
+    synthetic: TableLike,
+    reference: TableLike | None = None,
+    *,
+    subject: str | None = None,
+    kinds: Mapping[str, Kind] | None = None,
+    schema: TableSchema | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    progress: Progress = silent,
+) -> MetricInputs:
+    """Check the tables of one release and bring them into canonical form.
+
+    ``subject`` names the column that tells people apart; it stands in every real table and never in the synthetic one.
+    Without it each row is a person of its own. ``schema`` (without the subject) is inferred from all real rows together
+    when None, ``kinds`` overriding. Raises InputError naming table, column, row position and fix.
+    """
+    given = {"train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic}
+    frames = {role: load(table) for role, table in given.items() if table is not None}
+    names = {role: _where(role, given[role]) for role in frames}
+    for role, frame in frames.items():
+        check_frame(frame, where=names[role])
+    subjects = _take_subjects(frames, names, subject)
+    if schema is None:
+        schema = _joint_schema(frames, names, kinds)
+    tables = {role: conform(frame, schema, where=names[role]) for role, frame in frames.items()}
+    return MetricInputs(schema, tables, subjects, seed=seed, device=device, progress=progress)
+
+
+def _where(role: str, table: TableLike | None) -> str:
+    return role if isinstance(table, pd.DataFrame) else f"{role} ({table})"
+
+
+def _take_subjects(frames: dict[str, pd.DataFrame], names: Mapping[str, str], subject: str | None) -> dict[str, np.ndarray]:
+    """Remove the subject column from the real frames (in place of the mapping) and code it jointly."""
+    if subject is None:
+        return {}
+    if subject in frames["synthetic"].columns:
+        fix = "drop it: a synthetic row belongs to nobody"
+        raise InputError("the subject column stands in the synthetic table", where=names["synthetic"], column=subject, fix=fix)
+    ids = {}
+    for role in REAL_ROLES:
+        if role not in frames:
+            continue
+        if subject not in frames[role].columns:
+            fix = "name a column that every real table has"
+            raise InputError("the subject column is missing", where=names[role], column=subject, fix=fix)
+        ids[role] = frames[role][subject]
+        missing = np.flatnonzero(ids[role].isna().to_numpy())
+        if len(missing):
+            fix = "give every row the id of its person"
+            raise InputError("the subject is missing", where=names[role], column=subject, row=int(missing[0]), fix=fix)
+        frames[role] = frames[role].drop(columns=[subject])
+    ends = np.cumsum([len(part) for part in ids.values()])[:-1]
+    codes, _ = pd.factorize(pd.concat(list(ids.values()), ignore_index=True))
+    return dict(zip(ids, np.split(codes.astype(np.int64), ends), strict=True))
+
+
+def _joint_schema(
+    frames: Mapping[str, pd.DataFrame], names: Mapping[str, str], kinds: Mapping[str, Kind] | None
+) -> TableSchema:
+    """Schema of all real rows together, so that a value only one side has cannot change the kind of a column."""
+    train = frames["train"]
+    for role in REAL_ROLES:
+        if role in frames and set(frames[role].columns) != set(train.columns):
+            column = sorted(set(frames[role].columns) ^ set(train.columns))[0]
+            fix = "give every table the same columns"
+            raise InputError(f"the columns differ from {names['train']}", where=names[role], column=column, fix=fix)
+    joined = pd.concat([frames[role][train.columns] for role in REAL_ROLES if role in frames], ignore_index=True)
+    schema = infer_schema(joined, kinds, where="train, holdout and reference")
+    dtypes = {column: str(train[column].dtype) for column in train.columns}
+    columns = (type(c)(c.name, c.kind, c.nullable, dtypes[c.name]) for c in schema.columns)
+    return TableSchema(tuple(columns))
+
+
+def choose_metrics(names: Iterable[str] | None, policy: Policy | None) -> tuple[dict[str, Metric], Policy]:
+    """Metrics to run and the policy in force.
+
+    Without names: those of the policy, or the default ones. Without a policy: the default limits of the metrics.
+    """
+    if isinstance(names, str):
+        names = [name.strip() for name in names.split(",") if name.strip()]
+    chosen = list(names) if names is not None else list(policy.metrics) if policy else default_metrics()
+    if not chosen:
+        raise ConfigError("no metric was chosen.")
+    metrics = {name: build_metric(name) for name in chosen}
+    return metrics, policy if policy is not None else Policy.default(chosen)
+
+
+def wants_embedder(metrics: Iterable[Metric]) -> bool:
+    """True when any of the metrics can use an embedder."""
+    return any("embedder" in metric.needs | metric.optional for metric in metrics)
+
+
+def attach_embedder(inputs: MetricInputs, embedder: Embedder) -> MetricInputs:
+    """The same inputs with an embedder."""
+    from dataclasses import replace
+
+    return replace(inputs, embedder=embedder)
+
+
+def run_metrics(inputs: MetricInputs, metrics: Mapping[str, Metric]) -> dict[str, MetricResult]:
+    """Run the metrics in order; ``inputs.progress`` is told before each. A metric whose needs are absent is an error."""
+    results = {}
+    for name, metric in metrics.items():
+        absent = sorted(metric.needs - set(inputs.tables) - ({"embedder"} if inputs.embedder is not None else set()))
+        if absent:
+            raise InputError(f"metric {name} needs {absent[0]}", fix=f"give {absent[0]} or leave the metric out")
+        inputs.progress(f"measuring {name}")
+        results[name] = metric.evaluate(inputs)
+    return results

@@ -1,0 +1,140 @@
+"""What metrics are given: the tables of one release in canonical form, and what is derived from them once."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
+from privacy_assets.engine.tables.fingerprints import content_fingerprint
+from privacy_assets.engine.tables.identity import row_ids
+from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.errors import InputError
+
+if TYPE_CHECKING:
+    from privacy_assets.engine.geometry.embedder import Embedder
+
+REAL_ROLES = ("train", "holdout", "reference")
+Progress = Callable[[str], None]
+
+
+def silent(message: str) -> None:
+    """Progress sink that drops its messages."""
+
+
+@dataclass(frozen=True, eq=False)
+class MetricInputs:
+    """The tables of one release: canonical frames of one schema (see ``tables.schema.conform``) by role.
+
+    ``tables`` holds "train", "holdout", "synthetic" and optionally "reference". ``subjects`` gives, per real role, the
+    int64 subject code of each row, coded jointly over the real roles; a role without codes has one subject per row.
+    ``device`` is a torch device name. All randomness comes from :meth:`rng`.
+    """
+
+    schema: TableSchema
+    tables: Mapping[str, pd.DataFrame]
+    subjects: Mapping[str, np.ndarray] = field(default_factory=dict)
+    embedder: Embedder | None = None
+    seed: int = 0
+    device: str = "cpu"
+    progress: Progress = silent
+
+    def __post_init__(self) -> None:
+        seen: dict[str, np.ndarray] = {role: np.unique(codes) for role, codes in self.subjects.items()}
+        for role, codes in self.subjects.items():
+            if len(codes) != len(self.tables[role]):
+                raise InputError(f"{len(codes)} subject codes for {len(self.tables[role])} rows", where=role)
+        if {"train", "holdout"} <= set(seen):
+            shared = np.intersect1d(seen["train"], seen["holdout"]).size
+            if shared:
+                raise InputError(
+                    f"{shared} subjects stand in train and in holdout",
+                    where="holdout",
+                    fix="split by subject, so that the holdout holds only people the generator has not seen",
+                )
+
+    @property
+    def train(self) -> pd.DataFrame:
+        """Rows that the generator was trained on."""
+        return self.tables["train"]
+
+    @property
+    def holdout(self) -> pd.DataFrame:
+        """Real rows that the generator has not seen."""
+        return self.tables["holdout"]
+
+    @property
+    def synthetic(self) -> pd.DataFrame:
+        """The table to be published."""
+        return self.tables["synthetic"]
+
+    @property
+    def reference(self) -> pd.DataFrame | None:
+        """Further unseen real rows, for calibrated attacks; None when there are none."""
+        return self.tables.get("reference")
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """Encoder fitted on all real rows alike, so that it cannot favour train or holdout."""
+        real = [self.tables[role] for role in REAL_ROLES if role in self.tables]
+        return Encoder.fit(real, self.schema, others=[self.synthetic])
+
+    @cached_property
+    def _encoded(self) -> dict[str, EncodedTable]:
+        return {}
+
+    def encoded(self, role: str) -> EncodedTable:
+        """Encoded rows of ``role``; computed once."""
+        if role not in self._encoded:
+            self._encoded[role] = self.encoder.transform(self.tables[role])
+        return self._encoded[role]
+
+    @cached_property
+    def _embedded(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def embedded(self, role: str) -> np.ndarray:
+        """Float32 embedding of the rows of ``role``, shape (n, dim); InputError without an embedder."""
+        if self.embedder is None:
+            raise InputError("no embedder was given", fix="pass an embedder or leave the embedded figures out")
+        if role not in self._embedded:
+            self._embedded[role] = self.embedder.embed(self.tables[role], device=self.device)
+        return self._embedded[role]
+
+    @cached_property
+    def row_ids(self) -> dict[str, np.ndarray]:
+        """Per role, int64 ids that are equal exactly when two rows agree in every column (missing equals missing)."""
+        roles = list(self.tables)
+        return dict(zip(roles, row_ids([self.tables[role] for role in roles], self.schema), strict=True))
+
+    @cached_property
+    def _subject_codes(self) -> dict[str, np.ndarray]:
+        codes: dict[str, np.ndarray] = {}
+        start = 1 + max((int(c.max()) for c in self.subjects.values() if len(c)), default=-1)
+        for role in REAL_ROLES:
+            if role in self.subjects:
+                codes[role] = np.asarray(self.subjects[role], dtype=np.int64)
+            elif role in self.tables:
+                codes[role] = np.arange(start, start + len(self.tables[role]), dtype=np.int64)
+                start += len(self.tables[role])
+        return codes
+
+    def subject_codes(self, *roles: str) -> np.ndarray:
+        """Subject codes of the rows of ``roles`` stacked, recoded to 0..s-1 in order of the original codes."""
+        stacked = np.concatenate([self._subject_codes[role] for role in roles])
+        return np.unique(stacked, return_inverse=True)[1].astype(np.int64)
+
+    @cached_property
+    def fingerprints(self) -> dict[str, str]:
+        """Order-free content fingerprint of each table. Keep those of private tables private, or key them."""
+        return {role: content_fingerprint(frame) for role, frame in self.tables.items()}
+
+    def rng(self, purpose: str) -> np.random.Generator:
+        """Generator for one purpose, independent of every other purpose under the same seed."""
+        return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(zlib.crc32(purpose.encode()),)))

@@ -1,0 +1,71 @@
+"""The one form of a metric; assets, checks, command line, report and policy are derived from it."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass
+from typing import Any, ClassVar
+
+from privacy_assets.engine.inputs import MetricInputs
+from privacy_assets.engine.policy import Limit
+from privacy_assets.engine.results import Direction, Figure, MetricResult
+from privacy_assets.engine.version import ENGINE_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class FigureSpec:
+    """What a figure is, for the policy page, the report and the help texts. ``meaning`` is one plain sentence."""
+
+    name: str
+    meaning: str
+    direction: Direction = "higher_is_riskier"
+    null: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What :meth:`Metric.measure` returns: figures and small tables for the report."""
+
+    figures: tuple[Figure, ...]
+    tables: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+
+class Metric(ABC):
+    """A metric: subclass it as a frozen dataclass whose fields are the settings, each with a default.
+
+    ``name`` is file name, asset name and policy prefix. ``needs`` are the inputs it reads ("train", "holdout",
+    "synthetic", "reference", "embedder"); ``optional`` those it uses when there.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    needs: ClassVar[frozenset[str]]
+    optional: ClassVar[frozenset[str]] = frozenset()
+    figures: ClassVar[tuple[FigureSpec, ...]]
+    default_limits: ClassVar[tuple[Limit, ...]]
+
+    @abstractmethod
+    def measure(self, inputs: MetricInputs) -> Measured:
+        """Compute figures and tables. Deterministic for ``inputs.seed``."""
+
+    def settings(self) -> dict[str, Any]:
+        """The metric's settings as a plain mapping."""
+        return asdict(self) if is_dataclass(self) else {}
+
+    def evaluate(self, inputs: MetricInputs) -> MetricResult:
+        """Measure and wrap the outcome with settings, seed, version, input fingerprints and wall seconds."""
+        started = time.perf_counter()
+        measured = self.measure(inputs)
+        read = [role for role in inputs.tables if role in self.needs | self.optional]
+        return MetricResult(
+            metric=self.name,
+            figures=measured.figures,
+            tables=measured.tables,
+            settings=self.settings(),
+            inputs={role: inputs.fingerprints[role] for role in read},
+            seed=inputs.seed,
+            engine_version=ENGINE_VERSION,
+            seconds=time.perf_counter() - started,
+        )

@@ -1,0 +1,33 @@
+"""The registry of metrics: one line each. Everything that lists metrics reads it from here."""
+
+from __future__ import annotations
+
+from privacy_assets.engine.metrics.base import FigureSpec, Metric
+from privacy_assets.engine.metrics.dcr import Dcr
+from privacy_assets.engine.metrics.membership_inference import MembershipInference
+from privacy_assets.engine.metrics.singling_out import SinglingOut
+from privacy_assets.errors import ConfigError, did_you_mean
+
+METRICS: dict[str, type[Metric]] = {metric.name: metric for metric in (Dcr, SinglingOut, MembershipInference)}
+
+
+def default_metrics() -> list[str]:
+    """Names of the metrics that run when none are chosen."""
+    return list(METRICS)
+
+
+def build_metric(name: str, settings: dict[str, object] | None = None) -> Metric:
+    """Return the metric ``name`` with ``settings`` in place of its defaults; ConfigError for an unknown name or key."""
+    if name not in METRICS:
+        raise ConfigError(f"unknown metric {name!r}.{did_you_mean(name, METRICS)}")
+    kind = METRICS[name]
+    known = set(getattr(kind, "__dataclass_fields__", {}))
+    for key in settings or {}:
+        if key not in known:
+            raise ConfigError(f"metric {name} has no setting {key!r}.{did_you_mean(key, known)}")
+    return kind(**(settings or {}))
+
+
+def figure_specs() -> dict[str, FigureSpec]:
+    """Every figure by its full name, ``metric.figure``."""
+    return {f"{name}.{spec.name}": spec for name, metric in METRICS.items() for spec in metric.figures}

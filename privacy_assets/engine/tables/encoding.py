@@ -1,0 +1,137 @@
+"""Numeric form of mixed tables for distances (DESIGN section 5, "Encoding").
+
+Squared distance of two rows = sum of squared differences of standardised numbers + number of mismatching categories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from privacy_assets.engine.tables.schema import TableSchema
+
+_CLIP = 0.001  # share cut off on each side when scales are fitted: a single outlier must not flatten its column
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedTable:
+    """Encoded rows: ``numeric`` float32 (n, p) standardised, missing at 0; ``codes`` int32 (n, q) category codes.
+
+    ``sizes`` int64 (q,) is the number of codes of each categorical column. Numbers that miss values bring one more code
+    column, their missing indicator.
+    """
+
+    numeric: np.ndarray
+    codes: np.ndarray
+    sizes: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.numeric)
+
+    @cached_property
+    def dense(self) -> np.ndarray:
+        """Float32 (n, p + sum(sizes)): numbers beside one-hot columns over sqrt(2), so that a mismatch costs 1."""
+        starts = self.numeric.shape[1] + np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
+        out = np.zeros((len(self), int(starts[-1])), dtype=np.float32)
+        out[:, : self.numeric.shape[1]] = self.numeric
+        rows = np.arange(len(self))
+        for column in range(self.codes.shape[1]):
+            out[rows, starts[column] + self.codes[:, column]] = np.float32(0.5**0.5)
+        return out
+
+    def take(self, rows: np.ndarray) -> EncodedTable:
+        """The given rows."""
+        return EncodedTable(self.numeric[rows], self.codes[rows], self.sizes)
+
+
+@dataclass(frozen=True)
+class _Number:
+    name: str
+    centre: float
+    scale: float
+    indicator: bool
+
+
+@dataclass(frozen=True)
+class _Category:
+    name: str
+    values: tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Scales and category codes fitted on all real rows together.
+
+    Numbers, whole numbers and datetimes: minus mean, over standard deviation, both of the values clipped to the inner
+    99.8 %, so that one outlier does not flatten its column; missing -> 0 (the mean) and, where values are missing, an
+    indicator that counts as a category. Categories and booleans: one code a value, one for missing, one for all values
+    that no real row has. A constant column contributes nothing.
+    """
+
+    numbers: tuple[_Number, ...]
+    categories: tuple[_Category, ...]
+
+    @classmethod
+    def fit(
+        cls, frames: Sequence[pd.DataFrame], schema: TableSchema, others: Sequence[pd.DataFrame] = ()
+    ) -> Encoder:
+        """Fit on the stacked canonical ``frames``; the order of rows and frames does not matter.
+
+        ``others`` will be encoded too and decide nothing but which numbers need a missing indicator.
+        """
+        numbers, categories = [], []
+        for column in schema.columns:
+            joined = pd.concat([frame[column.name] for frame in frames], ignore_index=True)
+            if column.kind in ("categorical", "boolean"):
+                categories.append(_Category(column.name, tuple(sorted(joined.dropna().unique()))))
+            else:
+                values = as_float(joined)
+                centre, scale = _centre_and_scale(np.sort(values[~np.isnan(values)]))
+                missing = any(frame[column.name].isna().any() for frame in (*frames, *others))
+                numbers.append(_Number(column.name, centre, scale, missing))
+        return cls(tuple(numbers), tuple(categories))
+
+    def transform(self, frame: pd.DataFrame) -> EncodedTable:
+        """Encode a canonical frame."""
+        numeric = np.zeros((len(frame), len(self.numbers)), dtype=np.float32)
+        codes, sizes = [], []
+        for position, number in enumerate(self.numbers):
+            values = as_float(frame[number.name])
+            missing = np.isnan(values)
+            if number.scale > 0:
+                numeric[:, position] = np.where(missing, 0.0, (values - number.centre) / number.scale)
+            if number.indicator:
+                codes.append(missing.astype(np.int32))
+                sizes.append(2)
+        for category in self.categories:
+            known = pd.Index(list(category.values), dtype=object)
+            column = frame[category.name]
+            found = known.get_indexer(pd.Index(column.astype(object)))
+            found[found < 0] = len(known)
+            found[column.isna().to_numpy()] = len(known) + 1
+            codes.append(found.astype(np.int32))
+            sizes.append(len(known) + 2)
+        stacked = np.stack(codes, axis=1) if codes else np.zeros((len(frame), 0), dtype=np.int32)
+        return EncodedTable(numeric, stacked, np.array(sizes, dtype=np.int64))
+
+
+def as_float(series: pd.Series) -> np.ndarray:
+    """Float64 values of a canonical numeric, integer or datetime column (days since 1970); missing is NaN."""
+    if pd.api.types.is_datetime64_any_dtype(series.dtype):
+        micros = series.astype("datetime64[us]").to_numpy().astype("int64").astype(np.float64)
+        return np.where(series.isna().to_numpy(), np.nan, micros / 86_400e6)
+    return series.to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def _centre_and_scale(ordered: np.ndarray) -> tuple[float, float]:
+    if len(ordered) == 0 or ordered[0] == ordered[-1]:
+        return (float(ordered[0]) if len(ordered) else 0.0), 0.0
+    cut = max(1, int(_CLIP * len(ordered)))
+    inner = np.clip(ordered, ordered[min(cut, len(ordered) - 1)], ordered[max(len(ordered) - 1 - cut, 0)])
+    if inner[0] >= inner[-1]:  # nearly constant: only the plain deviation is left
+        inner = ordered
+    return float(inner.mean()), float(inner.std())

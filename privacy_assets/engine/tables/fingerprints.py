@@ -1,0 +1,63 @@
+"""Fingerprints: of a table's content whatever the order of its rows, and of a file's bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+_WIDTH = 16
+
+
+def content_fingerprint(frame: pd.DataFrame) -> str:
+    """SHA-256 (hex) of a canonical frame's content: column names, and rows as a multiset.
+
+    The order of rows and of columns does not matter, nor does the file format the table came from. Rows are hashed one
+    by one (BLAKE2b, 128 bits), sorted and hashed again; two tables share it only when they hold the same rows.
+    """
+    names = sorted(frame.columns)
+    digests = np.zeros((len(frame), len(names) * _WIDTH), dtype=np.uint8)
+    for position, name in enumerate(names):
+        codes, uniques = pd.factorize(frame[name])
+        table = b"".join(_digest(_value_bytes(value)) for value in uniques) + b"\0" * _WIDTH
+        cells = np.frombuffer(table, dtype=np.uint8).reshape(-1, _WIDTH)
+        digests[:, position * _WIDTH : (position + 1) * _WIDTH] = cells[codes]
+    rows = sorted(_digest(row.tobytes()) for row in digests)
+    outer = hashlib.sha256()
+    for name in names:
+        outer.update(len(name.encode()).to_bytes(8, "big") + name.encode())
+    outer.update(len(frame).to_bytes(8, "big"))
+    for row in rows:
+        outer.update(row)
+    return outer.hexdigest()
+
+
+def file_fingerprint(path: str | Path) -> str:
+    """SHA-256 (hex) of a file's bytes."""
+    with Path(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def keyed(fingerprint: str, key: bytes) -> str:
+    """HMAC-SHA256 (hex) of a fingerprint, the only form in which a private table's may leave the machine."""
+    return hmac.new(key, fingerprint.encode(), hashlib.sha256).hexdigest()
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=_WIDTH).digest()
+
+
+def _value_bytes(value: object) -> bytes:
+    """Bytes of one value, distinct for distinct values of a column; 1 and 1.0 and True agree only within their kind."""
+    if isinstance(value, (bool, np.bool_)):
+        return b"b1" if value else b"b0"
+    if isinstance(value, pd.Timestamp):
+        return b"t" + str(value.as_unit("us").value).encode()
+    if isinstance(value, (int, np.integer)):
+        return b"i" + str(int(value)).encode()
+    if isinstance(value, (float, np.floating)):
+        return b"f" + np.float64(value + 0.0).tobytes()
+    return b"s" + str(value).encode()

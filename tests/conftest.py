@@ -1,0 +1,31 @@
+"""Fixtures shared by all tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+DATA = Path(os.environ.get("PRIVACY_ASSETS_DATA", Path(__file__).parents[1].parent / "shared" / "data"))
+
+
+def _read(name: str) -> pd.DataFrame:
+    path = DATA / name
+    if not path.exists():
+        pytest.skip(f"{name} is not there; set PRIVACY_ASSETS_DATA to the folder that holds it")
+    return pd.read_parquet(path)
+
+
+@pytest.fixture(scope="session")
+def adult() -> pd.DataFrame:
+    """UCI Adult, 48,842 rows x 15 columns, shuffled by a fixed seed."""
+    return _read("adult.parquet").sample(frac=1, random_state=0).reset_index(drop=True)
+
+
+@pytest.fixture(scope="session")
+def uk_census() -> pd.DataFrame:
+    """2011 census microdata, 50,000 rows x 17 columns, every column a category, shuffled by a fixed seed."""
+    frame = _read("uk_census.parquet").drop(columns=["Person ID"])
+    return frame.astype(str).sample(frac=1, random_state=0).reset_index(drop=True)

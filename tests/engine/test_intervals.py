@@ -1,0 +1,51 @@
+"""Intervals against statsmodels, enumeration and simulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from statsmodels.stats.proportion import proportion_confint
+
+from privacy_assets.engine.intervals import clopper_pearson, permutation_band, permute_labels, wilson
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 10), (3, 10), (10, 10), (57, 2000), (1, 1)])
+def test_proportions_agree_with_statsmodels(hits: int, n: int) -> None:
+    centre, low, high = wilson(hits, n)
+    assert (low, high) == pytest.approx(proportion_confint(hits, n, method="wilson"), abs=1e-12)
+    assert low <= centre <= high
+    assert clopper_pearson(hits, n) == pytest.approx(proportion_confint(hits, n, method="beta"), abs=1e-12)
+
+
+def test_no_trials_say_nothing() -> None:
+    assert np.isnan(wilson(0, 0)).all()
+    assert clopper_pearson(0, 0) == (0.0, 1.0)
+
+
+def test_permutations_keep_the_number_of_members_and_do_not_depend_on_the_block() -> None:
+    member = np.arange(50) < 20
+    draws = [
+        permute_labels(member, 130, np.random.default_rng(0), lambda labels: np.stack([labels.sum(1), labels[:, 0]], 1), block=b)
+        for b in (1, 64, 200)
+    ]
+    assert (draws[0][:, 0] == 20).all()
+    assert 0.2 < draws[0][:, 1].mean() < 0.6
+    assert all(draw.shape == (130, 2) for draw in draws)
+
+
+def test_the_band_covers_all_statistics_at_once_under_the_null() -> None:
+    rng = np.random.default_rng(0)
+    null = rng.normal(size=(999, 6)) * np.arange(1, 7)
+    inside, within = 0, 0
+    for _ in range(400):
+        band = permutation_band(rng.normal(size=6) * np.arange(1, 7), null)
+        inside += bool(((band.low <= 0) & (band.high >= 0)).all())
+        within += bool((np.maximum(-band.low, band.high)[0] <= band.resolution[0]))
+    assert 0.92 < inside / 400 < 0.985
+    assert within / 400 > 0.98
+
+
+def test_a_statistic_that_cannot_vary_has_no_width() -> None:
+    band = permutation_band(np.array([0.0, 3.0]), np.column_stack([np.zeros(99), np.random.default_rng(0).normal(size=99)]))
+    assert (band.low[0], band.high[0], band.z[0]) == (0.0, 0.0, 0.0)
+    assert band.p_value <= 0.05
