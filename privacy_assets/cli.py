@@ -10,11 +10,12 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from privacy_assets.errors import ConfigError, PrivacyAssetsError
 
 if TYPE_CHECKING:
+    from privacy_assets.engine.tables.schema import Kind
     from privacy_assets.report.report import Report
 
 HOLDS, BROKEN, BAD_INPUT = 0, 1, 2
@@ -57,9 +58,16 @@ def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     command.add_argument("--synthetic", required=True, metavar="FILE", help="the table to be published")
     command.add_argument("--reference", metavar="FILE", help="further unseen rows, for calibrated attacks")
     command.add_argument("--subject", metavar="COLUMN", help="column that tells people apart (real tables only)")
-    command.add_argument("--kind", action="append", default=[], metavar="COLUMN=KIND", help="override an inferred kind: "
-                         "numeric, integer, categorical, boolean or datetime (repeatable)")  # fmt: skip
-    command.add_argument("--metrics", metavar="A,B", help="metrics to run, comma-separated; default: those of the policy")
+    command.add_argument(
+        "--kind",
+        action="append",
+        default=[],
+        metavar="COLUMN=KIND",
+        help="override an inferred kind: numeric, integer, categorical, boolean or datetime (repeatable)",
+    )
+    command.add_argument(
+        "--metrics", metavar="A,B", help="metrics to run, comma-separated; default: those of the policy"
+    )
     command.add_argument("--policy", metavar="YAML", help="policy file; default: the default limits")
     command.add_argument("--seed", type=int, default=0, help="the same seed gives the same report (default 0)")
     command.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default auto)")
@@ -115,7 +123,7 @@ def _write(report: Report, json_out: str | None, html_out: str | None) -> None:
 def _demo(options: argparse.Namespace) -> int:
     from privacy_assets.plugin.demo import run_demo
 
-    return run_demo(leak=options.leak, say=lambda line: sys.stdout.write(line + "\n"))
+    return run_demo(leak=options.leak, say=_line)
 
 
 def _policy(_: argparse.Namespace) -> int:
@@ -127,15 +135,20 @@ def _policy(_: argparse.Namespace) -> int:
     return HOLDS
 
 
-def _kinds(pairs: Sequence[str]) -> dict[str, str] | None:
+def _kinds(pairs: Sequence[str]) -> dict[str, Kind] | None:
     """Parse COLUMN=KIND; the column may itself hold an equals sign."""
-    kinds = {}
+    kinds: dict[str, Kind] = {}
     for pair in pairs:
         column, sign, kind = pair.rpartition("=")
         if not sign or not column:
             raise ConfigError(f"--kind {pair}: write COLUMN=KIND.")
-        kinds[column] = kind
+        kinds[column] = cast("Kind", kind)  # checked with the table at hand
     return kinds or None
+
+
+def _line(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def _progress(message: str) -> None:

@@ -40,7 +40,9 @@ def arguments(files: dict[str, Path], synthetic: str, *more: str) -> list[str]:
     return ["evaluate", *(f"--{role}={path}" for role, path in roles.items()), "--no-embedder", *more]
 
 
-def test_a_copy_exits_with_1_and_says_why(files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_copy_exits_with_1_and_says_why(
+    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out, page = tmp_path / "out.json", tmp_path / "out.html"
     assert main(arguments(files, "copy", f"--json={out}", f"--html={page}", "--seed=3")) == 1
     data = json.loads(out.read_text())
@@ -58,7 +60,9 @@ def test_a_copy_exits_with_1_and_says_why(files: dict[str, Path], tmp_path: Path
     assert "measuring dcr" in printed.err
 
 
-def test_one_metric_and_a_policy_of_ones_own(files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_metric_and_a_policy_of_ones_own(
+    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     policy = tmp_path / "p.yaml"
     policy.write_text("limits: [{figure: dcr.privacy_score, at_most: 0.9}]")
     assert main(arguments(files, "synthetic", "--metrics=dcr", f"--policy={policy}", "--quiet")) == 0
@@ -74,12 +78,16 @@ def test_one_metric_and_a_policy_of_ones_own(files: dict[str, Path], tmp_path: P
      (["--kind=group=text"], "unknown kind 'text'"), (["--kind=grup=categorical"], "Did you mean 'group'"),
      (["--subject=person"], "'person'"), (["--device=tpu"], "tpu")],
 )  # fmt: skip
-def test_bad_settings_exit_with_2(files: dict[str, Path], capsys: pytest.CaptureFixture[str], more: list[str], words: str) -> None:
+def test_bad_settings_exit_with_2(
+    files: dict[str, Path], capsys: pytest.CaptureFixture[str], more: list[str], words: str
+) -> None:
     assert main(arguments(files, "synthetic", "--quiet", *more)) == 2
     assert words in capsys.readouterr().err
 
 
-def test_bad_files_exit_with_2_and_give_nothing_away(files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_files_exit_with_2_and_give_nothing_away(
+    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     frame = pd.read_parquet(files["synthetic"])
     frame["visits"] = frame["visits"].astype(object)
     frame.loc[11, "visits"] = SECRET

@@ -64,13 +64,17 @@ def _where(role: str, table: TableLike | None) -> str:
     return role if isinstance(table, pd.DataFrame) else f"{role} ({table})"
 
 
-def _take_subjects(frames: dict[str, pd.DataFrame], names: Mapping[str, str], subject: str | None) -> dict[str, np.ndarray]:
+def _take_subjects(
+    frames: dict[str, pd.DataFrame], names: Mapping[str, str], subject: str | None
+) -> dict[str, np.ndarray]:
     """Remove the subject column from the real frames (in place of the mapping) and code it jointly."""
     if subject is None:
         return {}
     if subject in frames["synthetic"].columns:
         fix = "drop it: a synthetic row belongs to nobody"
-        raise InputError("the subject column stands in the synthetic table", where=names["synthetic"], column=subject, fix=fix)
+        raise InputError(
+            "the subject column stands in the synthetic table", where=names["synthetic"], column=subject, fix=fix
+        )
     ids = {}
     for role in REAL_ROLES:
         if role not in frames:
@@ -133,7 +137,7 @@ def attach_embedder(inputs: MetricInputs, embedder: Embedder) -> MetricInputs:
 
 
 def run_metrics(inputs: MetricInputs, metrics: Mapping[str, Metric]) -> dict[str, MetricResult]:
-    """Run the metrics in order; ``inputs.progress`` is told before each. A metric whose needs are absent is an error."""
+    """Run the metrics in order; ``inputs.progress`` hears of each. InputError when a metric lacks what it needs."""
     results = {}
     for name, metric in metrics.items():
         absent = sorted(metric.needs - set(inputs.tables) - ({"embedder"} if inputs.embedder is not None else set()))

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 CONFIDENCE = 0.95
 RESOLUTION_QUANTILE = 0.995
@@ -50,7 +49,11 @@ def permutation_band(observed: np.ndarray, null: np.ndarray, confidence: float =
 
 
 def permute_labels(
-    member: np.ndarray, permutations: int, rng: np.random.Generator, statistic: Callable[[np.ndarray], np.ndarray], block: int = 64
+    member: np.ndarray,
+    permutations: int,
+    rng: np.random.Generator,
+    statistic: Callable[[np.ndarray], np.ndarray],
+    block: int = 64,
 ) -> np.ndarray:
     """Draw the null law of a statistic by permuting the labels of subjects.
 
@@ -67,6 +70,8 @@ def permute_labels(
 
 def wilson(hits: float, n: int, confidence: float = CONFIDENCE) -> tuple[float, float, float]:
     """Centre, low and high of Wilson's score interval of ``hits`` out of ``n``; NaN for n = 0."""
+    from scipy import stats  # slow to import: only where a table is measured
+
     if n == 0:
         return (np.nan, np.nan, np.nan)
     z = stats.norm.ppf(0.5 + confidence / 2)
@@ -77,6 +82,8 @@ def wilson(hits: float, n: int, confidence: float = CONFIDENCE) -> tuple[float, 
 
 def clopper_pearson(hits: int, n: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """Exact two-sided interval of a proportion; (0, 1) for n = 0."""
+    from scipy import stats
+
     tail = (1 - confidence) / 2
     low = float(stats.beta.ppf(tail, hits, n - hits + 1)) if hits > 0 else 0.0
     high = float(stats.beta.ppf(1 - tail, hits + 1, n - hits)) if hits < n else 1.0

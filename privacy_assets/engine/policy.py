@@ -224,7 +224,9 @@ def _bound(figure: Figure, bound: Bound) -> float:
         if bound == "value":
             return abs(figure.value - figure.null)
         return max(up, down) if bound == "upper" else max(figure.low - figure.null, figure.null - figure.high)
-    cautious, other = (figure.high, figure.low) if figure.direction == "higher_is_riskier" else (figure.low, figure.high)
+    cautious, other = (
+        (figure.high, figure.low) if figure.direction == "higher_is_riskier" else (figure.low, figure.high)
+    )
     return {"upper": cautious, "lower": other, "value": figure.value}[bound]
 
 

@@ -25,7 +25,9 @@ def test_no_trials_say_nothing() -> None:
 def test_permutations_keep_the_number_of_members_and_do_not_depend_on_the_block() -> None:
     member = np.arange(50) < 20
     draws = [
-        permute_labels(member, 130, np.random.default_rng(0), lambda labels: np.stack([labels.sum(1), labels[:, 0]], 1), block=b)
+        permute_labels(
+            member, 130, np.random.default_rng(0), lambda labels: np.stack([labels.sum(1), labels[:, 0]], 1), block=b
+        )
         for b in (1, 64, 200)
     ]
     assert (draws[0][:, 0] == 20).all()
@@ -40,12 +42,14 @@ def test_the_band_covers_all_statistics_at_once_under_the_null() -> None:
     for _ in range(400):
         band = permutation_band(rng.normal(size=6) * np.arange(1, 7), null)
         inside += bool(((band.low <= 0) & (band.high >= 0)).all())
-        within += bool((np.maximum(-band.low, band.high)[0] <= band.resolution[0]))
+        within += bool(np.maximum(-band.low, band.high)[0] <= band.resolution[0])
     assert 0.92 < inside / 400 < 0.985
     assert within / 400 > 0.98
 
 
 def test_a_statistic_that_cannot_vary_has_no_width() -> None:
-    band = permutation_band(np.array([0.0, 3.0]), np.column_stack([np.zeros(99), np.random.default_rng(0).normal(size=99)]))
+    band = permutation_band(
+        np.array([0.0, 3.0]), np.column_stack([np.zeros(99), np.random.default_rng(0).normal(size=99)])
+    )
     assert (band.low[0], band.high[0], band.z[0]) == (0.0, 0.0, 0.0)
     assert band.p_value <= 0.05

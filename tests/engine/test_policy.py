@@ -7,15 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from privacy_assets.engine.policy import Limit, Policy, judge_limit
+from privacy_assets.engine.policy import Limit, LimitOutcome, Policy, judge_limit
 from privacy_assets.engine.registry import METRICS, figure_specs
 from privacy_assets.engine.results import Direction, Figure, MetricResult
 from privacy_assets.errors import ConfigError
 
 
-def outcome(limit: Limit, low: float, value: float, high: float, *, subjects: int = 1000, direction: Direction = "higher_is_riskier",
-            resolution: float = math.nan, null: float = 0.0):  # fmt: skip
-    figure = Figure("f", value, low, high, subjects, subjects, null, direction, resolution=resolution)
+def outcome(
+    limit: Limit,
+    low: float,
+    value: float,
+    high: float,
+    *,
+    subjects: int = 1000,
+    direction: Direction = "higher_is_riskier",
+    resolution: float = math.nan,
+) -> LimitOutcome:
+    figure = Figure("f", value, low, high, subjects, subjects, 0.0, direction, resolution=resolution)
     return judge_limit(limit, MetricResult("m", (figure,)))
 
 
@@ -119,7 +127,8 @@ def test_a_policy_file_extends_the_default(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("limits: []", "no limits"), ("limit: []", "Did you mean 'limits'"), ("- 1", "expected a mapping"), (": :", "YAML"),
+    [("limits: []", "no limits"), ("limit: []", "Did you mean 'limits'"), ("- 1", "expected a mapping"),
+     (": :", "YAML"),
      ("limits: [{figure: dcr.privacy_scor, at_most: 1}]", "Did you mean 'dcr.privacy_score'"),
      ("limits: [{figure: dcr.privacy_score, at_mst: 1}]", "Did you mean 'at_most'"),
      ("limits: [{figure: dcr.privacy_score, at_least: 1}]", "takes at_most"), ("limits: 3", "must be a list"),

@@ -26,14 +26,16 @@ FRAME = pd.DataFrame(
     {
         "age": pd.array([31, None, 58], dtype="Int64"),
         "dose": [0.5, np.nan, 2.25],
-        "plan": ["a", None, "it's \"quoted\""],
+        "plan": ["a", None, 'it\'s "quoted"'],
         "seen": pd.to_datetime(["2024-01-01", None, "2024-02-03"]),
         "active": [True, False, True],
     }
 )
 
 
-def result(high: float = 0.05, *, synthetic: str = "s", train: str = "t", version: str = ENGINE_VERSION) -> MetricResult:
+def result(
+    high: float = 0.05, *, synthetic: str = "s", train: str = "t", version: str = ENGINE_VERSION
+) -> MetricResult:
     figure = Figure("privacy_score", 0.01, -0.02, high, n=1000, subjects=1000)
     return MetricResult("dcr", (figure,), inputs={"synthetic": synthetic, "train": train}, engine_version=version)
 
@@ -112,7 +114,9 @@ def test_results_on_other_inputs_or_of_another_engine_are_not_attested(tmp_path:
 def test_an_attestation_holds_no_plain_hash_of_a_private_table(tmp_path: Path) -> None:
     snapshot = write_snapshot(FRAME, tmp_path)
     secret = "c0ffee" * 8
-    text = attest("t", None, snapshot, POLICY, {"dcr": result(train=secret)}, {"train": "keyed"}, "s").to_bytes().decode()
+    text = (
+        attest("t", None, snapshot, POLICY, {"dcr": result(train=secret)}, {"train": "keyed"}, "s").to_bytes().decode()
+    )
     assert secret not in text
     assert json.loads(text)["inputs"] == {"train": "keyed"}
 

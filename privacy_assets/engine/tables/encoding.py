@@ -6,8 +6,9 @@ Squared distance of two rows = sum of squared differences of standardised number
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ import pandas as pd
 from privacy_assets.engine.tables.schema import TableSchema
 
 _CLIP = 0.001  # share cut off on each side when scales are fitted: a single outlier must not flatten its column
+_FARTHEST = 1e15  # deviations from the mean; squares of more would leave float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,9 +78,7 @@ class Encoder:
     categories: tuple[_Category, ...]
 
     @classmethod
-    def fit(
-        cls, frames: Sequence[pd.DataFrame], schema: TableSchema, others: Sequence[pd.DataFrame] = ()
-    ) -> Encoder:
+    def fit(cls, frames: Sequence[pd.DataFrame], schema: TableSchema, others: Sequence[pd.DataFrame] = ()) -> Encoder:
         """Fit on the stacked canonical ``frames``; the order of rows and frames does not matter.
 
         ``others`` will be encoded too and decide nothing but which numbers need a missing indicator.
@@ -95,6 +95,17 @@ class Encoder:
                 numbers.append(_Number(column.name, centre, scale, missing))
         return cls(tuple(numbers), tuple(categories))
 
+    def to_json(self) -> dict[str, list[dict[str, Any]]]:
+        """Return plain values. They hold category values of the private table."""
+        categories = [{"name": c.name, "values": [_plain(value) for value in c.values]} for c in self.categories]
+        return {"numbers": [asdict(number) for number in self.numbers], "categories": categories}
+
+    @classmethod
+    def from_json(cls, data: dict[str, list[dict[str, Any]]]) -> Encoder:
+        """Inverse of :meth:`to_json`."""
+        categories = (_Category(item["name"], tuple(item["values"])) for item in data["categories"])
+        return cls(tuple(_Number(**item) for item in data["numbers"]), tuple(categories))
+
     def transform(self, frame: pd.DataFrame) -> EncodedTable:
         """Encode a canonical frame."""
         numeric = np.zeros((len(frame), len(self.numbers)), dtype=np.float32)
@@ -103,7 +114,8 @@ class Encoder:
             values = as_float(frame[number.name])
             missing = np.isnan(values)
             if number.scale > 0:
-                numeric[:, position] = np.where(missing, 0.0, (values - number.centre) / number.scale)
+                scaled = np.where(missing, 0.0, (values - number.centre) / number.scale)
+                numeric[:, position] = np.clip(scaled, -_FARTHEST, _FARTHEST)
             if number.indicator:
                 codes.append(missing.astype(np.int32))
                 sizes.append(2)
@@ -117,6 +129,10 @@ class Encoder:
             sizes.append(len(known) + 2)
         stacked = np.stack(codes, axis=1) if codes else np.zeros((len(frame), 0), dtype=np.int32)
         return EncodedTable(numeric, stacked, np.array(sizes, dtype=np.int64))
+
+
+def _plain(value: object) -> object:
+    return bool(value) if isinstance(value, np.bool_) else value
 
 
 def as_float(series: pd.Series) -> np.ndarray:
@@ -134,4 +150,5 @@ def _centre_and_scale(ordered: np.ndarray) -> tuple[float, float]:
     inner = np.clip(ordered, ordered[min(cut, len(ordered) - 1)], ordered[max(len(ordered) - 1 - cut, 0)])
     if inner[0] >= inner[-1]:  # nearly constant: only the plain deviation is left
         inner = ordered
-    return float(inner.mean()), float(inner.std())
+    size = np.abs(inner).max()  # at most 1 before squaring: values near the end of float64 do not overflow
+    return float((inner / size).mean() * size), float((inner / size).std() * size)

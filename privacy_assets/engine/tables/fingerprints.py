@@ -22,7 +22,7 @@ def content_fingerprint(frame: pd.DataFrame) -> str:
     digests = np.zeros((len(frame), len(names) * _WIDTH), dtype=np.uint8)
     for position, name in enumerate(names):
         codes, uniques = pd.factorize(frame[name])
-        table = b"".join(_digest(_value_bytes(value)) for value in uniques) + b"\0" * _WIDTH
+        table = b"".join(_digest(value_bytes(value)) for value in uniques) + b"\0" * _WIDTH
         cells = np.frombuffer(table, dtype=np.uint8).reshape(-1, _WIDTH)
         digests[:, position * _WIDTH : (position + 1) * _WIDTH] = cells[codes]
     rows = sorted(_digest(row.tobytes()) for row in digests)
@@ -50,7 +50,7 @@ def _digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=_WIDTH).digest()
 
 
-def _value_bytes(value: object) -> bytes:
+def value_bytes(value: object) -> bytes:
     """Bytes of one value, distinct for distinct values of a column; 1 and 1.0 and True agree only within their kind."""
     if isinstance(value, (bool, np.bool_)):
         return b"b1" if value else b"b0"
@@ -60,4 +60,4 @@ def _value_bytes(value: object) -> bytes:
         return b"i" + str(int(value)).encode()
     if isinstance(value, (float, np.floating)):
         return b"f" + np.float64(value + 0.0).tobytes()
-    return b"s" + str(value).encode()
+    return b"s" + str(value).encode("utf-8", "surrogatepass")

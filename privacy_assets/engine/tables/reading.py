@@ -13,6 +13,7 @@ import pyarrow.parquet
 from privacy_assets.engine.tables.schema import check_frame
 from privacy_assets.errors import InputError
 
+_MISSING = ["", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null"]
 SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv"}
 
 
@@ -34,7 +35,8 @@ def table_files(path: str | Path) -> list[Path]:
 def read_table(path: str | Path) -> pd.DataFrame:
     """Read a Parquet or CSV file, or several with the same columns, as one frame with a fresh index.
 
-    CSV: header line, UTF-8, empty fields are missing, types inferred per file. Raises InputError naming the file.
+    CSV: header line, UTF-8, empty fields, NA, NaN and null are missing, types inferred per file. Parquet: an index that
+    pandas stored under a name is a column. Raises InputError naming the file.
     """
     frames = [(file, _read_file(file)) for file in table_files(path)]
     first_file, first = frames[0]
@@ -56,7 +58,7 @@ def _read_file(file: Path) -> pd.DataFrame:
         if kind == "parquet":
             table = pa.parquet.ParquetFile(file).read()
         else:
-            options = pa.csv.ConvertOptions(strings_can_be_null=True, null_values=["", "NA", "NaN", "null"])
+            options = pa.csv.ConvertOptions(strings_can_be_null=True, null_values=_MISSING)
             table = pa.csv.read_csv(file, convert_options=options)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         # The parser's own message can quote cells of the private table.
@@ -65,6 +67,8 @@ def _read_file(file: Path) -> pd.DataFrame:
     if repeated:
         raise InputError("the name stands twice", where=str(file), column=repeated[0], fix="rename one of the columns")
     try:
-        return table.to_pandas()
+        frame: pd.DataFrame = table.to_pandas(date_as_object=False)
     except (pa.ArrowException, ValueError) as error:
         raise InputError(f"cannot be read as {kind} ({type(error).__name__})", where=str(file)) from None
+    stored = [name for name in frame.index.names if name is not None]
+    return frame.reset_index(level=stored) if stored else frame

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from privacy_assets.engine.tables.fingerprints import value_bytes
 from privacy_assets.errors import ConfigError, InputError
 
 DEFAULT_SHARES: Mapping[str, float] = {"train": 0.6, "holdout": 0.2, "reference": 0.2}
@@ -42,7 +43,12 @@ def assign_sides(ids: pd.Series, key: bytes, shares: Mapping[str, float] = DEFAU
 
 
 def split_table(
-    frame: pd.DataFrame, subject: str | None, key: bytes, shares: Mapping[str, float] = DEFAULT_SHARES, *, where: str = "source"
+    frame: pd.DataFrame,
+    subject: str | None,
+    key: bytes,
+    shares: Mapping[str, float] = DEFAULT_SHARES,
+    *,
+    where: str = "source",
 ) -> dict[str, pd.DataFrame]:
     """Split ``frame`` into one frame a role, disjoint by subject, rows in their order and index kept.
 
@@ -61,13 +67,20 @@ def split_table(
 
 
 def _point(value: object, key: bytes) -> float:
-    if isinstance(value, (float, np.floating)) and float(value).is_integer():
-        value = int(value)  # 7 and 7.0 are one person: missing values elsewhere turn ids into floats
-    digest = hmac.new(key, str(value).encode(), hashlib.sha256).digest()
+    digest = hmac.new(key, str(_whole(value)).encode("utf-8", "surrogatepass"), hashlib.sha256).digest()
     return int.from_bytes(digest[:7], "big") / 2**56
 
 
+def _whole(value: object) -> object:
+    """7 and 7.0 are one person: missing values elsewhere turn whole numbers into floats."""
+    return int(value) if isinstance(value, (float, np.floating)) and float(value).is_integer() else value
+
+
 def _row_keys(frame: pd.DataFrame) -> pd.Series:
-    """A text that identifies each row's content."""
-    texts = frame.astype(object).where(frame.notna(), None)
-    return pd.Series(["\x1f".join(map(repr, row)) for row in texts.itertuples(index=False)], index=frame.index)
+    """A text that identifies each row's content, whatever dtype its numbers have today."""
+    keys = [""] * len(frame)
+    for name in frame.columns:
+        codes, uniques = pd.factorize(frame[name])
+        texts = [value_bytes(_whole(value)).hex() for value in uniques] + [""]
+        keys = [f"{key}{texts[code]}," for key, code in zip(keys, codes, strict=True)]
+    return pd.Series(keys, index=frame.index)

@@ -1,0 +1,21 @@
+"""Generators: one protocol, one file each (DESIGN section 6)."""
+
+from privacy_assets.engine.generators.base import FittedGenerator, Generator, PrivacyBudget
+from privacy_assets.engine.generators.registry import (
+    GENERATORS,
+    GeneratorInfo,
+    build_generator,
+    generator_info,
+    load_generator,
+)
+
+__all__ = [
+    "GENERATORS",
+    "FittedGenerator",
+    "Generator",
+    "GeneratorInfo",
+    "PrivacyBudget",
+    "build_generator",
+    "generator_info",
+    "load_generator",
+]

@@ -1,0 +1,140 @@
+"""The one form of a generator, and of what it becomes once it is fitted."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from privacy_assets.engine.inputs import Progress, silent
+from privacy_assets.engine.tables.schema import TableSchema, conform
+from privacy_assets.errors import InputError
+
+MANIFEST = "generator.json"
+TRAIN = "train.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class PrivacyBudget:
+    """Differential privacy that fitting and sampling spent. ``epsilon`` None: no formal guarantee at all."""
+
+    epsilon: float | None = None
+    delta: float | None = None
+
+    def __str__(self) -> str:
+        if self.epsilon is None:
+            return "none (no formal guarantee)"
+        return f"epsilon {self.epsilon:g}, delta {self.delta or 0:g}"
+
+
+class Generator(ABC):
+    """A generator: subclass it as a frozen dataclass whose fields are the settings, each with a default.
+
+    ``name`` is file name and registry key. ``modules`` must be importable to run it and come with ``extra`` (None: with
+    the package itself); ``licence`` is that of the code that does the work.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    licence: ClassVar[str] = "Apache-2.0"
+    modules: ClassVar[tuple[str, ...]] = ()
+    extra: ClassVar[str | None] = None
+
+    def fit(
+        self, train: pd.DataFrame, schema: TableSchema, *, seed: int, device: str = "cpu", progress: Progress = silent
+    ) -> FittedGenerator:
+        """Fit to ``train``, a canonical frame with exactly the columns of ``schema`` (no subject column).
+
+        ``seed`` >= 0: the same seed gives the same generator. ``device`` is a torch device name, ``progress`` is told
+        what happens in words without values. Raises InputError for other columns or no rows.
+        """
+        if list(train.columns) != schema.names:
+            fix = "conform the table to its schema, without the subject column"
+            raise InputError("the columns are not those of the schema", where="train", fix=fix)
+        if train.empty:
+            raise InputError("a generator cannot be fitted to no rows", where="train", fix="give more rows")
+        return self._fit(train, schema, seed=seed, device=device, progress=progress)
+
+    @abstractmethod
+    def _fit(
+        self, train: pd.DataFrame, schema: TableSchema, *, seed: int, device: str, progress: Progress
+    ) -> FittedGenerator:
+        """Fit to checked input."""
+
+    @classmethod
+    @abstractmethod
+    def load(cls, folder: Path, manifest: Mapping[str, Any]) -> FittedGenerator:
+        """Read what :meth:`FittedGenerator.save` wrote; ``manifest`` is the content of its JSON file."""
+
+    def settings(self) -> dict[str, Any]:
+        """The settings as a plain mapping that JSON can hold."""
+        return asdict(self) if is_dataclass(self) else {}
+
+
+class FittedGenerator(ABC):
+    """A generator after fitting. It holds values of the private table: keep it and its files as private as that."""
+
+    generator: Generator
+    schema: TableSchema
+    privacy: PrivacyBudget = PrivacyBudget()
+
+    def sample(self, rows: int, *, seed: int) -> pd.DataFrame:
+        """Return ``rows`` >= 1 synthetic rows as a canonical frame; the same seed gives the same rows."""
+        if rows < 1:
+            raise InputError(f"{rows} synthetic rows were asked for", fix="ask for at least one")
+        where = f"the output of generator {self.generator.name}"
+        frame = conform(self._sample(rows, seed), self.schema, where=where)
+        if len(frame) != rows:
+            raise InputError(f"{len(frame)} rows came where {rows} were asked for", where=where, fix="return them all")
+        return frame
+
+    @abstractmethod
+    def _sample(self, rows: int, seed: int) -> pd.DataFrame:
+        """Draw the rows; :meth:`sample` brings them into canonical form."""
+
+    def save(self, folder: str | Path) -> None:
+        """Write the fitted generator into ``folder`` as JSON, npz and Parquet (never pickle)."""
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        manifest = {
+            "name": self.generator.name,
+            "settings": self.generator.settings(),
+            "schema": self.schema.to_json(),
+            "privacy": asdict(self.privacy),
+            **self._save(target),
+        }
+        (target / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+
+    @abstractmethod
+    def _save(self, folder: Path) -> dict[str, Any]:
+        """Write arrays and tables; return what is to stand in the manifest beside name, settings and schema."""
+
+
+def read_manifest(folder: str | Path) -> dict[str, Any]:
+    """Content of the manifest in ``folder``; InputError when there is none."""
+    path = Path(folder) / MANIFEST
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        fix = "give a folder that a fitted generator was saved into"
+        raise InputError(
+            f"no fitted generator can be read ({type(error).__name__})", where=str(path), fix=fix
+        ) from None
+    return manifest
+
+
+def write_train(frame: pd.DataFrame, folder: Path) -> None:
+    """Keep a canonical training table beside the manifest."""
+    pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), folder / TRAIN)
+
+
+def read_train(folder: Path, schema: TableSchema) -> pd.DataFrame:
+    """Inverse of :func:`write_train`."""
+    return conform(pq.ParquetFile(folder / TRAIN).read().to_pandas(), schema, where=str(folder / TRAIN))

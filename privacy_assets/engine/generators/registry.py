@@ -1,0 +1,93 @@
+"""The registry of generators: one line each. Everything that lists or loads generators reads it from here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from privacy_assets.engine.generators.base import FittedGenerator, Generator, read_manifest
+from privacy_assets.engine.generators.copies import Copy, NoisyCopy
+from privacy_assets.engine.generators.functions import CallableGenerator
+from privacy_assets.engine.generators.synthpop import SynthPop
+from privacy_assets.errors import ConfigError, InputError, did_you_mean
+
+GENERATORS: dict[str, type[Generator]] = {kind.name: kind for kind in (SynthPop, Copy, NoisyCopy, CallableGenerator)}
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorInfo:
+    """A registered generator and whether it can run here; ``missing`` are modules that are not installed."""
+
+    name: str
+    summary: str
+    licence: str
+    extra: str | None
+    missing: tuple[str, ...]
+
+    @property
+    def available(self) -> bool:
+        """True when nothing is missing."""
+        return not self.missing
+
+
+def generator_info() -> list[GeneratorInfo]:
+    """Every registered generator, in the order of the registry; imports nothing heavy."""
+    return [
+        GeneratorInfo(
+            kind.name, kind.summary, kind.licence, kind.extra, tuple(m for m in kind.modules if not _there(m))
+        )
+        for kind in GENERATORS.values()
+    ]
+
+
+def build_generator(
+    generator: str | Callable[[pd.DataFrame, int, int], pd.DataFrame], settings: Mapping[str, Any] | None = None
+) -> Generator:
+    """Return a generator by registry name, by ``"module:function"``, or around a function, with ``settings``.
+
+    Raises ConfigError for an unknown name or setting, a missing extra, and a function that another process could not
+    import by its name (a lambda or a nested function).
+    """
+    given = dict(settings or {})
+    if callable(generator) or ":" in generator:
+        if given:
+            raise ConfigError("a function takes no settings; bind them inside the function.")
+        built = CallableGenerator(generator)
+        built.check_importable()
+        return built
+    if generator not in GENERATORS:
+        raise ConfigError(f"unknown generator {generator!r}.{did_you_mean(generator, GENERATORS)}")
+    kind = GENERATORS[generator]
+    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"generator {generator} has no setting {key!r}.{did_you_mean(key, known)}")
+    absent = [module for module in kind.modules if not _there(module)]
+    if absent:
+        source = f"privacy-assets[{kind.extra}]" if kind.extra else absent[0]
+        raise ConfigError(f"generator {generator} needs {absent[0]}. Fix: pip install '{source}'.")
+    try:
+        return kind(**given)
+    except TypeError:
+        raise ConfigError(f"generator {generator} needs the settings {', '.join(sorted(known))}.") from None
+
+
+def load_generator(folder: str | Path) -> FittedGenerator:
+    """Read a fitted generator that :meth:`FittedGenerator.save` wrote."""
+    manifest = read_manifest(folder)
+    name = str(manifest.get("name"))
+    if name not in GENERATORS:
+        raise InputError(f"unknown generator {name!r}.{did_you_mean(name, GENERATORS)}", where=str(folder))
+    return GENERATORS[name].load(Path(folder), manifest)
+
+
+def _there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False

@@ -1,0 +1,160 @@
+"""The real rows under attack: how member-like they look from the synthetic table, and rates at cross-fitted cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from privacy_assets.engine.inputs import MetricInputs
+
+SMALLEST_SIDE = 20  # subjects; with fewer a half may hold no non-member
+MOST_NEIGHBOURS = 8
+
+
+class CrossFittedScore:
+    """Rates of one score at thresholds set on one half of the subjects and applied to the other, for many labellings.
+
+    ``score`` float (n,), a smaller one more member-like; ``codes`` (n,) subject codes 0..s-1; ``half`` bool (s,). A
+    threshold lets through exactly the wanted share of the non-members of its half: rows tied at it count with the
+    weight that makes it so, in both halves. A share below one row is a weight below one on the nearest non-member.
+    """
+
+    def __init__(self, score: np.ndarray, codes: np.ndarray, half: np.ndarray) -> None:
+        rank = np.unique(score, return_inverse=True)[1]
+        levels = np.arange(int(rank.max(initial=-1)) + 1)
+        self._subjects, self._ranks, self._below, self._upto = [], [], [], []
+        for side in (False, True):
+            rows = np.flatnonzero(half[codes] == side)
+            rows = rows[np.argsort(rank[rows], kind="stable")]
+            self._subjects.append(codes[rows])
+            self._ranks.append(rank[rows])
+            self._below.append(np.searchsorted(rank[rows], levels, side="left"))
+            self._upto.append(np.searchsorted(rank[rows], levels, side="right"))
+
+    def rates(self, labels: np.ndarray, shares: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """True and false positive rates, float64 (b, shares), means of both halves; ``labels`` (b, s), 1 = member."""
+        members = [_cumulative(labels[:, subjects]) for subjects in self._subjects]
+        others = [np.arange(counts.shape[1]) - counts for counts in members]
+        found = np.zeros((2, len(labels), len(shares)))
+        for fit, test in ((0, 1), (1, 0)):
+            rank, weight = self._threshold(fit, others[fit], shares)
+            for kind, counts in enumerate((members[test], others[test])):
+                below = np.take_along_axis(counts, self._below[test][rank], axis=1)
+                upto = np.take_along_axis(counts, self._upto[test][rank], axis=1)
+                found[kind] += (below + weight * (upto - below)) / np.maximum(counts[:, -1:], 1) / 2
+        return found[0], found[1]
+
+    def _threshold(self, fit: int, others: np.ndarray, shares: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Rank of each threshold (b, shares) and the weight of the rows tied at it."""
+        width = others.shape[1]
+        target = others[:, -1:] * np.array(shares)
+        start = np.arange(len(others))[:, None] * width
+        wanted = np.maximum(np.ceil(target - 1e-9), 1) + start
+        position = np.searchsorted((others + start).ravel(), wanted.ravel()).reshape(wanted.shape) - start
+        rank = self._ranks[fit][np.clip(position - 1, 0, width - 2)]
+        below = np.take_along_axis(others, self._below[fit][rank], axis=1)
+        upto = np.take_along_axis(others, self._upto[fit][rank], axis=1)
+        return rank, np.clip((target - below) / np.maximum(upto - below, 1), 0, 1)
+
+
+def _cumulative(labels: np.ndarray) -> np.ndarray:
+    counts = np.zeros((labels.shape[0], labels.shape[1] + 1), dtype=np.int64)
+    np.cumsum(labels, axis=1, dtype=np.int64, out=counts[:, 1:])
+    return counts
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """The real rows under attack, T stacked on H: scores by name, subject codes (n,), membership and half (s,).
+
+    ``neighbour`` (n,) is the distance to the nearest row of another subject.
+    """
+
+    scores: Mapping[str, np.ndarray]
+    neighbour: np.ndarray
+    codes: np.ndarray
+    member: np.ndarray
+    half: np.ndarray
+
+    def isolated(self) -> Population:
+        """The tenth of the rows farthest from everybody else, ties at the cut included; subjects keep their codes."""
+        rows = self.neighbour >= np.quantile(self.neighbour, 0.9, method="inverted_cdf")
+        scores = {name: score[rows] for name, score in self.scores.items()}
+        return Population(scores, self.neighbour[rows], self.codes[rows], self.member, self.half)
+
+    def side(self, member: bool) -> tuple[int, int]:
+        """Rows and subjects of the members, or of the non-members."""
+        codes = self.codes[self.member[self.codes] == member]
+        return len(codes), np.unique(codes).size
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Rows and subjects."""
+        return len(self.codes), np.unique(self.codes).size
+
+    @property
+    def measurable(self) -> bool:
+        """True when both sides have enough subjects for thresholds to be set."""
+        return min(self.side(True)[1], self.side(False)[1]) >= SMALLEST_SIDE
+
+    def fitted(self) -> list[CrossFittedScore]:
+        """The scores, ready for rates."""
+        return [CrossFittedScore(score, self.codes, self.half) for score in self.scores.values()]
+
+
+def ratio(distance: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """``distance / scale`` with 0/0 = 1 and x/0 = inf.
+
+    A row with a twin in the population that S holds too is as near to S as to the population: nothing suspicious.
+    """
+    safe = np.where(scale > 0, scale, 1)
+    return np.where(scale > 0, distance / safe, np.where(distance > 0, np.inf, 1.0))
+
+
+def build_population(inputs: MetricInputs) -> Population:
+    """Score the rows of T and H against S (and R), with halves of the subjects drawn blind to their labels.
+
+    Subjects are numbered by the content of their rows, so that the order of rows changes nothing.
+    """
+    from privacy_assets.engine.geometry.neighbours import nearest
+
+    pool = np.concatenate([inputs.encoded("train").dense, inputs.encoded("holdout").dense])
+    raw = inputs.subject_codes("train", "holdout")
+    codes = _order_by_content(raw, np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]]))
+    member = np.zeros(int(codes.max(initial=-1)) + 1, dtype=bool)
+    member[codes[: len(inputs.train)]] = True
+    distance = nearest(pool, inputs.encoded("synthetic").dense, device=inputs.device).distances[:, 0]
+    neighbour = _other_subject(pool, codes, inputs.device)
+    scores = {"distance": distance, "distance / neighbour": ratio(distance, neighbour)}
+    if inputs.reference is not None:
+        away = nearest(pool, inputs.encoded("reference").dense, device=inputs.device).distances[:, 0]
+        scores["distance / reference"] = ratio(distance, away)
+    half = inputs.rng("membership_inference.halves").permutation(len(member)) % 2 == 1
+    return Population(scores, neighbour, codes, member, half)
+
+
+def _order_by_content(codes: np.ndarray, row_ids: np.ndarray) -> np.ndarray:
+    """Recode subjects in the order of their smallest row id, then of their sum; twins keep their order, T first."""
+    count = int(codes.max(initial=-1)) + 1
+    smallest = np.full(count, np.iinfo(np.int64).max)
+    np.minimum.at(smallest, codes, row_ids)
+    total = np.bincount(codes, weights=row_ids, minlength=count)
+    place = np.empty(count, dtype=np.int64)
+    place[np.lexsort((total, smallest))] = np.arange(count)
+    return place[codes]
+
+
+def _other_subject(pool: np.ndarray, codes: np.ndarray, device: str) -> np.ndarray:
+    """Distance of each row to the nearest row of another subject; a subject's own rows must not hide its isolation.
+
+    Looks at the nearest 8 rows at most; where all of them are the subject's own, their largest distance stands in.
+    """
+    from privacy_assets.engine.geometry.neighbours import nearest
+
+    k = min(int(np.bincount(codes).max()), MOST_NEIGHBOURS, len(pool) - 1)
+    found = nearest(pool, pool, k, exclude_self=True, device=device)
+    foreign = codes[found.indices] != codes[:, None]
+    first = np.where(foreign.any(axis=1), foreign.argmax(axis=1), k - 1)
+    return found.distances[np.arange(len(pool)), first]

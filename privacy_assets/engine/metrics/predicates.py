@@ -1,0 +1,210 @@
+"""Predicates of singling-out attacks: coding of columns, generation of queries from S, and counting of matches.
+
+Every value is coded by its rank over all tables (0 is missing), so that a predicate on a column is a range of codes:
+``== v`` is [v, v], ``>= v`` is [v, top], ``<= v`` is [1, v], "is missing" is [0, 0], and a bin runs from its first to
+its last code. A query is a conjunction of predicates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from privacy_assets.engine.tables.encoding import as_float
+from privacy_assets.engine.tables.identity import value_codes
+from privacy_assets.engine.tables.schema import TableSchema
+
+BINS = 20
+
+
+@dataclass(frozen=True, eq=False)
+class Queries:
+    """Distinct queries, one a row: int32 (queries, width) column positions and the inclusive range of codes of each."""
+
+    columns: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+
+@dataclass(frozen=True, eq=False)
+class CodedTable:
+    """A table as codes, with an index.
+
+    ``codes`` int32 (rows, columns); ``order`` int32 (columns, rows) lists the rows by code. ``start`` int64 (columns,)
+    says where a column begins in the flat arrays with one entry a code: ``below`` int64 (rows with a smaller code; one
+    further entry a column holds all rows) and those of a :class:`Scheme`. ``ordered`` bool (columns,) marks numeric,
+    integer and datetime columns; ``positions`` are the numbers behind the codes 1, 2, ... of each of these.
+    """
+
+    codes: np.ndarray
+    order: np.ndarray
+    start: np.ndarray
+    below: np.ndarray
+    ordered: np.ndarray
+    positions: tuple[np.ndarray, ...]
+
+    def counts(self, column: int) -> np.ndarray:
+        """How often each code of a column stands in the table, int64 (codes,)."""
+        end = self.start[column + 1] if column + 1 < len(self.start) else len(self.below)
+        return np.diff(self.below[self.start[column] : end])
+
+
+@dataclass(frozen=True, eq=False)
+class Scheme:
+    """The predicate that each value gives rise to: range ``low``..``high`` by flat code (see :class:`CodedTable`)."""
+
+    low: np.ndarray
+    high: np.ndarray
+
+
+def code_tables(frames: Sequence[pd.DataFrame], schema: TableSchema) -> list[CodedTable]:
+    """Code canonical frames jointly by rank. A value that one table alone has is a code of its own."""
+    ordered = np.array([column.kind in ("numeric", "integer", "datetime") for column in schema.columns], dtype=bool)
+    codes: list[list[np.ndarray]] = [[] for _ in frames]
+    positions, sizes = [], []
+    for name, is_ordered in zip(schema.names, ordered, strict=True):
+        columns, uniques = value_codes([frame[name] for frame in frames])
+        for table, column in zip(codes, columns, strict=True):
+            table.append((column + 1).astype(np.int32))
+        positions.append(as_float(pd.Series(uniques)) if is_ordered else np.zeros(0))
+        sizes.append(len(uniques) + 1)
+    start = np.concatenate([[0], np.cumsum(np.array(sizes) + 1)[:-1]]).astype(np.int64)
+    return [_indexed(columns, sizes, start, ordered, tuple(positions)) for columns in codes]
+
+
+def _indexed(
+    columns: list[np.ndarray],
+    sizes: list[int],
+    start: np.ndarray,
+    ordered: np.ndarray,
+    positions: tuple[np.ndarray, ...],
+) -> CodedTable:
+    order = np.stack([np.argsort(column, kind="stable") for column in columns]).astype(np.int32)
+    counts = [np.bincount(column, minlength=size) for column, size in zip(columns, sizes, strict=True)]
+    below = np.concatenate([np.concatenate([[0], np.cumsum(count)]) for count in counts]).astype(np.int64)
+    return CodedTable(np.stack(columns, axis=1), order, start, below, ordered, positions)
+
+
+def threshold_scheme(table: CodedTable) -> Scheme:
+    """``>= v`` for ordered values above the median of S, ``<= v`` for the others, ``== v`` in unordered columns.
+
+    The median is that of S's values that are not missing; a missing value is matched by "is missing".
+    """
+    low, high = _equality(table)
+    for column in np.flatnonzero(table.ordered).tolist():
+        values = table.codes[:, column]
+        present = values[values > 0]
+        if len(present) == 0:
+            continue
+        begin, size = table.start[column], len(table.counts(column))
+        # Ranks keep the order, so the median of ranks splits the values where their own median does.
+        above = np.arange(1, size) > np.median(present)
+        low[begin + 1 : begin + size] = np.where(above, np.arange(1, size), 1)
+        high[begin + 1 : begin + size] = np.where(above, size - 1, np.arange(1, size))
+    return Scheme(low, high)
+
+
+def bin_scheme(table: CodedTable, bins: int = BINS) -> Scheme:
+    """The bin that holds the value, of ``bins`` equally wide ones from S's smallest to its largest, in ordered columns.
+
+    Bins are closed below and open above, the last closed; real values outside S's range are in none. ``== v`` in
+    unordered columns, "is missing" for missing values (Palacios 4.2).
+    """
+    low, high = _equality(table)
+    for column in np.flatnonzero(table.ordered).tolist():
+        present = np.flatnonzero(table.counts(column)[1:])
+        if len(present) == 0:
+            continue
+        values = table.positions[column]
+        edges = np.linspace(values[present[0]], values[present[-1]], bins + 1)
+        which = np.searchsorted(edges, values, side="right") - 1
+        which[values == edges[-1]] = bins - 1 if edges[-1] > edges[0] else 0
+        begin = table.start[column] + 1
+        low[begin : begin + len(values)] = np.searchsorted(which, which, side="left") + 1
+        high[begin : begin + len(values)] = np.searchsorted(which, which, side="right")
+    return Scheme(low, high)
+
+
+def _equality(table: CodedTable) -> tuple[np.ndarray, np.ndarray]:
+    sizes = np.diff(np.append(table.start, len(table.below)))
+    codes = np.concatenate([np.arange(size) for size in sizes]).astype(np.int32)
+    return codes, codes.copy()
+
+
+def univariate(table: CodedTable, wanted: int, rng: np.random.Generator) -> Queries:
+    """Up to ``wanted`` random queries on one column, each matching exactly one row of S.
+
+    Values and missing values that stand once in S (``==``), and ``<= smallest`` and ``>= largest`` of ordered columns.
+    """
+    found = []
+    for column, ordered in enumerate(table.ordered):
+        counts = table.counts(column)
+        once = np.flatnonzero(counts == 1)
+        found.append(np.stack([np.full(len(once), column), once, once], axis=1))
+        present = np.flatnonzero(counts[1:]) + 1
+        if ordered and len(present):
+            extremes = [(present[0], 1, present[0]), (present[-1], present[-1], len(counts) - 1)]
+            kept = [(column, low, high) for value, low, high in extremes if counts[value] == 1]
+            found.append(np.array(kept, dtype=np.int64).reshape(-1, 3))
+    rows = np.unique(np.concatenate(found), axis=0)
+    rows = rows[rng.permutation(len(rows))[:wanted]].astype(np.int32)
+    return Queries(*(np.ascontiguousarray(part) for part in np.hsplit(rows, 3)))
+
+
+def multivariate(
+    table: CodedTable,
+    scheme: Scheme,
+    targets: np.ndarray,
+    width: int,
+    wanted: int,
+    rng: np.random.Generator,
+    *,
+    candidates: int,
+    patience: int,
+) -> Queries:
+    """Up to ``wanted`` distinct random queries of ``width`` columns, each matching exactly one row of S.
+
+    A candidate takes a random row among ``targets`` (positions in S) and random columns. Fewer are returned when
+    ``candidates`` were tried, when ``patience`` in a row were in vain, or when a whole round brought nothing new.
+    Columns of a query stand in order of their predicates' share of S, the smallest first.
+    """
+    from privacy_assets.engine.metrics import _predicate_kernels as kernels
+
+    kept = np.zeros((0, 3, width), dtype=np.int32)
+    index = (table.codes, table.order, table.start, table.below)
+    left = candidates if len(targets) else 0
+    while len(kept) < wanted and left > 0:
+        missing = wanted - len(kept)
+        *found, tried = kernels.draw(*index, targets, scheme.low, scheme.high, width, missing, left, patience, rng)
+        before = len(kept)
+        kept = _distinct(np.concatenate([kept, np.stack(found, axis=1)]))
+        left = left - tried if len(kept) > before else 0
+    return Queries(*(np.ascontiguousarray(kept[:, part]) for part in range(3)))
+
+
+def _distinct(queries: np.ndarray) -> np.ndarray:
+    """Drop repeated queries of an array (queries, 3, width), whatever the order of their columns; keep the first."""
+    order = np.argsort(queries[:, 0], axis=1)[:, None, :]
+    aligned = np.take_along_axis(queries, order, axis=2).reshape(len(queries), 3 * queries.shape[2])
+    first = np.unique(aligned, axis=0, return_index=True)[1]
+    return queries[np.sort(first)]
+
+
+def matched_subjects(
+    queries: Queries, table: CodedTable, subject: np.ndarray, member: np.ndarray, keep: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct subjects that each query matches in the rows of ``table``, all counted.
+
+    ``subject`` int64 (rows,) are codes into ``member`` bool (subjects,). Returns the first ``keep`` subjects of each
+    query, int32 (queries, keep) filled with -1, and their number, int64 (queries, 2): outside and inside ``member``.
+    """
+    from privacy_assets.engine.metrics import _predicate_kernels as kernels
+
+    index = (table.codes, table.order, table.start, table.below)
+    return kernels.match(*index, subject, member, queries.columns, queries.low, queries.high, keep)

@@ -1,0 +1,237 @@
+"""Singling out: queries that isolate one synthetic row, asked of real people (Palacios eq. 5-7; Giomi et al.).
+
+An attack is the guess "exactly one person of the train table matches this query". Guesses come true by chance as well,
+so each is held against its own chance: a query that k members and m other people match has k = 1 with the
+hypergeometric probability of drawing one of k + m when the members were drawn from everyone (DESIGN section 5).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+
+from privacy_assets.engine.inputs import MetricInputs
+from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
+from privacy_assets.engine.metrics.predicates import (
+    CodedTable,
+    Queries,
+    Scheme,
+    bin_scheme,
+    code_tables,
+    matched_subjects,
+    multivariate,
+    threshold_scheme,
+    univariate,
+)
+from privacy_assets.engine.metrics.singling_out_evidence import (
+    Configuration,
+    Estimate,
+    Evidence,
+    People,
+    describe,
+    weigh,
+)
+from privacy_assets.engine.policy import Limit
+from privacy_assets.engine.results import Figure
+from privacy_assets.errors import ConfigError
+
+POOL_FROM = 6  # configurations of this many columns and more are pooled in the limited figures
+NEIGHBOURS = 5  # an outlier is far from this many of its nearest synthetic rows
+FEWEST_TARGETS = 100  # with fewer rows that stand once in S, repeated rows count once
+
+_COUNTS = ("attacks", "permutations", "candidates", "patience", "outliers")
+
+
+@dataclass(frozen=True)
+class SinglingOut(Metric):
+    """Singling-out risk of the synthetic rows.
+
+    A query *hits* when exactly one person of the train table matches it, with one row or several: the law speaks of
+    people. With one row a person this is the papers' "exactly one record". For a configuration, that is an attack with
+    a number of columns,
+
+        risk = mean over its queries of ([k = 1] - h(k + m)) / (1 - n_T / (n_T + n_H)),
+
+    where k members and m other people match, n counts people, and h(K) is the probability of drawing exactly one of K
+    when n_T of all n_T + n_H are drawn. It is 0 on average for a table that does not depend on who was in train, at any
+    sizes, and 1 when every query hits one member and nobody else. It can exceed 1 when others match too (h falls), so
+    figures are cut off at 1. Intervals permute the labels of people; h is exact under that law, with several rows a
+    person as well.
+
+    Queries must match exactly one row of S, so rows that S repeats cannot be isolated. Where fewer than 100 rows stand
+    once in S (a coarse table, or one whose rows were repeated), repeated rows count once: otherwise doubling every row
+    would hide a copy, and a table too coarse to single anyone out could not be judged. Fewer attacks than wanted mean
+    that S holds no more of them; a configuration without any is not measurable.
+
+    Settings: ``columns`` of a query (at most the table's), ``attacks`` a configuration, ``permutations`` of labels,
+    ``candidates`` tried a configuration at most, ``patience`` candidates in a row without success, ``outliers`` the
+    number of most isolated synthetic rows that the embedded attack aims at.
+    """
+
+    name: ClassVar[str] = "singling_out"
+    summary: ClassVar[str] = "How often queries that isolate a synthetic row isolate a real person."
+    needs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
+    optional: ClassVar[frozenset[str]] = frozenset({"embedder"})
+    figures: ClassVar[tuple[FigureSpec, ...]] = (
+        FigureSpec("risk", "Share of multivariate queries (6 to 12 columns) that isolate a member beyond chance."),
+        FigureSpec("risk_univariate", "The same for queries on one extreme or unique value."),
+        FigureSpec("risk_embedded", "The same for queries on outliers of the embedding (6 to 12 columns)."),
+        FigureSpec("risk_max", "The largest risk over all configurations: the best of several, so above 0 by chance."),
+    )
+    default_limits: ClassVar[tuple[Limit, ...]] = (
+        Limit(
+            "singling_out.risk",
+            at_most=0.09,
+            smallest_n=500,
+            source="re-identification ceiling of 0.09 of EMA Policy 0070 and Health Canada",
+            advice="train for fewer epochs, drop or coarsen synthetic rows that stand out, or use more rows",
+        ),
+    )
+
+    columns: tuple[int, ...] = (3, 4, 6, 8, 10, 12)
+    attacks: int = 2000
+    permutations: int = 1000
+    candidates: int = 1_000_000
+    patience: int = 100_000
+    outliers: int = 2000
+
+    def __post_init__(self) -> None:
+        if isinstance(self.columns, list):  # as configuration files have it
+            object.__setattr__(self, "columns", tuple(self.columns))
+        given = {"columns": self.columns, **{key: (getattr(self, key),) for key in _COUNTS}}
+        for key, values in given.items():
+            if (
+                not isinstance(values, tuple)
+                or not values
+                or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in values)
+            ):
+                raise ConfigError(f"metric singling_out: {key} must be one or more positive whole numbers.")
+
+    def measure(self, inputs: MetricInputs) -> Measured:
+        """Attack with every configuration; see the class for the definitions."""
+        people = People.of(inputs)
+        if not 0 < people.members < len(people) or inputs.synthetic.empty:
+            note = "train, holdout and synthetic need at least one row each"
+            return Measured(tuple(_missing(spec.name, people, note) for spec in self.figures), {"configurations": []})
+        attacked, note = self._attack(inputs, people)
+        pools = {attack: _pool(attacked, attack) for attack in ("multivariate", "embedded")}
+        evidence = weigh(attacked, pools, people, self.permutations, inputs.rng("singling_out labels"))
+        table = [describe(*pair, people) for pair in zip(attacked, evidence.configurations, strict=True)]
+        return Measured(_figures(attacked, pools, evidence, people, note), {"configurations": table})
+
+    def _attack(self, inputs: MetricInputs, people: People) -> tuple[list[Configuration], str]:
+        """Every configuration with the people that its queries match, and a note on the synthetic rows."""
+        rows, targets, note = _attackable(inputs.row_ids["synthetic"], inputs.rng("singling_out rows"))
+        stacked = pd.concat([inputs.train, inputs.holdout], ignore_index=True)
+        table, real = code_tables([inputs.synthetic.iloc[rows], stacked], inputs.schema)
+        widths = sorted({min(width, len(table.start)) for width in self.columns})
+        plans: list[tuple[str, int, Scheme | None, np.ndarray]] = [("univariate", 1, None, targets)]
+        plans += [("multivariate", width, threshold_scheme(table), targets) for width in widths]
+        if inputs.embedder is not None:
+            outliers = _outliers(inputs.embedded("synthetic")[rows], targets, self.outliers, inputs.device)
+            plans += [("embedded", width, bin_scheme(table), outliers) for width in widths]
+        attacked = []
+        for attack, width, scheme, aims in plans:
+            inputs.progress(f"singling out: {attack}, {width} columns")
+            queries = self._queries(table, scheme, aims, width, inputs.rng(f"singling_out {attack} {width}"))
+            first, counts = matched_subjects(queries, real, people.subject, people.member, people.keep)
+            attacked.append(Configuration(attack, width, first, counts[:, 1], counts[:, 0]))
+        return attacked, note
+
+    def _queries(
+        self, table: CodedTable, scheme: Scheme | None, targets: np.ndarray, width: int, rng: np.random.Generator
+    ) -> Queries:
+        if scheme is None:
+            return univariate(table, self.attacks, rng)
+        return multivariate(
+            table, scheme, targets, width, self.attacks, rng, candidates=self.candidates, patience=self.patience
+        )
+
+
+def _attackable(row_ids: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, str]:
+    """Synthetic rows, shuffled from an order that only their content decides, which of them stand once, and a note."""
+    ids, first, counts = np.unique(row_ids, return_index=True, return_counts=True)
+    alone = int((counts == 1).sum())
+    if alone >= FEWEST_TARGETS or len(ids) == len(row_ids):
+        rows = rng.permutation(np.argsort(row_ids, kind="stable"))
+        once = counts[np.searchsorted(ids, row_ids[rows])] == 1
+        return rows, np.flatnonzero(once), ""
+    note = f"only {alone} synthetic rows stand once: repeated rows count once"
+    return rng.permutation(first), np.arange(len(first)), note
+
+
+def _outliers(embedding: np.ndarray, targets: np.ndarray, number: int, device: str) -> np.ndarray:
+    """The ``number`` of ``targets`` with the largest mean distance to their 5 nearest other rows."""
+    neighbours = min(NEIGHBOURS, len(embedding) - 1)
+    if neighbours == 0:
+        return targets
+    from privacy_assets.engine.geometry.neighbours import nearest
+
+    found = nearest(embedding, embedding, neighbours, exclude_self=True, device=device)
+    return targets[np.argsort(-found.distances[targets].mean(axis=1), kind="stable")[:number]]
+
+
+def _pool(attacked: Sequence[Configuration], attack: str) -> list[int]:
+    """Positions of the configurations that a limited figure pools: 6 columns and more, else the widest there is."""
+    own = [at for at, found in enumerate(attacked) if found.attack == attack]
+    widest = max((attacked[at].columns for at in own), default=0)
+    return [at for at in own if attacked[at].columns >= min(POOL_FROM, widest)]
+
+
+def _figures(
+    attacked: Sequence[Configuration], pools: dict[str, list[int]], evidence: Evidence, people: People, note: str
+) -> tuple[Figure, ...]:
+    measured = [estimate for estimate in evidence.configurations if math.isfinite(estimate.value)]
+    none = "no query isolates a synthetic row"
+    figures = []
+    for name, attack in (("risk", "multivariate"), ("risk_embedded", "embedded")):
+        if attack in evidence.pools:
+            figures.append(
+                _figure(name, evidence.pools[attack], people, _notes(note, _narrow(attacked, pools[attack])))
+            )
+        else:
+            figures.append(_missing(name, people, none if pools[attack] else "no embedder was given"))
+    single = evidence.configurations[0]
+    figures.append(
+        _figure("risk_univariate", single, people, note)
+        if math.isfinite(single.value)
+        else _missing("risk_univariate", people, "no value is unique among the synthetic rows")
+    )
+    if not measured:
+        return (*figures, _missing("risk_max", people, none))
+    value, low, high = (max(getattr(estimate, part) for estimate in measured) for part in ("value", "low", "high"))
+    largest = Estimate(value, low, high, math.nan)
+    best = f"the largest of {len(measured)} configurations; its interval holds for all of them at once"
+    return (*figures, _figure("risk_max", largest, people, _notes(note, best), null=evidence.null_max))
+
+
+def _narrow(attacked: Sequence[Configuration], pool: Sequence[int]) -> str:
+    widest = max(attacked[at].columns for at in pool)
+    return "" if widest >= POOL_FROM else f"queries have {widest} columns, not {POOL_FROM} and more"
+
+
+def _notes(*notes: str) -> str:
+    return "; ".join(note for note in notes if note)
+
+
+def _figure(name: str, estimate: Estimate, people: People, note: str, null: float = 0.0) -> Figure:
+    return Figure(
+        name=name,
+        value=estimate.value,
+        low=estimate.low,
+        high=estimate.high,
+        n=len(people.subject),
+        subjects=len(people),
+        null=null,
+        resolution=estimate.resolution,
+        note=note,
+    )
+
+
+def _missing(name: str, people: People, note: str) -> Figure:
+    return _figure(name, Estimate(math.nan, math.nan, math.nan, math.nan), people, note)

@@ -1,0 +1,106 @@
+"""Are train and holdout exchangeable? Column by column, with labels permuted by subject."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+
+from privacy_assets.engine.inputs import MetricInputs
+from privacy_assets.engine.intervals import permutation_band, permute_labels
+from privacy_assets.engine.tables.encoding import as_float
+
+PERMUTATIONS = 999
+BINS = 10
+_RARE = 20  # a level with fewer rows is counted together with the other rare ones
+
+
+@dataclass(frozen=True)
+class Exchangeability:
+    """Outcome of the test: ``p_value`` is simultaneous over all columns and levels, two-sided.
+
+    ``columns`` holds one record a column: ``column``, ``z`` (the largest standardised difference of any of its levels)
+    and ``p_value`` (simultaneous as well). ``n`` counts rows, ``subjects`` independent subjects.
+    """
+
+    p_value: float
+    columns: tuple[dict[str, float | str], ...]
+    n: int
+    subjects: int
+
+
+def exchangeability(inputs: MetricInputs, *, permutations: int = PERMUTATIONS) -> Exchangeability:
+    """Test whether the labels train/holdout are exchangeable, given the columns one by one.
+
+    Numbers are cut into ten equal-count bins of both tables together, categories with fewer than 20 rows are pooled,
+    missing is a level of its own. The statistic of a level is its row count in train given the row count of train,
+    standardised under permutation of subjects. Sizes need not agree. p is at least 1/(permutations + 1).
+    """
+    codes = inputs.subject_codes("train", "holdout")
+    subjects = int(codes.max()) + 1
+    member = np.zeros(subjects, dtype=bool)
+    member[codes[: len(inputs.train)]] = True
+    levels, owners = _levels(inputs)
+    counts = _counts(codes, levels, subjects)
+    rows = np.bincount(codes, minlength=subjects).astype(np.float64)
+    shares = np.asarray(counts.sum(axis=0)).ravel() / len(codes)
+
+    def statistic(labels: np.ndarray) -> np.ndarray:
+        inside = np.asarray(counts.T @ labels.T.astype(np.float64)).T
+        return inside - np.outer(labels @ rows, shares)
+
+    rng = inputs.rng("exchangeability")
+    null = permute_labels(member, permutations, rng, statistic)
+    observed = statistic(member[None].astype(np.float64))[0]
+    band = permutation_band(observed, null)
+    largest = (np.abs(null - band.mean) / np.where(band.sd > 0, band.sd, np.inf)).max(axis=1)
+    columns: tuple[dict[str, float | str], ...] = tuple(
+        {"column": name, "z": float(z), "p_value": float((1 + (largest >= z).sum()) / (permutations + 1))}
+        for name, z in _per_column(band.z, owners)
+    )
+    return Exchangeability(band.p_value, columns, len(codes), subjects)
+
+
+def _levels(inputs: MetricInputs) -> tuple[np.ndarray, list[str]]:
+    """Level of each row in each column, numbered over all columns, shape (rows, columns); owner of each level."""
+    parts: list[np.ndarray] = []
+    owners: list[str] = []
+    for column in inputs.schema.columns:
+        joined = pd.concat([inputs.train[column.name], inputs.holdout[column.name]], ignore_index=True)
+        numeric = column.kind not in ("categorical", "boolean")
+        codes = _bins(as_float(joined)) if numeric else _categories(joined)
+        parts.append(codes + len(owners))
+        owners += [column.name] * (int(codes.max(initial=-1)) + 1)
+    return np.stack(parts, axis=1), owners
+
+
+def _bins(values: np.ndarray) -> np.ndarray:
+    missing = np.isnan(values)
+    if missing.all():
+        return np.zeros(len(values), dtype=np.int64)
+    cuts = np.unique(np.quantile(values[~missing], np.linspace(0, 1, BINS + 1)[1:-1]))
+    codes = np.searchsorted(cuts, values, side="left")
+    return np.unique(np.where(missing, BINS + 1, codes), return_inverse=True)[1]
+
+
+def _categories(series: pd.Series) -> np.ndarray:
+    codes, uniques = pd.factorize(series)
+    codes = np.where(codes < 0, len(uniques), codes)
+    rare = np.bincount(codes) < _RARE
+    return np.unique(np.where(rare[codes], len(uniques) + 1, codes), return_inverse=True)[1]
+
+
+def _counts(subjects: np.ndarray, levels: np.ndarray, size: int) -> sparse.csr_matrix:
+    """Rows of each subject (row) at each level (column)."""
+    repeated = np.repeat(subjects, levels.shape[1])
+    ones = np.ones(levels.size)
+    return sparse.csr_matrix((ones, (repeated, levels.ravel())), shape=(size, int(levels.max()) + 1))
+
+
+def _per_column(z: np.ndarray, owners: list[str]) -> list[tuple[str, float]]:
+    largest: dict[str, float] = {}
+    for name, value in zip(owners, np.abs(z), strict=True):
+        largest[name] = max(largest.get(name, 0.0), float(value))
+    return list(largest.items())

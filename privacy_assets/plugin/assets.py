@@ -1,0 +1,240 @@
+"""The assets of one table, from ``source`` to ``synthetic``; the gate's are in ``publication``."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+import dagster as dg
+import pandas as pd
+
+from privacy_assets.engine.policy import Limit
+from privacy_assets.engine.tables.fingerprints import content_fingerprint
+from privacy_assets.engine.tables.splitting import split_table
+from privacy_assets.gate.snapshot import Snapshot, write_snapshot
+from privacy_assets.plugin import steps
+from privacy_assets.plugin.metadata import synthetic_metadata, table_metadata, training_metadata
+from privacy_assets.plugin.resources import ReleaseResource
+from privacy_assets.plugin.settings import Feed, TableSettings
+from privacy_assets.plugin.tagging import data_columns, schema_of, tag
+from privacy_assets.plugin.versions import feed_metadata, source_version
+
+IO_KEY, RELEASES, GPU = "privacy_io", "releases", "gpu"
+POOL = "gpu"
+FRAME = dg.PythonObjectDagsterType(pd.DataFrame, name="PrivacyAssetsFrame")
+
+SPLIT_TEXT = {
+    "train": "The rows the generator learns from. Every person is wholly in train, in holdout or in reference.",
+    "holdout": "Real rows of people the generator has never seen: what the synthetic table may know about them anyway.",
+    "reference": "Further unseen real rows: they calibrate attacks.",
+}
+
+
+def check_name(limit: Limit) -> str:
+    """Name of the asset check of one limit."""
+    return limit.key.replace(".", "_")
+
+
+def limit_text(limit: Limit) -> str:
+    """What the check of one limit asks for."""
+    side = f"at most {limit.at_most}" if limit.at_most is not None else f"at least {limit.at_least}"
+    return f"{limit.figure} must be {side} ({limit.bound} bound). {limit.source}".strip()
+
+
+def common(settings: TableSettings, asset: str, *kinds: str) -> dict[str, Any]:
+    """Arguments that every asset of a table has."""
+    return {
+        "key": settings.key(asset),
+        "group_name": settings.group_name,
+        "owners": list(settings.owners) or None,
+        "tags": dict(settings.tags),
+        "kinds": {"privacy", *kinds},
+        "partitions_def": settings.partitions_def,
+        "io_manager_key": IO_KEY,
+        "dagster_type": dg.Any,
+    }
+
+
+def partition_of(context: dg.AssetExecutionContext) -> str | None:
+    """The partition of this run, or None."""
+    return context.partition_key if context.has_partition_key else None
+
+
+def window_of(context: dg.AssetExecutionContext) -> steps.Window | None:
+    """The time window of the partition, when partitions are windows of time."""
+    if not context.has_partition_key or not isinstance(
+        context.assets_def.partitions_def, dg.TimeWindowPartitionsDefinition
+    ):
+        return None
+    window = context.partition_time_window
+    return window.start, window.end
+
+
+@contextmanager
+def device_of(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, wanted: bool) -> Iterator[str]:
+    """Lease a device when ``wanted``, else name the CPU."""
+    if not wanted:
+        yield "cpu"
+        return
+    with context.resources.gpu.lease(context.log) as device:
+        yield str(device)
+
+
+def split_ins(settings: TableSettings) -> dict[str, dg.AssetIn]:
+    """The real tables as inputs."""
+    return {role: dg.AssetIn(key=settings.key(role), dagster_type=FRAME) for role in settings.roles}
+
+
+def feed_ins(feeds: Mapping[str, Feed]) -> dict[str, dg.AssetIn]:
+    """The user's upstream assets as inputs, by role."""
+    return {f"given_{role}": dg.AssetIn(key=feed.key, dagster_type=FRAME) for role, feed in feeds.items() if feed.key}
+
+
+def build_source(settings: TableSettings) -> dg.AssetsDefinition:
+    """The private table."""
+    feed = settings.feeds["source"]
+
+    @dg.asset(
+        **common(settings, "source", "pandas"),
+        ins=feed_ins({"source": feed}),
+        required_resource_keys={RELEASES},
+        metadata=feed_metadata(feed),
+        description=f"The private table, from {feed.describe()}: rows about real people. It never leaves this machine.",
+    )
+    def source(context: dg.AssetExecutionContext, **given: pd.DataFrame) -> dg.MaterializeResult:
+        releases: ReleaseResource = context.resources.releases
+        partition = partition_of(context)
+        version = source_version(feed, partition, releases.key("fingerprints"), context.instance)
+        frame = steps.source_table(settings, given.get("given_source"), partition, window_of(context))
+        fingerprint = releases.keyed({"source": content_fingerprint(frame)})["source"]
+        facts = {**table_metadata(frame, "source"), **version, "keyed_fingerprint": fingerprint}
+        return dg.MaterializeResult(value=frame, metadata=facts, data_version=dg.DataVersion(fingerprint))
+
+    return source
+
+
+def build_splits(settings: TableSettings) -> dg.AssetsDefinition:
+    """Train, holdout and reference: split from the source, or the user's own."""
+    shared = common(settings, "train", "pandas")
+    outs = {
+        role: dg.AssetOut(
+            key=settings.key(role),
+            io_manager_key=IO_KEY,
+            description=SPLIT_TEXT[role],
+            group_name=settings.group_name,
+            owners=shared["owners"],
+            tags=shared["tags"],
+            kinds=shared["kinds"],
+            dagster_type=FRAME,
+        )
+        for role in settings.roles
+    }
+    feeds = {role: settings.feeds[role] for role in settings.roles} if settings.brought else {}
+    source = {"source": dg.AssetIn(key=settings.key("source"), dagster_type=FRAME)}
+
+    @dg.multi_asset(
+        name=f"{settings.name}__splits",
+        outs=outs,
+        ins=feed_ins(feeds) if settings.brought else source,
+        partitions_def=settings.partitions_def,
+        required_resource_keys={RELEASES},
+    )
+    def splits(context: dg.AssetExecutionContext, **given: pd.DataFrame) -> Iterator[dg.Output[pd.DataFrame]]:
+        releases: ReleaseResource = context.resources.releases
+        if settings.brought:
+            tables = {role: given[f"given_{role}"] for role in settings.roles if f"given_{role}" in given}
+            parts = steps.user_splits(settings, tables, partition_of(context), window_of(context))
+        else:
+            parts = _split(settings, given["source"], releases)
+        for role, part in parts.items():
+            upstream = settings.feeds[role].key if settings.brought else settings.key("source")
+            print_ = releases.keyed({role: content_fingerprint(data_columns(part, role))})[role]
+            facts = {**table_metadata(part, role, upstream), "keyed_fingerprint": print_}
+            yield dg.Output(part, output_name=role, metadata=facts, data_version=dg.DataVersion(print_))
+
+    return splits
+
+
+def _split(settings: TableSettings, source: pd.DataFrame, releases: ReleaseResource) -> dict[str, pd.DataFrame]:
+    schema = schema_of(source, "source")
+    parts = split_table(source, settings.subject, releases.key("split"), settings.shares)
+    return {role: tag(part.reset_index(drop=True), schema, settings.subject) for role, part in parts.items()}
+
+
+def build_embedder(settings: TableSettings) -> dg.AssetsDefinition:
+    """The contrastive encoder of real rows."""
+
+    @dg.asset(
+        **common(settings, "embedder", "torch"),
+        ins=split_ins(settings),
+        required_resource_keys={GPU},
+        pool=POOL,
+        description="A contrastive encoder, trained on all real rows alike: it sees likeness beyond single columns.",
+    )
+    def embedder(context: dg.AssetExecutionContext, **tables: pd.DataFrame) -> dg.MaterializeResult:
+        from privacy_assets.engine.geometry.embedder import EmbedderSettings, train_embedder
+
+        frames = [data_columns(frame, role) for role, frame in tables.items()]
+        schema = schema_of(tables["train"], "train")
+        chosen = EmbedderSettings(**(settings.embedder or {}))
+        with device_of(context, wanted=True) as device:
+            trained = train_embedder(
+                frames, schema, chosen, seed=settings.seed, device=device, progress=context.log.info
+            )
+        curve = training_metadata([asdict(epoch) for epoch in trained.history])
+        return dg.MaterializeResult(value=trained, metadata={"device": device, **curve})
+
+    return embedder
+
+
+def build_generator_asset(settings: TableSettings) -> dg.AssetsDefinition:
+    """The trained generator."""
+
+    torch = "torch" in settings.generator.modules
+
+    @dg.asset(
+        **common(settings, "generator", "torch" if torch else "python"),
+        ins={"train": split_ins(settings)["train"]},
+        required_resource_keys={GPU} if torch else set(),
+        pool=POOL if torch else None,
+        description=f"The generator {settings.generator_label}, fitted to train and to nothing else.",
+    )
+    def generator(context: dg.AssetExecutionContext, train: pd.DataFrame) -> dg.MaterializeResult:
+        schema = schema_of(train, "train")
+        rows = data_columns(train, "train")
+        with device_of(context, torch) as device:
+            fitted = settings.generator.fit(rows, schema, seed=settings.seed, device=device, progress=context.log.info)
+        facts: dict[str, Any] = {
+            "generator": settings.generator_label,
+            "settings": dg.MetadataValue.json(settings.generator.settings()),
+            "privacy budget": str(fitted.privacy),
+            "device": device,
+        }
+        return dg.MaterializeResult(value=fitted, metadata=facts)
+
+    return generator
+
+
+def build_synthetic(settings: TableSettings) -> dg.AssetsDefinition:
+    """The synthetic table, written once to the gate's own file; that file is scored, judged and published."""
+    own = {"synthetic": settings.feeds["synthetic"]} if settings.brought else {}
+    made = {} if settings.brought else {"generator": dg.AssetIn(key=settings.key("generator"))}
+    text = f"from {own['synthetic'].describe()}" if own else f"sampled from {settings.generator_label}"
+
+    @dg.asset(
+        **common(settings, "synthetic", "parquet"),
+        ins={"train": split_ins(settings)["train"], **made, **feed_ins(own)},
+        required_resource_keys={RELEASES},
+        description=f"The synthetic table, {text}. Downstream steps read one file, known by the hash of its bytes.",
+    )
+    def synthetic(context: dg.AssetExecutionContext, train: pd.DataFrame, **given: Any) -> dg.MaterializeResult:
+        schema, partition = schema_of(train, "train"), partition_of(context)
+        if settings.brought:
+            frame = steps.user_synthetic(settings, given.get("given_synthetic"), schema, partition, window_of(context))
+        else:
+            frame = steps.generated(given["generator"], settings.rows or len(train), schema, settings.seed)
+        snapshot: Snapshot = write_snapshot(frame, context.resources.releases.snapshots(settings.name, partition))
+        facts = synthetic_metadata(snapshot, settings.key("train"))
+        return dg.MaterializeResult(value=snapshot, metadata=facts, data_version=dg.DataVersion(snapshot.sha256))
+
+    return synthetic

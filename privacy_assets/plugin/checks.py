@@ -1,0 +1,106 @@
+"""Privacy checks for tables that the user's own assets hold: the figures without the pipeline."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+import pandas as pd
+
+from privacy_assets.engine.evaluation import attach_embedder, prepare_inputs, run_metrics, wants_embedder
+from privacy_assets.engine.policy import Limit, judge_limit
+from privacy_assets.engine.tables.schema import Kind
+from privacy_assets.errors import ConfigError
+from privacy_assets.plugin.assets import GPU, POOL, check_name, device_of, limit_text
+from privacy_assets.plugin.publication import limit_result
+from privacy_assets.plugin.settings import MetricsLike, PolicyLike, chosen_metrics
+from privacy_assets.plugin.versions import CHECK
+
+Asset = str | Sequence[str] | dg.AssetKey | dg.AssetsDefinition
+
+
+def build_privacy_checks(
+    *,
+    train: Asset,
+    holdout: Asset,
+    synthetic: Asset,
+    reference: Asset | None = None,
+    metrics: MetricsLike | None = None,
+    policy: PolicyLike | None = None,
+    subject: str | None = None,
+    kinds: Mapping[str, Kind] | None = None,
+    embedder: bool = True,
+    seed: int = 0,
+    blocking: bool = False,
+) -> list[dg.AssetChecksDefinition]:
+    """One check a limit of the policy, on your asset ``synthetic``, all in one step.
+
+    ``train`` are the rows that the generator saw, ``holdout`` rows that it has not seen; all are assets of yours
+    whose IO managers load DataFrames. ``blocking`` checks hold back what depends on ``synthetic`` in the same run; they
+    are an early warning and no gate. Needs the resource ``gpu`` when ``embedder`` is True. Raises ConfigError.
+    """
+    chosen, in_force = chosen_metrics(metrics, policy, "privacy checks")
+    given = {"train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic}
+    keys = {role: dg.AssetKey.from_coercible_or_definition(key) for role, key in given.items() if key is not None}
+    if len(set(keys.values())) != len(keys):
+        raise ConfigError("privacy checks: train, holdout, reference and synthetic must be different assets.")
+    embeds = embedder and wants_embedder(chosen.values())
+    arguments = {
+        "name": "__".join([*keys["synthetic"].path, "privacy_checks"]),
+        "specs": [_spec(limit, keys, blocking) for limit in in_force.limits],
+        "ins": {role: dg.AssetIn(key=key) for role, key in keys.items()},
+        "required_resource_keys": {GPU} if embeds else set(),
+        "pool": POOL if embeds else None,
+    }
+
+    def measured(context: dg.AssetCheckExecutionContext, tables: dict[str, Any]) -> Iterator[dg.AssetCheckResult]:
+        with device_of(context, embeds) as device:
+            inputs = prepare_inputs(
+                **tables, subject=subject, kinds=kinds, seed=seed, device=device, progress=context.log.info
+            )
+            if embeds:
+                from privacy_assets.report.evaluate import fit_embedder
+
+                inputs = attach_embedder(inputs, fit_embedder(inputs))
+            results = run_metrics(inputs, chosen)
+        for limit in in_force.limits:
+            yield limit_result(keys["synthetic"], judge_limit(limit, results[limit.metric]))
+
+    return [_with_reference(arguments, measured) if reference is not None else _without_reference(arguments, measured)]
+
+
+# Dagster reads the types of the inputs from the signature, so there is one signature for each case.
+def _with_reference(arguments: dict[str, Any], measured: Any) -> dg.AssetChecksDefinition:
+    @dg.multi_asset_check(**arguments)
+    def privacy(
+        context: dg.AssetCheckExecutionContext,
+        train: pd.DataFrame,
+        holdout: pd.DataFrame,
+        reference: pd.DataFrame,
+        synthetic: pd.DataFrame,
+    ) -> Iterator[dg.AssetCheckResult]:
+        yield from measured(
+            context, {"train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic}
+        )
+
+    return privacy
+
+
+def _without_reference(arguments: dict[str, Any], measured: Any) -> dg.AssetChecksDefinition:
+    @dg.multi_asset_check(**arguments)
+    def privacy(
+        context: dg.AssetCheckExecutionContext, train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame
+    ) -> Iterator[dg.AssetCheckResult]:
+        yield from measured(context, {"train": train, "holdout": holdout, "synthetic": synthetic})
+
+    return privacy
+
+
+def _spec(limit: Limit, keys: Mapping[str, dg.AssetKey], blocking: bool) -> dg.AssetCheckSpec:
+    return dg.AssetCheckSpec(
+        check_name(limit),
+        asset=keys["synthetic"],
+        additional_deps=[key for role, key in keys.items() if role != "synthetic"],
+        blocking=blocking,
+        description=limit_text(limit),
+        metadata={CHECK: limit.key},
+    )

@@ -1,0 +1,111 @@
+"""``PrivacyGate``: one table's pipeline in YAML. The same factory as in Python, argument for argument."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import dagster as dg
+from dagster.components.resolved.core_models import (
+    DailyPartitionsDefinitionModel,
+    HourlyPartitionsDefinitionModel,
+    StaticPartitionsDefinitionModel,
+    TimeWindowPartitionsDefinitionModel,
+    WeeklyPartitionsDefinitionModel,
+    resolve_partitions_def,
+)
+from pydantic import BaseModel, ConfigDict, Field
+
+from privacy_assets.plugin.factory import build_privacy_assets
+
+Partitions = Annotated[
+    dg.PartitionsDefinition | None,
+    dg.Resolver(
+        resolve_partitions_def,
+        model_field_type=HourlyPartitionsDefinitionModel
+        | DailyPartitionsDefinitionModel
+        | WeeklyPartitionsDefinitionModel
+        | TimeWindowPartitionsDefinitionModel
+        | StaticPartitionsDefinitionModel,
+        description="Partitions of the table, for example {type: static, partition_keys: [north, south]}.",
+    ),
+]
+Rows = str | dict[str, str] | None
+
+RESOURCES = '''"""Resources of the privacy pipelines: storage, releases and the device."""
+
+import dagster as dg
+from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource
+
+
+@dg.definitions
+def privacy_resources() -> dg.Definitions:
+    return dg.Definitions(
+        resources={"privacy_io": PrivacyIOManager(), "releases": ReleaseResource(), "gpu": GpuResource()}
+    )
+'''
+
+
+class PrivacyGateParams(BaseModel):
+    """What ``dg scaffold defs privacy_assets.PrivacyGate`` can be given."""
+
+    source: str = Field("demo", description='"demo", or a path of Parquet or CSV files.')
+    subject: str | None = Field(None, description="Column that tells people apart.")
+
+
+class PrivacyGateScaffolder(dg.Scaffolder[PrivacyGateParams]):
+    """Writes ``defs.yaml``, and ``privacy_resources.py`` beside the folder when the project has none yet."""
+
+    @classmethod
+    def get_scaffold_params(cls) -> type[PrivacyGateParams]:
+        """Parameters of the command line."""
+        return PrivacyGateParams
+
+    def scaffold(self, request: dg.ScaffoldRequest[PrivacyGateParams]) -> None:
+        """Write the files."""
+        params = request.params or PrivacyGateParams(source="demo", subject=None)
+        subject = params.subject or ("person" if params.source == "demo" else None)
+        attributes: dict[str, Any] = {"name": request.target_path.name.replace("-", "_"), "source": params.source}
+        dg.scaffold_component(request, {**attributes, **({"subject": subject} if subject else {})})
+        resources = request.target_path.parent / "privacy_resources.py"
+        if not resources.exists():
+            resources.write_text(RESOURCES, encoding="utf-8")
+
+
+@dg.scaffold_with(PrivacyGateScaffolder)
+class PrivacyGate(dg.Component, dg.Model, dg.Resolvable):
+    """A private table, its synthetic twin, and the gate between the twin and its publication."""
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+
+    name: str = Field(description="Name of the table; the prefix of its asset keys.")
+    source: Rows = Field(None, description='"demo", a path of Parquet or CSV files, or {asset: group/name}.')
+    subject: str | None = Field(None, description="Column that tells people apart.")
+    kinds: dict[str, str] | None = Field(None, description="Column kinds that override the inferred ones.")
+    generator: str | dict[str, Any] = Field(
+        "synthpop", description='A registered generator, "module:function", or {name: ..., settings: {...}}.'
+    )
+    rows: int | None = Field(None, description="Rows to generate; as many as train has when not given.")
+    synthetic: Rows = Field(None, description="A synthetic table of your own; then train and holdout as well.")
+    train: Rows = Field(None, description="The rows that your own synthetic table was made from.")
+    holdout: Rows = Field(None, description="Rows that the generator of your own synthetic table has not seen.")
+    reference: Rows = Field(None, description="Further unseen rows.")
+    shares: dict[str, float] | None = Field(None, description="Shares of train, holdout and reference.")
+    metrics: list[str] | dict[str, dict[str, Any]] | None = Field(None, description="Names, or {name: settings}.")
+    policy: str | dict[str, Any] | None = Field(
+        None, description="A policy file (beside this one or by path), or limits."
+    )
+    embedder: bool | dict[str, Any] = Field(True, description="Settings of the embedder, or false for none.")
+    seed: int = Field(0, description="The same seed gives the same figures.")
+    partitions_def: Partitions = None
+    partition_column: str | None = Field(None, description="Column that says which rows belong to a partition.")
+    owners: list[str] | None = Field(None, description='Owners, for example "team:data" or an e-mail address.')
+    tags: dict[str, str] | None = Field(None, description="Tags of all assets.")
+    group_name: str | None = Field(None, description="Group of all assets; the name when not given.")
+    schedule: str | None = Field(None, description="A cron line: run on it while the source is new.")
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """The definitions that ``build_privacy_assets`` makes of the same arguments."""
+        arguments = {name: getattr(self, name) for name in type(self).model_fields if name != "name"}
+        policy = arguments["policy"]
+        if isinstance(policy, str) and (Path(context.path) / policy).is_file():
+            arguments["policy"] = Path(context.path) / policy
+        return build_privacy_assets(self.name, **arguments)

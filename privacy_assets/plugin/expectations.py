@@ -1,0 +1,92 @@
+"""Schema and value checks by great_expectations; only expectation names, verdicts and counts leave it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from privacy_assets.engine.tables.schema import TableSchema
+
+_MOST_VALUES = 1000  # a category with more values is an identifier or free text: its set is not learnt
+_TYPES = {
+    "numeric": ["float64"],
+    "integer": ["Int64Dtype"],
+    "boolean": ["BooleanDtype"],
+    "datetime": ["datetime64[us]"],
+    "categorical": ["str"],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Outcome of one expectation: how many rows broke it, never which or with what."""
+
+    name: str
+    column: str
+    passed: bool
+    unexpected: int
+
+
+def check_source(frame: pd.DataFrame, schema: TableSchema) -> list[Expected]:
+    """Columns, types and nullability of a canonical private table."""
+    return _run(frame, [*_structure(schema), *_nullability(schema)])
+
+
+def check_synthetic(frame: pd.DataFrame, schema: TableSchema, train: pd.DataFrame) -> list[Expected]:
+    """Columns, types, nullability, value sets and ranges of a canonical synthetic table, learnt from ``train``."""
+    return _run(frame, [*_structure(schema), *_nullability(schema), *_values(schema, train)])
+
+
+def _structure(schema: TableSchema) -> list[tuple[str, dict[str, Any]]]:
+    columns = [("ExpectTableColumnsToMatchOrderedList", {"column_list": schema.names})]
+    types = [
+        ("ExpectColumnValuesToBeInTypeList", {"column": column.name, "type_list": _TYPES[column.kind]})
+        for column in schema.columns
+    ]
+    return [*columns, *types]
+
+
+def _nullability(schema: TableSchema) -> list[tuple[str, dict[str, Any]]]:
+    return [("ExpectColumnValuesToNotBeNull", {"column": c.name}) for c in schema.columns if not c.nullable]
+
+
+def _values(schema: TableSchema, train: pd.DataFrame) -> list[tuple[str, dict[str, Any]]]:
+    wanted: list[tuple[str, dict[str, Any]]] = []
+    for column in schema.columns:
+        known = train[column.name].dropna()
+        if known.empty:
+            continue
+        if column.kind == "categorical":
+            values = sorted(known.unique())
+            if len(values) <= _MOST_VALUES:
+                wanted.append(("ExpectColumnValuesToBeInSet", {"column": column.name, "value_set": values}))
+        elif column.kind in ("numeric", "integer"):
+            low, high = float(known.min()), float(known.max())
+            limits = {"column": column.name, "min_value": low, "max_value": high}
+            wanted.append(("ExpectColumnValuesToBeBetween", limits))
+        elif column.kind == "datetime":
+            limits = {"column": column.name, "min_value": known.min(), "max_value": known.max()}
+            wanted.append(("ExpectColumnValuesToBeBetween", limits))
+    return wanted
+
+
+def _run(frame: pd.DataFrame, wanted: Sequence[tuple[str, dict[str, Any]]]) -> list[Expected]:
+    import great_expectations as gx
+    from great_expectations.data_context.types.base import ProgressBarsConfig
+
+    context = gx.get_context(mode="ephemeral")
+    context.variables.progress_bars = ProgressBarsConfig(globally=False)
+    asset = context.data_sources.add_pandas("table").add_dataframe_asset("table")
+    batch = asset.add_batch_definition_whole_dataframe("whole").get_batch({"dataframe": frame})
+    suite = gx.ExpectationSuite("table", expectations=[getattr(gx.expectations, kind)(**kw) for kind, kw in wanted])
+    outcome = batch.validate(suite, result_format="BASIC")
+    return [_expected(result) for result in outcome.results]
+
+
+def _expected(result: Any) -> Expected:
+    config = result.expectation_config
+    counted = result.result.get("unexpected_count") if result.result else None
+    return Expected(config.type, str(config.kwargs.get("column", "")), bool(result.success), int(counted or 0))

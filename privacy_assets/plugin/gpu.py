@@ -1,0 +1,57 @@
+"""The GPU resource: one device, one holder at a time, across all processes of this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import dagster as dg
+from pydantic import Field
+
+from privacy_assets.engine.devices import lease_device
+from privacy_assets.errors import ConfigError
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class GpuResource(dg.ConfigurableResource):
+    """Leases a device to the steps that use torch.
+
+    ``device``: "auto" (a free CUDA device, else MPS, else the CPU), "cuda" (any), "cuda:1", "mps" or "cpu". ``slots``
+    holders share one accelerator; the CPU is shared by all and not limited here (that is the executor's work).
+    ``lock_folder`` must be the same for all who share the devices: by default a folder of the own user among the
+    temporary files of this machine, whatever ``DAGSTER_HOME`` is; set it when containers or users share a GPU.
+    ``timeout_s`` None waits for ever.
+    """
+
+    device: str = "auto"
+    slots: int = Field(default=1, ge=1)
+    lock_folder: str = ""
+    timeout_s: float | None = None
+
+    @contextmanager
+    def lease(self, log: logging.Logger | None = None) -> Iterator[str]:
+        """Hold a device for the ``with`` block; yields its torch name. Waiting is written to ``log`` (``context.log``).
+
+        Raises LeaseTimeout when no device became free in time, ConfigError when the device is not there.
+        """
+        folder = Path(self.lock_folder) if self.lock_folder else _own_folder()
+        say = (log or _LOGGER).info
+        with lease_device(folder, self.device, self.slots, self.timeout_s, on_wait=say) as device:
+            say(f"device: {device}")
+            yield device
+
+
+def _own_folder() -> Path:
+    """Folder of this user among the temporary files; ConfigError when somebody else made it first."""
+    folder = Path(tempfile.gettempdir()) / f"privacy-assets-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    facts = folder.lstat()
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o022:
+        raise ConfigError(f"GpuResource: {folder} must be a folder that only you can write to; set lock_folder.")
+    return folder

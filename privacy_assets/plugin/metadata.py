@@ -1,0 +1,173 @@
+"""Metadata of assets and checks: sizes, columns, lineage, figures. Never a private value."""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import dagster as dg
+import pandas as pd
+
+from privacy_assets.engine.policy import LimitOutcome
+from privacy_assets.engine.results import MetricResult
+from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.gate.snapshot import Snapshot, read_snapshot
+from privacy_assets.plugin.tagging import schema_of, subject_of
+
+PACKAGE = Path(__file__).parents[1]
+_SMALL = 1000  # the UI renders longer markdown only behind a dialog
+
+
+def column_schema(schema: TableSchema, subject: str | None = None) -> dg.TableSchema:
+    """Columns with type, kind and nullability."""
+    subjects = [dg.TableColumn(subject, "text", "Tells people apart; the generator never sees it.")] if subject else []
+    columns = [
+        dg.TableColumn(
+            column.name, column.dtype, column.kind, constraints=dg.TableColumnConstraints(nullable=column.nullable)
+        )
+        for column in schema.columns
+    ]
+    return dg.TableSchema([*subjects, *columns])
+
+
+def lineage(names: list[str], upstream: dg.AssetKey) -> dg.TableColumnLineage:
+    """Every column comes from the column of the same name."""
+    return dg.TableColumnLineage({name: [dg.TableColumnDep(asset_key=upstream, column_name=name)] for name in names})
+
+
+def table_metadata(frame: pd.DataFrame, where: str, upstream: dg.AssetKey | None = None) -> dict[str, Any]:
+    """Rows, subjects, columns and column lineage of a tagged private table."""
+    schema, subject = schema_of(frame, where), subject_of(frame, where)
+    facts: dict[str, Any] = {
+        "dagster/row_count": len(frame),
+        "dagster/column_schema": column_schema(schema, subject),
+        "subjects": int(frame[subject].nunique()) if subject else len(frame),
+    }
+    if upstream is not None:
+        facts["dagster/column_lineage"] = lineage([*([subject] if subject else []), *schema.names], upstream)
+    return facts
+
+
+def synthetic_metadata(snapshot: Snapshot, upstream: dg.AssetKey) -> dict[str, Any]:
+    """Rows, hash, columns (as they are in the file) and lineage of a synthetic or published table."""
+    frame = read_snapshot(snapshot)
+    columns = [
+        dg.TableColumn(
+            name, str(frame[name].dtype), constraints=dg.TableColumnConstraints(nullable=bool(frame[name].isna().any()))
+        )
+        for name in frame.columns
+    ]
+    return {
+        "dagster/row_count": len(frame),
+        "dagster/column_schema": dg.TableSchema(columns),
+        "dagster/column_lineage": lineage(list(frame.columns), upstream),
+        "sha256": snapshot.sha256,
+    }
+
+
+def score_metadata(result: MetricResult, outcomes: Sequence[LimitOutcome]) -> dict[str, Any]:
+    """Each figure as a number that the UI plots over time, then intervals, and a picture a limit."""
+    facts: dict[str, Any] = {f.name: float(f.value) for f in result.figures if math.isfinite(f.value)}
+    rows: list[dict[str, str | int]] = [
+        {"figure": f.name, "value": _shown(f.value), "low": _shown(f.low), "high": _shown(f.high), "rows": f.n,
+         "subjects": f.subjects, "note": f.note}
+        for f in result.figures
+    ]  # fmt: skip
+    if rows:
+        facts["figures"] = dg.MetadataValue.table([dg.TableRecord(row) for row in rows])
+    facts |= {f"limit: {outcome.limit.key}": picture(outcome) for outcome in outcomes}
+    facts["seconds"] = float(result.seconds) if math.isfinite(result.seconds) else 0.0
+    return facts
+
+
+def limit_metadata(outcome: LimitOutcome) -> dict[str, Any]:
+    """What was measured against one limit, a small picture of it and, when it does not hold, what to do."""
+    from privacy_assets.report.text import what_to_do
+
+    limit, figure = outcome.limit, outcome.figure
+    facts: dict[str, Any] = {
+        "status": outcome.status,
+        "reason": outcome.reason,
+        "limit": limit.value,
+        "bound": limit.bound,
+        "picture": picture(outcome),
+    }
+    if limit.source:
+        facts["source of the limit"] = limit.source
+    if figure is not None:
+        facts["n"] = f"{figure.n} rows, {figure.subjects} subjects; at least {limit.smallest_n} subjects are needed"
+        facts["confidence"] = f"{figure.confidence:g}"
+        numbers = {"value": figure.value, "low": figure.low, "high": figure.high, "measured": outcome.measured}
+        facts |= {name: float(number) for name, number in numbers.items() if math.isfinite(number)}
+    if not outcome.passed:
+        facts["what to do"] = what_to_do(outcome)
+    return facts
+
+
+def picture(outcome: LimitOutcome) -> dg.MetadataValue[Any]:
+    """Interval and limit as a small picture; the reason in words when it is too long for the UI."""
+    from privacy_assets.report.plots import figure_markdown
+
+    markdown = figure_markdown(outcome)
+    return dg.MetadataValue.md(markdown) if len(markdown) < _SMALL else dg.MetadataValue.text(outcome.reason)
+
+
+def broken_metadata(outcomes: Sequence[LimitOutcome]) -> dict[str, Any]:
+    """One entry a limit that does not hold."""
+    from privacy_assets.report.text import what_to_do
+
+    return {
+        outcome.limit.key: dg.MetadataValue.text(f"{outcome.status}: {outcome.reason}. {what_to_do(outcome)}".strip())
+        for outcome in outcomes
+    }
+
+
+def training_metadata(history: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """The training curve as a picture, its last row as numbers, and at most thirty rows of it as a table."""
+    if not history:
+        return {}
+    rows = [history[i] for i in sorted({round(i * (len(history) - 1) / 29) for i in range(30)})]
+    records = [dg.TableRecord({key: _shown(value) for key, value in row.items()}) for row in rows]
+    facts: dict[str, Any] = {"epochs": len(history), "training": dg.MetadataValue.table(records)}
+    curve = _curve([row["validation_loss"] for row in rows])
+    if curve:
+        facts["validation loss by epoch"] = dg.MetadataValue.md(f"![validation loss](data:image/svg+xml,{curve})")
+    return facts | {f"last {key}": float(value) for key, value in history[-1].items() if key != "epoch"}
+
+
+def _curve(values: Sequence[float]) -> str:
+    """A line through ``values`` as an SVG address, 240 x 60 pixels; empty for fewer than two numbers."""
+    finite = [value for value in values if math.isfinite(value)]
+    if len(finite) < 2:
+        return ""
+    low, span = min(finite), (max(finite) - min(finite)) or 1.0
+    step = 230 / (len(finite) - 1)
+    points = " ".join(f"{5 + i * step:.0f},{55 - 50 * (value - low) / span:.0f}" for i, value in enumerate(finite))
+    head = "<svg xmlns='http://www.w3.org/2000/svg' width='240' height='60'>"
+    line = f"<polyline fill='none' stroke='steelblue' stroke-width='2' points='{points}'/>"
+    return quote(f"{head}{line}</svg>", safe="=/:;,.'")
+
+
+def _shown(number: float) -> str:
+    return f"{number:.4g}" if math.isfinite(number) else "not measurable"
+
+
+def caller_reference() -> Mapping[str, Any]:
+    """Code reference to the line outside this package that built the table."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and PACKAGE in Path(frame.f_code.co_filename).parents:
+        frame = frame.f_back
+    path = frame.f_code.co_filename
+    if not Path(path).is_file():
+        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dg.BetaWarning)
+        reference = dg.LocalFileCodeReference(
+            file_path=path, line_number=frame.f_lineno, label="definition of the table"
+        )
+        return {"dagster/code_references": dg.CodeReferencesMetadataValue(code_references=[reference])}

@@ -1,0 +1,292 @@
+"""What a table's pipeline is made of, checked once, when the code location loads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import dagster as dg
+
+from privacy_assets.engine.evaluation import choose_metrics, wants_embedder
+from privacy_assets.engine.inputs import REAL_ROLES
+from privacy_assets.engine.metrics.base import Metric
+from privacy_assets.engine.policy import Policy
+from privacy_assets.engine.registry import build_metric
+from privacy_assets.engine.tables.reading import SUFFIXES
+from privacy_assets.engine.tables.schema import Kind
+from privacy_assets.engine.tables.splitting import DEFAULT_SHARES, check_shares
+from privacy_assets.errors import ConfigError, did_you_mean
+
+PARTITION_MARK = "{partition}"
+PolicyLike = Policy | Mapping[str, Any] | str | Path
+MetricsLike = Iterable[str] | Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Where the rows of a table come from: the demo set, files, or an asset of the user's."""
+
+    kind: Literal["demo", "file", "asset"]
+    path: str = ""
+    key: dg.AssetKey | None = None
+
+    @classmethod
+    def of(cls, given: Any, argument: str) -> Feed:
+        """Understand "demo", a path, an asset, an asset key or ``{"asset": "group/name"}``."""
+        if isinstance(given, Mapping):
+            if set(given) != {"asset"}:
+                raise ConfigError(f"{argument}: a mapping must be {{asset: KEY}}.")
+            return cls("asset", key=dg.AssetKey.from_user_string(str(given["asset"])))
+        if isinstance(given, dg.AssetKey):
+            return cls("asset", key=given)
+        if isinstance(given, (dg.AssetsDefinition, dg.AssetSpec)):
+            return cls("asset", key=given.key)
+        if not isinstance(given, (str, Path)) or not str(given):
+            raise ConfigError(f"{argument}: give a path, an asset or an asset key, not {type(given).__name__}.")
+        if given == "demo":
+            return cls("demo")
+        _check_path(str(given), argument)
+        return cls("file", path=str(given))
+
+    def describe(self) -> str:
+        """One text for descriptions and metadata."""
+        if self.key is not None:
+            return f"asset {self.key.to_user_string()}"
+        return self.path or "demo"
+
+
+@dataclass(frozen=True, eq=False)
+class TableSettings:
+    """One table's pipeline. Build it with :func:`table_settings`, which checks everything."""
+
+    name: str
+    feeds: Mapping[str, Feed]
+    subject: str | None
+    kinds: Mapping[str, Kind]
+    generator: Any
+    generator_label: str
+    rows: int | None
+    shares: Mapping[str, float]
+    metrics: Mapping[str, Metric]
+    policy: Policy
+    embedder: Mapping[str, Any] | None
+    seed: int
+    partitions_def: dg.PartitionsDefinition | None = None
+    partition_column: str | None = None
+    owners: Sequence[str] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    group_name: str = ""
+    retries: int = 0
+
+    @property
+    def brought(self) -> bool:
+        """True when the synthetic table is the user's own."""
+        return "synthetic" in self.feeds
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The real tables that this pipeline has."""
+        given = self.feeds if self.brought else self.shares
+        return tuple(role for role in REAL_ROLES if role in given)
+
+    @property
+    def embeds(self) -> bool:
+        """True when an encoder is trained."""
+        return self.embedder is not None and wants_embedder(self.metrics.values())
+
+    def key(self, asset: str) -> dg.AssetKey:
+        """Key of one of this table's assets."""
+        return dg.AssetKey([self.name, asset])
+
+    def uses_embedder(self, metric: Metric) -> bool:
+        """True when ``metric`` is given the embedder."""
+        return self.embeds and "embedder" in metric.needs | metric.optional
+
+
+def table_settings(
+    name: str,
+    *,
+    source: Any = None,
+    subject: str | None = None,
+    kinds: Mapping[str, Kind] | None = None,
+    generator: str | Mapping[str, Any] | Callable[..., Any] = "synthpop",
+    rows: int | None = None,
+    synthetic: Any = None,
+    train: Any = None,
+    holdout: Any = None,
+    reference: Any = None,
+    shares: Mapping[str, float] | None = None,
+    metrics: MetricsLike | None = None,
+    policy: PolicyLike | None = None,
+    embedder: Mapping[str, Any] | bool = True,
+    seed: int = 0,
+    partitions_def: dg.PartitionsDefinition | None = None,
+    partition_column: str | None = None,
+    owners: Sequence[str] | None = None,
+    tags: Mapping[str, str] | None = None,
+    group_name: str | None = None,
+) -> TableSettings:
+    """Check every argument of ``build_privacy_assets``; ConfigError names the table, the argument and the fix."""
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
+        raise ConfigError(f"name {name!r}: use letters, digits and underscores, and start with a letter.")
+    where = f"table {name}"
+    given = {"source": source, "train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic}
+    feeds = _feeds({role: value for role, value in given.items() if value is not None}, where)
+    _check_shares(shares, feeds, where)
+    chosen, in_force = chosen_metrics(metrics, policy, where)
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ConfigError(f"{where}: seed must be a whole number of at least 0.")
+    if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
+        raise ConfigError(f"{where}: rows must be a whole number of at least 1.")
+    _check_kinds(kinds, where)
+    built, label = (None, "") if "synthetic" in feeds else _generator(generator, where)
+    settings = TableSettings(
+        name=name,
+        feeds=feeds,
+        subject=subject,
+        kinds=dict(kinds or {}),
+        generator=built,
+        generator_label=label,
+        rows=rows,
+        shares=dict(shares or DEFAULT_SHARES),
+        metrics=chosen,
+        policy=in_force,
+        embedder=_embedder(embedder, where),
+        seed=seed,
+        partitions_def=partitions_def,
+        partition_column=partition_column,
+        owners=tuple(owners or ()),
+        tags=dict(tags or {}),
+        group_name=group_name or name,
+    )
+    _check_needs(settings, where)
+    _check_partitions(settings, where)
+    return settings
+
+
+def _feeds(given: Mapping[str, Any], where: str) -> dict[str, Feed]:
+    if "synthetic" in given:
+        absent = [role for role in ("train", "holdout") if role not in given]
+        if absent:
+            raise ConfigError(
+                f"{where}: synthetic was given without {absent[0]}. Give the rows that your generator was trained on as"
+                " train, and rows that it has not seen as holdout: rows of the source would be members too."
+            )
+        if "source" in given:
+            raise ConfigError(f"{where}: give either source, or synthetic with its train and holdout.")
+    else:
+        if "source" not in given:
+            raise ConfigError(f'{where}: give a source: a path, an asset, or "demo".')
+        for role in REAL_ROLES:
+            if role in given:
+                raise ConfigError(f"{where}: {role} is for a synthetic table of your own; with a source use shares.")
+    return {role: Feed.of(value, f"{where}, {role}") for role, value in given.items()}
+
+
+def _check_path(path: str, argument: str) -> None:
+    known = Path(path).suffix.lower() in SUFFIXES
+    if known or Path(path).is_dir() or "/" in path and not Path(path).suffix:
+        return
+    hint = did_you_mean(path, ["demo"]) if "." not in path else ""
+    raise ConfigError(f"{argument}: {path!r} is not a path of .parquet or .csv files.{hint}")
+
+
+def _check_shares(shares: Mapping[str, float] | None, feeds: Mapping[str, Feed], where: str) -> None:
+    if shares is None:
+        return
+    if "synthetic" in feeds:
+        raise ConfigError(f"{where}: shares are for a source; your own train and holdout are split already.")
+    try:
+        check_shares(shares)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def _check_kinds(kinds: Mapping[str, Kind] | None, where: str) -> None:
+    for column, kind in (kinds or {}).items():
+        if kind not in get_args(Kind):
+            raise ConfigError(
+                f"{where}: unknown kind {kind!r} of column {column!r}.{did_you_mean(str(kind), get_args(Kind))}"
+            )
+
+
+def chosen_metrics(
+    metrics: MetricsLike | None, policy: PolicyLike | None, where: str
+) -> tuple[dict[str, Metric], Policy]:
+    """Metrics and the policy in force; ConfigError for unknown ones, and for a limit whose metric does not run."""
+    from privacy_assets.report.evaluate import as_policy
+
+    try:
+        chosen, in_force = choose_metrics(metrics, as_policy(policy))
+        if isinstance(metrics, Mapping):
+            chosen = {name: build_metric(name, dict(settings or {})) for name, settings in metrics.items()}
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    for limit in in_force.limits:
+        if limit.metric not in chosen:
+            raise ConfigError(
+                f"{where}: the policy limits {limit.figure}, but {limit.metric} is not among the metrics."
+            )
+    return chosen, in_force
+
+
+def _generator(given: Any, where: str) -> tuple[Any, str]:
+    """A generator from its name, ``{"name", "settings"}``, a callable, or "module:function"."""
+    from privacy_assets.engine.generators import build_generator
+
+    settings: dict[str, Any] = {}
+    if isinstance(given, Mapping):
+        unknown = sorted(set(given) - {"name", "settings"})
+        if unknown or "name" not in given:
+            raise ConfigError(f"{where}: generator is a name, or a mapping of 'name' and 'settings'.")
+        given, settings = given["name"], dict(given.get("settings") or {})
+    if not isinstance(given, str) and not callable(given):
+        raise ConfigError(f"{where}: generator must be a name, a mapping, a function or 'module:function'.")
+    try:
+        built = build_generator(given, settings)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    return built, given if isinstance(given, str) else getattr(given, "__qualname__", type(given).__name__)
+
+
+def _embedder(given: Mapping[str, Any] | bool, where: str) -> dict[str, Any] | None:
+    from privacy_assets.engine.geometry.embedder import EmbedderSettings
+
+    if isinstance(given, bool):
+        return {} if given else None
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{where}: embedder is true, false or a mapping of settings.")
+    known = {entry.name for entry in fields(EmbedderSettings)}
+    for name in given:
+        if name not in known:
+            raise ConfigError(f"{where}: the embedder has no setting {name!r}.{did_you_mean(str(name), known)}")
+    try:
+        EmbedderSettings(**given)
+    except (ConfigError, TypeError) as error:
+        raise ConfigError(f"{where}: {error}") from None
+    return dict(given)
+
+
+def _check_needs(settings: TableSettings, where: str) -> None:
+    there = {*settings.roles, "synthetic", *(["embedder"] if settings.embedder is not None else [])}
+    for name, metric in settings.metrics.items():
+        absent = sorted(metric.needs - there)
+        if absent:
+            raise ConfigError(f"{where}: metric {name} needs {absent[0]}; provide it or leave the metric out.")
+
+
+def _check_partitions(settings: TableSettings, where: str) -> None:
+    if settings.partitions_def is None:
+        if settings.partition_column is not None:
+            raise ConfigError(f"{where}: partition_column was given without partitions_def.")
+        for role, feed in settings.feeds.items():
+            if PARTITION_MARK in feed.path:
+                raise ConfigError(f"{where}: the path of {role} has {PARTITION_MARK}, but there is no partitions_def.")
+        return
+    for role, feed in settings.feeds.items():
+        if feed.kind != "asset" and PARTITION_MARK not in feed.path and settings.partition_column is None:
+            fix = f"put {PARTITION_MARK} into the path or name the partition_column"
+            raise ConfigError(f"{where}: which rows of {role} belong to a partition? Fix: {fix}.")

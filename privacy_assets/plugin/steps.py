@@ -1,0 +1,182 @@
+"""The work behind the assets, on values alone: every step can be called without a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from privacy_assets.engine.evaluation import attach_embedder, prepare_inputs
+from privacy_assets.engine.inputs import MetricInputs, Progress, silent
+from privacy_assets.engine.metrics.base import Metric
+from privacy_assets.engine.results import MetricResult
+from privacy_assets.engine.tables.fingerprints import content_fingerprint
+from privacy_assets.engine.tables.reading import read_table
+from privacy_assets.engine.tables.schema import TableSchema, conform, restore
+from privacy_assets.engine.version import ENGINE_VERSION
+from privacy_assets.errors import InputError, PublicationRefused
+from privacy_assets.gate.snapshot import Snapshot, read_snapshot
+from privacy_assets.plugin.settings import PARTITION_MARK, Feed, TableSettings
+from privacy_assets.plugin.tagging import brought_splits, canonical_source, data_columns, schema_of, subject_of
+
+if TYPE_CHECKING:
+    from privacy_assets.engine.geometry.embedder import Embedder
+    from privacy_assets.plugin.resources import ReleaseResource
+
+Window = tuple[Any, Any]
+
+
+def read_feed(feed: Feed, given: pd.DataFrame | None, partition: str | None) -> pd.DataFrame:
+    """Rows of a feed: the demo set, files (those of the partition when the path says so), or an upstream value."""
+    if feed.kind == "asset":
+        if not isinstance(given, pd.DataFrame):
+            fix = "let the asset return a pandas DataFrame"
+            raise InputError(f"it is a {type(given).__name__}, not a DataFrame", where=feed.describe(), fix=fix)
+        return given.reset_index(drop=True)
+    if feed.kind == "demo":
+        from privacy_assets.engine.tables.demo import load_patients
+
+        return load_patients()
+    return read_table(partition_path(feed.path, partition))
+
+
+def partition_path(template: str, partition: str | None) -> str:
+    """The path of one partition; a partition key that would leave its place is refused."""
+    if PARTITION_MARK not in template or partition is None:
+        return template
+    if Path(partition).name != partition:
+        raise InputError("the partition key cannot stand in a path", where=template, fix="use a key without slashes")
+    return template.replace(PARTITION_MARK, partition)
+
+
+def select_partition(
+    frame: pd.DataFrame, column: str | None, partition: str | None, window: Window | None, *, where: str
+) -> pd.DataFrame:
+    """Rows of one partition: those in the time window, or those whose ``column`` reads as the partition's key."""
+    if column is None or partition is None:
+        return frame
+    if column not in frame.columns:
+        raise InputError("the partition column is missing", where=where, column=column, fix="name an existing column")
+    if window is not None:
+        times = pd.to_datetime(frame[column], utc=True, errors="coerce")
+        chosen = frame[(times >= window[0]) & (times < window[1])]
+    else:
+        chosen = frame[frame[column].astype(str) == partition]
+    if chosen.empty:
+        raise InputError("the partition has no rows", where=where, column=column, fix="check partitions and data")
+    chosen = chosen.reset_index(drop=True)
+    chosen.attrs = dict(frame.attrs)
+    return chosen
+
+
+def source_table(
+    settings: TableSettings, given: pd.DataFrame | None, partition: str | None, window: Window | None
+) -> pd.DataFrame:
+    """The private table in canonical form; its schema is inferred before a partition is cut out."""
+    feed = settings.feeds["source"]
+    whole = canonical_source(read_feed(feed, given, partition), settings.subject, settings.kinds)
+    column = None if PARTITION_MARK in feed.path else settings.partition_column
+    return select_partition(whole, column, partition, window, where="source")
+
+
+def user_splits(
+    settings: TableSettings, given: Mapping[str, pd.DataFrame], partition: str | None, window: Window | None
+) -> dict[str, pd.DataFrame]:
+    """The user's own train, holdout and reference in canonical form under one schema."""
+    frames = {role: read_feed(settings.feeds[role], given.get(role), partition) for role in settings.roles}
+    tables = brought_splits(frames, settings.subject, settings.kinds)
+    for role, feed in settings.feeds.items():
+        if role in tables and PARTITION_MARK not in feed.path:
+            tables[role] = select_partition(tables[role], settings.partition_column, partition, window, where=role)
+    return tables
+
+
+def user_synthetic(
+    settings: TableSettings,
+    given: pd.DataFrame | None,
+    schema: TableSchema,
+    partition: str | None,
+    window: Window | None,
+) -> pd.DataFrame:
+    """The user's own synthetic table with the columns and dtypes of the private one."""
+    feed = settings.feeds["synthetic"]
+    frame = conform(read_feed(feed, given, partition), schema, where="synthetic")
+    column = None if PARTITION_MARK in feed.path else settings.partition_column
+    return restore(select_partition(frame, column, partition, window, where="synthetic"), schema)
+
+
+def generated(generator: Any, rows: int, schema: TableSchema, seed: int) -> pd.DataFrame:
+    """A sample of a fitted generator with the columns and dtypes of the private table."""
+    frame = conform(generator.sample(rows, seed=seed), schema, where="the generator's output")
+    return restore(frame, schema)
+
+
+def read_judged(snapshot: Snapshot) -> pd.DataFrame:
+    """Rows of a snapshot whose file still has the bytes that its hash names; PublicationRefused otherwise."""
+    from privacy_assets.engine.tables.fingerprints import file_fingerprint
+
+    if file_fingerprint(snapshot.path) != snapshot.sha256:
+        raise PublicationRefused("the synthetic table's file changed after it was written; materialise it again.")
+    return read_snapshot(snapshot)
+
+
+def metric_inputs(
+    tables: Mapping[str, pd.DataFrame],
+    synthetic: pd.DataFrame,
+    *,
+    seed: int,
+    device: str = "cpu",
+    progress: Progress = silent,
+) -> MetricInputs:
+    """Inputs of the metrics from the tagged real tables and the synthetic rows."""
+    train = tables["train"]
+    return prepare_inputs(
+        train,
+        tables["holdout"],
+        synthetic,
+        tables.get("reference"),
+        subject=subject_of(train, "train"),
+        schema=schema_of(train, "train"),
+        seed=seed,
+        device=device,
+        progress=progress,
+    )
+
+
+def score(metric: Metric, inputs: MetricInputs, embedder: Embedder | None, releases: ReleaseResource) -> MetricResult:
+    """Run one metric; the fingerprints of the private tables in its result are keyed."""
+    from privacy_assets.engine.evaluation import run_metrics
+
+    if embedder is not None:
+        inputs = attach_embedder(inputs, embedder)
+    result = run_metrics(inputs, {metric.name: metric})[metric.name]
+    return replace(result, inputs=public_fingerprints(result.inputs, releases))
+
+
+def public_fingerprints(fingerprints: Mapping[str, str], releases: ReleaseResource) -> dict[str, str]:
+    """Key the fingerprints of private tables; that of the synthetic table stays as it is."""
+    private = {role: value for role, value in fingerprints.items() if role != "synthetic"}
+    return {**releases.keyed(private), **{role: v for role, v in fingerprints.items() if role == "synthetic"}}
+
+
+def check_current(results: Mapping[str, MetricResult], fingerprints: Mapping[str, str]) -> None:
+    """PublicationRefused when a result was computed on other tables, or by another engine, than those of now."""
+    for name, result in results.items():
+        if result.engine_version != ENGINE_VERSION:
+            raise PublicationRefused(f"{name} was computed by engine {result.engine_version}; materialise it again.")
+        for role, fingerprint in result.inputs.items():
+            if fingerprints.get(role) != fingerprint:
+                raise PublicationRefused(f"{name} was computed on another {role} table; materialise it again.")
+
+
+def table_fingerprints(
+    tables: Mapping[str, pd.DataFrame], synthetic: pd.DataFrame, releases: ReleaseResource
+) -> dict[str, str]:
+    """Fingerprints of the tables as the score assets state them."""
+    plain = {role: content_fingerprint(data_columns(frame, role)) for role, frame in tables.items()}
+    schema = schema_of(tables["train"], "train")
+    plain["synthetic"] = content_fingerprint(conform(synthetic, schema, where="synthetic"))
+    return public_fingerprints(plain, releases)

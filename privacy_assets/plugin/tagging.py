@@ -1,0 +1,97 @@
+"""The schema travels with the private tables, in ``DataFrame.attrs``, so that every step reads the same columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from privacy_assets.engine.inputs import REAL_ROLES
+from privacy_assets.engine.tables.schema import ColumnSchema, Kind, TableSchema, check_frame, conform, infer_schema
+from privacy_assets.errors import InputError
+
+_TAG = "privacy_assets"
+
+
+def tag(frame: pd.DataFrame, schema: TableSchema, subject: str | None) -> pd.DataFrame:
+    """A shallow copy of ``frame`` that carries ``schema`` (without the subject) and the name of the subject column."""
+    tagged = frame.copy(deep=False)
+    tagged.attrs = {_TAG: {"schema": schema.to_json(), "subject": subject}}
+    return tagged
+
+
+def schema_of(frame: pd.DataFrame, where: str) -> TableSchema:
+    """The schema that ``frame`` carries; InputError when it carries none."""
+    return TableSchema.from_json(_tag_of(frame, where)["schema"])
+
+
+def subject_of(frame: pd.DataFrame, where: str) -> str | None:
+    """Name of the subject column that ``frame`` carries, or None."""
+    subject: str | None = _tag_of(frame, where)["subject"]
+    return subject
+
+
+def _tag_of(frame: pd.DataFrame, where: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] | None = frame.attrs.get(_TAG)
+    if found is None:
+        fix = "read it through the pipeline's own IO manager, or materialise it again"
+        raise InputError("the table does not carry its schema", where=where, fix=fix)
+    return found
+
+
+def canonical_source(
+    frame: pd.DataFrame, subject: str | None, kinds: Mapping[str, Kind] | None, *, where: str = "source"
+) -> pd.DataFrame:
+    """The table in canonical form with its inferred schema; the subject column comes first, as text.
+
+    Row order is kept. Raises InputError for tables that cannot be used, a missing subject column, or a missing subject.
+    """
+    check_frame(frame, where=where)
+    schema = infer_schema(_without(frame, subject, where), kinds, where=where)
+    return with_schema(frame, schema, subject, where=where)
+
+
+def with_schema(frame: pd.DataFrame, schema: TableSchema, subject: str | None, *, where: str) -> pd.DataFrame:
+    """``frame`` in the canonical form of ``schema``, tagged; the subject column comes first, as text."""
+    table = conform(_without(frame, subject, where), schema, where=where)
+    if subject is not None:
+        ids = conform(frame[[subject]], TableSchema((ColumnSchema(subject, "categorical", False, "str"),)), where=where)
+        missing = ids[subject].isna().to_numpy().nonzero()[0]
+        if len(missing):
+            fix = "give every row the id of its person"
+            raise InputError("the subject is missing", where=where, column=subject, row=int(missing[0]), fix=fix)
+        table.insert(0, subject, ids[subject])
+    return tag(table, schema, subject)
+
+
+def data_columns(frame: pd.DataFrame, where: str) -> pd.DataFrame:
+    """The canonical rows of a tagged frame without the subject column."""
+    schema = schema_of(frame, where)
+    return conform(frame[schema.names], schema, where=where)
+
+
+def _without(frame: pd.DataFrame, subject: str | None, where: str) -> pd.DataFrame:
+    if subject is None:
+        return frame
+    if subject not in frame.columns:
+        raise InputError("the subject column is missing", where=where, column=subject, fix="name an existing column")
+    return frame.drop(columns=[subject])
+
+
+def brought_splits(
+    frames: Mapping[str, pd.DataFrame], subject: str | None, kinds: Mapping[str, Kind] | None
+) -> dict[str, pd.DataFrame]:
+    """Tables that the user split: the schema is inferred over all of them together, dtypes are those of train."""
+    real = {role: _without(frames[role], subject, role) for role in REAL_ROLES if role in frames}
+    names = list(real["train"].columns)
+    for role, frame in real.items():
+        differing = sorted(set(map(str, names)) ^ set(map(str, frame.columns)))
+        if differing:
+            fix = "give every table the same columns"
+            raise InputError("the columns differ from train", where=role, column=differing[0], fix=fix)
+    joined = pd.concat([frame[names] for frame in real.values()], ignore_index=True)
+    inferred = infer_schema(joined, kinds, where="train, holdout and reference")
+    dtypes = {name: str(real["train"][name].dtype) for name in names}
+    schema = TableSchema(tuple(ColumnSchema(c.name, c.kind, c.nullable, dtypes[c.name]) for c in inferred.columns))
+    return {role: with_schema(frames[role], schema, subject, where=role) for role in real}

@@ -1,0 +1,117 @@
+"""``evaluate``: the one function behind Python, notebooks and the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from privacy_assets.engine.evaluation import (
+    TableLike,
+    attach_embedder,
+    choose_metrics,
+    prepare_inputs,
+    run_metrics,
+    wants_embedder,
+)
+from privacy_assets.engine.inputs import MetricInputs, Progress, silent
+from privacy_assets.engine.policy import Policy
+from privacy_assets.engine.results import MetricResult
+from privacy_assets.engine.tables.schema import Kind
+from privacy_assets.engine.version import ENGINE_VERSION
+from privacy_assets.errors import ConfigError
+
+if TYPE_CHECKING:
+    from privacy_assets.report.report import Report
+
+
+def evaluate(
+    train: TableLike,
+    holdout: TableLike,
+    synthetic: TableLike,
+    *,
+    reference: TableLike | None = None,
+    subject: str | None = None,
+    kinds: Mapping[str, Kind] | None = None,
+    policy: Policy | Mapping[str, Any] | str | Path | None = None,
+    metrics: Iterable[str] | str | None = None,
+    embedder: bool = True,
+    seed: int = 0,
+    device: str = "auto",
+    progress: Progress = silent,
+) -> Report:
+    """Measure how much ``synthetic`` gives away about the people in ``train``, and judge it by a policy.
+
+    ``train`` are the rows the generator saw, ``holdout`` rows of the same population it did not see, ``reference``
+    further unseen rows (optional). Tables are DataFrames or paths of Parquet or CSV files. ``subject`` names the column
+    that tells people apart. ``policy`` is a Policy, a mapping or a YAML file; ``metrics`` are names, all default ones
+    when None. ``embedder=False`` leaves the embedded figures out, and the time to train an encoder. The same inputs and
+    ``seed`` give the same report. Raises InputError for tables and ConfigError for settings that cannot be used.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ConfigError("seed must be a whole number of at least 0.")
+    chosen, in_force = choose_metrics(metrics, as_policy(policy))
+    from privacy_assets.engine.devices import pick_device
+
+    inputs = prepare_inputs(
+        train, holdout, synthetic, reference,
+        subject=subject, kinds=kinds, seed=seed, device=pick_device(device), progress=progress,
+    )  # fmt: skip
+    if embedder and wants_embedder(chosen.values()):
+        inputs = attach_embedder(inputs, fit_embedder(inputs))
+    return assemble(inputs, run_metrics(inputs, chosen), in_force)
+
+
+def as_policy(policy: Policy | Mapping[str, Any] | str | Path | None) -> Policy | None:
+    """A policy from any of its forms."""
+    if policy is None or isinstance(policy, Policy):
+        return policy
+    return Policy.from_dict(policy) if isinstance(policy, Mapping) else Policy.from_yaml(policy)
+
+
+def fit_embedder(inputs: MetricInputs, **settings: Any) -> Any:
+    """Train the contrastive encoder on all real rows of ``inputs``."""
+    from privacy_assets.engine.geometry.embedder import EmbedderSettings, train_embedder
+
+    real = [inputs.tables[role] for role in ("train", "holdout", "reference") if role in inputs.tables]
+    inputs.progress("training the embedder")
+    return train_embedder(
+        real,
+        inputs.schema,
+        EmbedderSettings(**settings),
+        seed=inputs.seed,
+        device=inputs.device,
+        progress=inputs.progress,
+    )
+
+
+def assemble(
+    inputs: MetricInputs,
+    results: Mapping[str, MetricResult],
+    policy: Policy,
+    *,
+    title: str = "Privacy report",
+    **details: Any,
+) -> Report:
+    """Judge ``results`` and put the report together."""
+    from privacy_assets.report.report import Report
+
+    sizes = {
+        role: {
+            "rows": len(frame),
+            "columns": frame.shape[1],
+            "subjects": len(frame) if role == "synthetic" else int(inputs.subject_codes(role).max(initial=-1)) + 1,
+        }
+        for role, frame in inputs.tables.items()
+    }
+    return Report(
+        title=title,
+        policy=policy,
+        judgement=policy.judge(results),
+        results=dict(results),
+        tables=sizes,
+        seed=inputs.seed,
+        engine_version=ENGINE_VERSION,
+        fingerprints={"synthetic": inputs.fingerprints["synthetic"]},
+        **details,
+    )

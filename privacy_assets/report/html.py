@@ -1,0 +1,270 @@
+"""The HTML forms of a report: a self-contained page and a compact form for notebooks.
+
+Every text that goes into a template is cleaned (no control, bidirectional or zero-width characters) and escaped; only
+the SVG of :mod:`privacy_assets.report.plots` is passed through as markup.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from privacy_assets.engine.policy import LimitOutcome
+from privacy_assets.engine.results import Figure, MetricResult
+from privacy_assets.report.plots import COLOURS, Rows, curves_svg, figure_svg, intervals_svg, pie_svg
+from privacy_assets.report.report import Report, plain
+from privacy_assets.report.text import (
+    LABELS,
+    advice,
+    clean,
+    headline,
+    interval,
+    limit_text,
+    number,
+    sentence,
+    what_to_do,
+)
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+    from privacy_assets.engine.metrics.base import FigureSpec
+
+MOST_ROWS = 60
+DIRECTIONS = {
+    "higher_is_riskier": "higher is riskier",
+    "lower_is_riskier": "lower is riskier",
+    "two_sided": "two-sided",
+}
+BOUNDS = {
+    "upper": "the whole interval must hold it",
+    "lower": "broken when the whole interval is beyond it",
+    "value": "the value must hold it",
+}
+Plot = tuple[str, str]  # caption, SVG
+
+
+def environment() -> Environment:
+    """The template environment: autoescape, no undefined names, every text cleaned before it is escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    def finalize(value: object) -> object:
+        return value if isinstance(value, Markup) else clean(value, 600)
+
+    found = Environment(
+        loader=PackageLoader("privacy_assets.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters["number"] = _cell
+    found.filters["sentence"] = sentence
+    return found
+
+
+def render_page(report: Report) -> str:
+    """Return the full page; the same report gives the same bytes."""
+    return environment().get_template("report.html.j2").render(_view(report))
+
+
+def render_notebook(report: Report) -> str:
+    """Return a fragment without scripts or style sheets, so that it cannot change the notebook around it."""
+    return environment().get_template("notebook.html.j2").render(_view(report))
+
+
+def _view(report: Report) -> dict[str, Any]:
+    specs, summaries = _catalogue()
+    return {
+        "title": clean(report.title),
+        "verdict": report.verdict,
+        "label": LABELS[report.verdict],
+        "headline": headline(report),
+        "broken": _broken(report),
+        "limits": [_limit_view(outcome) for outcome in report.judgement.outcomes],
+        "colours": COLOURS,
+        "figures": [_figure_view(name, f, specs) for name, result in report.results.items() for f in result.figures],
+        "metrics": [_metric_view(name, result, summaries.get(name, "")) for name, result in report.results.items()],
+        "sizes": [_size_view(role, size) for role, size in report.tables.items()],
+        "facts": _facts(report),
+        "details": [
+            (name, flat(getattr(report, name))) for name in ("generator", "embedder", "fingerprints", "versions")
+        ],
+    }
+
+
+def _catalogue() -> tuple[Mapping[str, FigureSpec], Mapping[str, str]]:
+    """What the registry says: every figure by its full name, and the summary of every metric."""
+    from privacy_assets.engine.registry import METRICS, figure_specs
+
+    return figure_specs(), {name: metric.summary for name, metric in METRICS.items()}
+
+
+def _broken(report: Report) -> list[dict[str, Any]]:
+    """Sections of limits that did not pass; limits with the same advice stand together."""
+    headings = {"fail": "Broken limits, and what to do", "not_assessable": "Limits that could not be judged"}
+    sections = []
+    for status, heading in headings.items():
+        groups = advice(outcome for outcome in report.judgement.broken if outcome.status == status)
+        shown = [{"todo": todo, "limits": [_limit_view(x) for x in outcomes]} for todo, outcomes in groups.items()]
+        sections.append({"status": status, "heading": heading, "groups": shown})
+    return [section for section in sections if section["groups"]]
+
+
+def _limit_view(outcome: LimitOutcome) -> dict[str, Any]:
+    from markupsafe import Markup
+
+    limit = outcome.limit
+    return {
+        "figure": clean(limit.figure),
+        "bound": BOUNDS[limit.bound],
+        "limit": limit_text(limit, outcome.figure),
+        "interval": interval(outcome.figure),
+        "status": outcome.status,
+        "label": LABELS[outcome.status],
+        "reason": clean(sentence(outcome.reason), 300),
+        "todo": what_to_do(outcome),
+        "note": outcome.figure.note if outcome.figure is not None and outcome.figure.note != outcome.reason else "",
+        "source": limit.source,
+        "smallest_n": limit.smallest_n,
+        "svg": Markup(figure_svg(outcome, width=360, height=52)),  # noqa: S704 (numbers and fixed words only)
+        "small_svg": Markup(figure_svg(outcome, width=260)),  # noqa: S704
+    }
+
+
+def _figure_view(metric: str, figure: Figure, specs: Mapping[str, FigureSpec]) -> dict[str, Any]:
+    name = f"{metric}.{figure.name}"
+    return {
+        "name": clean(name),
+        "value": number(figure.value),
+        "interval": f"{number(figure.low)} to {number(figure.high)}" if figure.measurable else "not measured",
+        "confidence": "" if math.isnan(figure.confidence) else f"{100 * figure.confidence:.4g} %",
+        "null": number(figure.null),
+        "n": figure.n,
+        "subjects": figure.subjects,
+        "direction": DIRECTIONS[figure.direction],
+        "meaning": specs[name].meaning if name in specs else "",
+        "note": figure.note,
+    }
+
+
+def _metric_view(name: str, result: MetricResult, summary: str) -> dict[str, Any]:
+    tables = {table: [row for row in plain(rows) if isinstance(row, dict)] for table, rows in result.tables.items()}
+    return {
+        "name": clean(name),
+        "summary": summary,
+        "seconds": number(result.seconds),
+        "plots": [_plot_view(plot) for table, rows in tables.items() for plot in _plots(name, table, rows) if plot[1]],
+        "tables": [_table_view(table, rows) for table, rows in tables.items() if rows],
+        "settings": flat(result.settings),
+    }
+
+
+def _plot_view(plot: Plot) -> dict[str, Any]:
+    from markupsafe import Markup
+
+    return {"caption": plot[0], "svg": Markup(plot[1])}  # noqa: S704 (every text in it is cleaned and escaped)
+
+
+def _plots(metric: str, table: str, rows: Rows) -> list[Plot]:
+    known: dict[tuple[str, str], Callable[[Rows], list[Plot]]] = {
+        ("dcr", "distances"): _distances,
+        ("dcr", "tails"): _tails,
+        ("singling_out", "configurations"): _configurations,
+        ("membership_inference", "curve"): _curve,
+        ("membership_inference", "levels"): _levels,
+    }
+    draw = known.get((metric, table))
+    return draw(rows) if draw is not None else []
+
+
+def _distances(rows: Rows) -> list[Plot]:
+    curves = {"srd": "synthetic to training (SRD)", "rrd": "holdout to training (RRD)"}
+    spaces = dict.fromkeys(row.get("space") for row in rows)
+    return [
+        (
+            f"Distance to the nearest training row, {clean(space, 40)} space. A leak shows as a synthetic curve that "
+            "rises before the holdout curve: synthetic rows lie closer to training rows than unseen people do.",
+            curves_svg([r for r in rows if r.get("space") == space], curves, "quantile", ("distance", "share of rows")),
+        )
+        for space in spaces
+    ]
+
+
+def _tails(rows: Rows) -> list[Plot]:
+    caption = (
+        "Member excess among the closest synthetic rows: share of matched real rows from training, beyond what chance "
+        "gives. Zero is no leak; both directions give members away."
+    )
+    labels = ("share of closest synthetic rows", "member excess")
+    return [(caption, intervals_svg(rows, x="tail", y="excess", series=("space", "key"), labels=labels))]
+
+
+def _configurations(rows: Rows) -> list[Plot]:
+    caption = (
+        "Singling-out risk by number of columns in the query: 0 when members are hit no more often than chance gives, "
+        "1 when every query hits one."
+    )
+    labels = ("columns in the query", "risk")
+    return [(caption, intervals_svg(rows, x="columns", y="risk", series=("attack",), labels=labels))]
+
+
+def _curve(rows: Rows) -> list[Plot]:
+    caption = (
+        "Membership advantage: share of members found, minus the share of non-members wrongly taken for members, at "
+        "each rate of false alarms. Zero is guessing."
+    )
+    labels = ("false positive rate (logarithmic)", "advantage")
+    return [(caption, intervals_svg(rows, x="fpr", y="advantage", series=("score",), labels=labels, log=True))]
+
+
+def _levels(rows: Rows) -> list[Plot]:
+    return [("Protection level reached by each simulated membership attack.", pie_svg(rows, "level", "share"))]
+
+
+def _table_view(name: str, rows: Rows) -> dict[str, Any]:
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    return {
+        "name": clean(name).replace("_", " "),
+        "columns": columns,
+        "rows": [[row.get(column) for column in columns] for row in rows[:MOST_ROWS]],
+        "total": len(rows),
+    }
+
+
+def _size_view(role: str, size: Mapping[str, int]) -> dict[str, Any]:
+    return {"role": clean(role), **{key: size.get(key) for key in ("rows", "columns", "subjects")}}
+
+
+def _facts(report: Report) -> list[tuple[str, str]]:
+    return [
+        ("policy", report.policy.name),
+        ("policy digest", report.policy.digest()),
+        ("seed", str(report.seed)),
+        ("engine", report.engine_version),
+    ]
+
+
+def flat(values: Mapping[str, Any] | None, prefix: str = "") -> list[tuple[str, str]]:
+    """Return nested settings as (dotted name, text) pairs."""
+    pairs: list[tuple[str, str]] = []
+    for key, value in (plain(values) or {}).items():
+        if isinstance(value, dict):
+            pairs += flat(value, f"{prefix}{key}.")
+        else:
+            pairs.append((clean(f"{prefix}{key}"), _cell(value)))
+    return pairs
+
+
+def _cell(value: Any) -> str:
+    """Return one value of a table or setting for reading."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, Sequence):
+        return ", ".join(_cell(item) for item in value) or number(None)
+    return number(value) if value is None or isinstance(value, (int, float)) else clean(value)

@@ -1,0 +1,147 @@
+"""The report of one release: aggregates only, judged, in JSON, HTML and plain text."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import Any
+
+from privacy_assets.engine.policy import Judgement, Limit, Policy, Verdict
+from privacy_assets.engine.results import Figure, MetricResult
+from privacy_assets.engine.version import ENGINE_VERSION
+from privacy_assets.errors import ConfigError
+
+_LIBRARIES = ("privacy-assets", "numpy", "pandas", "pyarrow", "scipy", "scikit-learn", "numba", "faiss-cpu", "torch")
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions of Python and of the libraries behind the numbers; a library that is missing is left out."""
+    found = {"python": platform.python_version()}
+    for name in _LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What was measured on one synthetic table, and the verdict of a policy on it.
+
+    ``results`` are by metric name, ``tables`` the sizes by role (``{"rows", "columns", "subjects"}``). ``fingerprints``
+    must be safe to show: the synthetic table's content hash as it is, those of private tables keyed or left out; the
+    fingerprints inside ``results`` are never shown. ``generator`` and ``embedder`` are free descriptions. A report
+    holds no time of day: the same inputs give the same bytes.
+    """
+
+    title: str
+    policy: Policy
+    judgement: Judgement
+    results: Mapping[str, MetricResult]
+    tables: Mapping[str, Mapping[str, int]]
+    seed: int
+    engine_version: str = ENGINE_VERSION
+    generator: Mapping[str, Any] | None = None
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=installed_versions)
+    embedder: Mapping[str, Any] | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """ "pass", "fail" or "not_assessable"; only "pass" may be published."""
+        return self.judgement.verdict
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain mapping that ``json.dumps(..., allow_nan=False)`` accepts; NaN and infinity become None."""
+        return {
+            "verdict": self.verdict,
+            "title": self.title,
+            "engine_version": self.engine_version,
+            "seed": self.seed,
+            "metrics": {name: _metric(result) for name, result in self.results.items()},
+            "limits": [plain(outcome.to_json()) for outcome in self.judgement.outcomes],
+            "policy": plain(self.policy.to_dict()),
+            "tables": plain(self.tables),
+            "generator": plain(self.generator),
+            "embedder": plain(self.embedder),
+            "fingerprints": plain(self.fingerprints),
+            "versions": plain(self.versions),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Report:
+        """Inverse of :meth:`to_json`; the figures are judged again.
+
+        ConfigError when the verdict that the file states is not the one that its figures and its policy give.
+        """
+        limits = tuple(Limit(**limit) for limit in data["policy"]["limits"])
+        policy = Policy(limits, name=data["policy"]["name"])
+        results = {name: _result(name, entry, data) for name, entry in data["metrics"].items()}
+        judgement = policy.judge(results)
+        if judgement.verdict != data["verdict"]:
+            raise ConfigError(f"report: it states {data['verdict']!r}, but its figures give {judgement.verdict!r}.")
+        kept = ("title", "tables", "seed", "engine_version", "generator", "fingerprints", "versions", "embedder")
+        return cls(policy=policy, judgement=judgement, results=results, **{name: data[name] for name in kept})
+
+    def to_html(self) -> str:
+        """Return the full report as one self-contained HTML page without scripts or links to other hosts."""
+        from privacy_assets.report.html import render_page
+
+        return render_page(self)
+
+    def _repr_html_(self) -> str:
+        """Return the compact form for notebooks."""
+        from privacy_assets.report.html import render_notebook
+
+        return render_notebook(self)
+
+    def to_text(self) -> str:
+        """Return the verdict and a table of limits for the terminal."""
+        from privacy_assets.report.text import report_table
+
+        return report_table(self)
+
+
+def plain(value: Any) -> Any:
+    """Return ``value`` as JSON can hold it: mappings with text keys, lists, NaN as None, numpy values as Python's.
+
+    Anything else is named by its type only, so that no object prints its contents into a report.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted((plain(item) for item in value), key=str)
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):  # numpy scalars and arrays
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, (str, int)):
+        return value
+    return f"<{getattr(value, '__qualname__', type(value).__qualname__)}>"
+
+
+def _metric(result: MetricResult) -> dict[str, Any]:
+    return {
+        "figures": {figure.name: plain(figure.to_json()) for figure in result.figures},
+        "tables": plain(result.tables),
+        "settings": plain(result.settings),
+        "seconds": plain(result.seconds),
+    }
+
+
+def _result(name: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> MetricResult:
+    return MetricResult(
+        metric=name,
+        figures=tuple(Figure.from_json(figure, values) for figure, values in entry["figures"].items()),
+        tables=entry["tables"],
+        settings=entry["settings"],
+        seed=data["seed"],
+        engine_version=data["engine_version"],
+        seconds=math.nan if entry["seconds"] is None else entry["seconds"],
+    )

@@ -1,0 +1,169 @@
+"""Words and plain text: numbers, names that are safe to show, and the table for terminals."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from privacy_assets.engine.policy import Limit, LimitOutcome
+from privacy_assets.engine.results import Figure
+
+if TYPE_CHECKING:
+    from privacy_assets.report.report import Report
+
+LABELS = {"pass": "pass", "fail": "fail", "not_assessable": "not assessable"}
+NOTHING = "–"
+LONGEST = 120
+_HIDDEN = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}  # control, bidi and zero-width, unassigned, private, surrogates
+_PLACED = {"Mn", "Me"}  # combining marks: take no column; a few belong to a letter, a pile of them hides its neighbours
+
+
+def clean(value: object, longest: int = LONGEST) -> str:
+    """Return text that cannot disturb what stands around it.
+
+    Control, bidirectional, zero-width and unassigned characters become visible escapes, white space a single space,
+    more than three combining marks in a row are dropped, and more than ``longest`` characters are cut in the middle.
+    """
+    kept: list[str] = []
+    marks = 0
+    for character in " ".join(str(value).split()):
+        kind = unicodedata.category(character)
+        marks = marks + 1 if kind in _PLACED else 0
+        if kind in _HIDDEN:
+            kept.append(f"\\u{ord(character):04x}" if ord(character) < 0x10000 else f"\\U{ord(character):08x}")
+        elif marks <= 3:
+            kept.append(character)
+    text = "".join(kept)
+    if len(text) <= longest:
+        return text
+    half = (longest - 1) // 2
+    return f"{text[:half]}…{text[len(text) - (longest - 1 - half) :]}"
+
+
+def number(value: Any) -> str:
+    """Return up to four significant digits for reading (decisions use the raw number); a dash for missing and NaN."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return NOTHING
+    if isinstance(value, int):
+        return f"{value:,}"
+    text = f"{value:.4g}"
+    return "0" if text == "-0" else text
+
+
+def interval(figure: Figure | None) -> str:
+    """``value [low, high]`` of a figure, or "not measured"."""
+    if figure is None or math.isnan(figure.value):
+        return "not measured"
+    return f"{number(figure.value)} [{number(figure.low)}, {number(figure.high)}]"
+
+
+def limit_text(limit: Limit, figure: Figure | None) -> str:
+    """The limit in signs: ``≤ 0.05``, ``≥ 60``; for a two-sided figure ``0 ± 0.05`` or, at width 0, ``covers 0``."""
+    if limit.at_least is not None:
+        return f"≥ {number(limit.at_least)}"
+    if figure is not None and figure.direction == "two_sided":
+        if limit.at_most == 0 and limit.bound == "lower":
+            return f"covers {number(figure.null)}"
+        return f"{number(figure.null)} ± {number(limit.at_most)}"
+    return f"≤ {number(limit.at_most)}"
+
+
+def sentence(text: str) -> str:
+    """Return ``text`` with a capital letter (unless it starts with a name) and a full stop; empty stays empty."""
+    text = text.strip()
+    if not text:
+        return ""
+    start = text[0].upper() if text.split()[0].isalpha() else text[0]
+    return start + text[1:] + ("" if text[-1] in ".!?…" else ".")
+
+
+def what_to_do(outcome: LimitOutcome) -> str:
+    """Return what to do about a limit that did not pass; empty for one that did."""
+    if outcome.passed:
+        return ""
+    if outcome.status == "fail":
+        return sentence(outcome.limit.advice) or "Train on more people or for fewer epochs, and measure again."
+    if outcome.figure is None:
+        return f"Run the metric {outcome.limit.metric}: the policy needs it."
+    if not outcome.figure.measurable:
+        return "Give the metric what it needs, or leave this limit out of the policy on purpose."
+    return "Evaluate with more subjects in train and holdout: these sizes cannot show that the limit holds."
+
+
+def advice(outcomes: Iterable[LimitOutcome]) -> dict[str, list[LimitOutcome]]:
+    """Group the outcomes that did not pass by what to do about them, in order of first appearance."""
+    groups: dict[str, list[LimitOutcome]] = {}
+    for outcome in outcomes:
+        if not outcome.passed:
+            groups.setdefault(what_to_do(outcome), []).append(outcome)
+    return groups
+
+
+def headline(report: Report) -> str:
+    """One plain sentence on why the verdict is what it is."""
+    outcomes = report.judgement.outcomes
+    total = len(outcomes)
+    failed = [clean(x.limit.key, 60) for x in outcomes if x.status == "fail"]
+    unjudged = [clean(x.limit.key, 60) for x in outcomes if x.status == "not_assessable"]
+    if failed:
+        return f"{_share(failed, total)} broken ({_listing(failed)}): this table must not be published."
+    if unjudged:
+        unknown = f"{_share(unjudged, total)} not judged ({_listing(unjudged)})"
+        return f"No limit is shown to be broken, but {unknown}, and missing evidence does not pass."
+    limits = "The limit holds" if total == 1 else f"All {total} limits hold"
+    return f"{limits}: the evidence supports publishing this table under the policy “{clean(report.policy.name, 60)}”."
+
+
+def _share(names: Sequence[str], total: int) -> str:
+    return f"{len(names)} of {total} limits {'is' if len(names) == 1 else 'are'}"
+
+
+def _listing(names: Sequence[str], most: int = 4) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def report_table(report: Report) -> str:
+    """Return the verdict, one aligned line per limit, and what to do about those that did not pass.
+
+    Plain text without colours or control characters; ends without a newline.
+    """
+    rows = [("figure", "value [low, high]", "limit", "verdict", "reason")]
+    for outcome in report.judgement.outcomes:
+        limit = outcome.limit
+        figure = clean(limit.figure, 60) + ("" if limit.bound == "upper" else f" ({limit.bound})")
+        held = limit_text(limit, outcome.figure)
+        rows.append((figure, interval(outcome.figure), held, LABELS[outcome.status], clean(outcome.reason)))
+    lines = [
+        f"{LABELS[report.verdict].upper()}  {clean(report.title)}",
+        *textwrap.wrap(headline(report), 100),
+        "",
+        *_aligned(rows),
+    ]
+    if report.judgement.broken:
+        lines += ["", "What to do"]
+        for todo, outcomes in advice(report.judgement.broken).items():
+            names = ", ".join(clean(outcome.limit.key, 60) for outcome in outcomes)
+            lines += textwrap.wrap(f"{names}: {clean(todo, 600)}", 100, initial_indent="  ", subsequent_indent="    ")
+    return "\n".join(lines)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(width(row[i]) for row in rows) for i in range(len(rows[0]))]
+    rule = ["-" * w for w in widths]
+    return [
+        "  ".join(_pad(*cell) for cell in zip(row, widths, strict=True)).rstrip() for row in (rows[0], rule, *rows[1:])
+    ]
+
+
+def _pad(text: str, columns: int) -> str:
+    return text + " " * (columns - width(text))
+
+
+def width(text: str) -> int:
+    """Columns that ``text`` takes in a terminal: wide characters two, combining marks none."""
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(unicodedata.combining(character) > 0 for character in text)

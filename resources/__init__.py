@@ -1,0 +1,9 @@
+"""Resources of the environment that PRIVACY_ASSETS_ENV names: local (default) or production."""
+
+import os
+from importlib import import_module
+
+ENVIRONMENT = os.environ.get("PRIVACY_ASSETS_ENV", "local")
+_MODULE = import_module({"local": "resources.local", "production": "resources.production"}[ENVIRONMENT])
+RESOURCES = _MODULE.RESOURCES
+EXECUTOR = _MODULE.EXECUTOR

@@ -1,0 +1,17 @@
+"""Production: folders and secret from the environment, a process per step, forked from one that has the libraries."""
+
+import dagster as dg
+
+from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource
+
+RESOURCES = {
+    "privacy_io": PrivacyIOManager(base=dg.EnvVar("PRIVACY_ASSETS_STORAGE")),
+    "releases": ReleaseResource(root=dg.EnvVar("PRIVACY_ASSETS_RELEASES"), private=dg.EnvVar("PRIVACY_ASSETS_PRIVATE")),
+    "gpu": GpuResource(),
+}
+EXECUTOR = dg.multiprocess_executor.configured(
+    {
+        "max_concurrent": 2,
+        "start_method": {"forkserver": {"preload_modules": ["privacy_assets.plugin.factory", "pandas", "scipy.stats"]}},
+    }
+)

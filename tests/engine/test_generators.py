@@ -1,0 +1,486 @@
+"""Generators: SynthPop against an independent twin, the leaky ones, functions, storing and errors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from pandas.testing import assert_frame_equal
+from scipy import stats
+
+from privacy_assets.engine.generators import GENERATORS, build_generator, generator_info, load_generator
+from privacy_assets.engine.generators.copies import Copy, NoisyCopy
+from privacy_assets.engine.generators.functions import CallableGenerator
+from privacy_assets.engine.generators.registry import GeneratorInfo
+from privacy_assets.engine.generators.synthpop import FittedSynthPop, SynthPop
+from privacy_assets.engine.generators.trees import classes, grow, level_scores
+from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema
+from privacy_assets.errors import ConfigError, InputError
+
+SECRET = "Zebulon-77123"
+
+
+def mixed(n: int, seed: int = 0, missing: float = 0.15) -> pd.DataFrame:
+    """Every kind, missing values in every column, and columns that depend on each other."""
+    rng = np.random.default_rng(seed)
+    age = rng.integers(18, 90, n)
+    frame = pd.DataFrame(
+        {
+            "age": age,
+            "pay": np.where(rng.random(n) < 0.1, 0.0, (age * rng.lognormal(size=n)).round(2)),
+            "plan": np.where(age > 60, "senior", rng.choice(["a", "b", "c"], n)),
+            "retired": age + rng.normal(scale=5, size=n) > 65,
+            "joined": pd.Timestamp("2020-01-01") + pd.to_timedelta(age * 10 + rng.integers(0, 30, n), unit="D"),
+            "town": [f"town {k}" for k in rng.integers(0, n, n)],
+        }
+    )
+    return frame.astype(object).mask(rng.random(frame.shape) < missing)
+
+
+SCHEMA: TableSchema = infer_schema(mixed(300))
+TRAIN = conform(mixed(600), SCHEMA, where="train")
+
+
+def table(**columns: object) -> tuple[pd.DataFrame, TableSchema]:
+    frame = pd.DataFrame(columns)
+    schema = infer_schema(frame)
+    return conform(frame, schema, where="train"), schema
+
+
+def uniform(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    """A generator of one's own."""
+    return train.sample(rows, replace=True, random_state=seed)
+
+
+# What every generator must do
+
+EVERY = [("synthpop", {}), ("synthpop", {"min_leaf": 5}), ("copy", {}), ("noisy_copy", {}), (uniform, {})]
+
+
+@pytest.mark.parametrize(("name", "settings"), EVERY)
+def test_sample_is_canonical_repeatable_and_survives_storing(name: object, settings: dict, tmp_path: Path) -> None:
+    said: list[str] = []
+    fitted = build_generator(name, settings).fit(TRAIN, SCHEMA, seed=0, progress=said.append)
+    frame = fitted.sample(700, seed=0)
+    assert len(frame) == 700
+    assert_frame_equal(conform(frame, SCHEMA, where="t"), frame)
+    assert_frame_equal(fitted.sample(700, seed=0), frame)
+    assert not fitted.sample(700, seed=1).equals(frame)
+    assert len(fitted.sample(1, seed=0)) == 1
+    assert frame.isna().any().all(), "every column of the training table has missing values"
+    again = build_generator(name, settings).fit(TRAIN.copy(), SCHEMA, seed=0)
+    assert_frame_equal(again.sample(700, seed=0), frame)
+    assert fitted.privacy.epsilon is None and "none" in str(fitted.privacy)
+    fitted.save(tmp_path / "model")
+    assert {file.suffix for file in (tmp_path / "model").iterdir()} <= {".json", ".npz", ".parquet"}
+    loaded = load_generator(tmp_path / "model")
+    assert loaded.generator == fitted.generator and loaded.schema == SCHEMA
+    assert_frame_equal(loaded.sample(700, seed=0), frame)
+    assert not any("town" in line for line in said)
+
+
+@pytest.mark.parametrize("name", ["synthpop", "copy", "noisy_copy"])
+@pytest.mark.parametrize("kind", ["integer", "numeric", "categorical", "boolean", "datetime"])
+@pytest.mark.parametrize("n", [1, 120])
+def test_one_column_of_each_kind_and_one_row(name: str, kind: str, n: int) -> None:
+    rng = np.random.default_rng(0)
+    values = {
+        "integer": rng.integers(-5, 5, n),
+        "numeric": rng.normal(size=n),
+        "categorical": rng.choice(["x", "y"], n),
+        "boolean": rng.random(n) < 0.5,
+        "datetime": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 9, n), unit="h"),
+    }
+    train, schema = table(x=values[kind])
+    assert schema["x"].kind == kind
+    frame = build_generator(name).fit(train, schema, seed=0).sample(50, seed=0)
+    low, high = (train["x"].min(), train["x"].max())
+    assert frame["x"].between(low, high).all() if kind != "boolean" else set(frame["x"]) <= set(train["x"])
+
+
+@pytest.mark.parametrize("name", ["synthpop", "copy", "noisy_copy"])
+def test_columns_without_any_value(name: str, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"a": [1, 2, 3], "n": [None] * 3, "c": [None] * 3, "d": [None] * 3, "b": ["x", "y", "x"]})
+    schema = infer_schema(frame, {"n": "numeric", "c": "categorical", "d": "datetime"})
+    fitted = build_generator(name).fit(conform(frame, schema, where="t"), schema, seed=0)
+    fitted.save(tmp_path)
+    for generator in (fitted, load_generator(tmp_path)):
+        sample = generator.sample(20, seed=0)
+        assert sample[["n", "c", "d"]].isna().all().all() and sample[["a", "b"]].notna().all().all()
+
+
+def test_bad_calls() -> None:
+    generator = SynthPop()
+    with pytest.raises(InputError, match="the columns are not those of the schema"):
+        generator.fit(TRAIN.assign(person=1), SCHEMA, seed=0)
+    with pytest.raises(InputError, match="no rows"):
+        generator.fit(TRAIN.iloc[:0], SCHEMA, seed=0)
+    with pytest.raises(InputError, match="0 synthetic rows"):
+        generator.fit(TRAIN, SCHEMA, seed=0).sample(0, seed=0)
+
+
+# SynthPop
+
+
+def twin_leaf_of(tree: object, row: list[float]) -> int:
+    """Walk one row down by hand."""
+    node = 0
+    while tree.left[node] >= 0:
+        node = tree.left[node] if row[tree.feature[node]] <= tree.threshold[node] else tree.right[node]
+    return int(node)
+
+
+def test_every_value_comes_from_the_leaf_of_its_row() -> None:
+    """Twin: rebuild each leaf from the training rows one by one, without the stored donors."""
+    fitted = SynthPop(min_leaf=20).fit(TRAIN, SCHEMA, seed=0)
+    assert isinstance(fitted, FittedSynthPop)
+    sample = fitted.sample(400, seed=3)
+    codes = {
+        name: {value: code for code, value in enumerate(sorted(TRAIN[name].dropna().unique()))} for name in fitted.order
+    }
+
+    def coded(frame: pd.DataFrame, name: str) -> list[int]:
+        return [len(codes[name]) if pd.isna(value) else codes[name][value] for value in frame[name]]
+
+    train, drawn = ({name: coded(frame, name) for name in fitted.order} for frame in (TRAIN, sample))
+    leaves_seen = 0
+    for position, name in enumerate(fitted.order):
+        before = fitted.order[:position]
+        for part, tree in enumerate(fitted.steps[position]):
+
+            def leaf(data: dict[str, list[int]], row: int, tree: object = tree, before: list[str] = before) -> int:
+                values = [float(t[data[before[c]][row]]) for c, t in zip(tree.columns, tree.tables, strict=True)]
+                return twin_leaf_of(tree, values)
+
+            missing = len(codes[name])
+            donors: dict[int, list[int]] = {}
+            for row, code in enumerate(train[name]):
+                if part == 0 or code != missing:
+                    donors.setdefault(leaf(train, row), []).append(code)
+            assert min(map(len, donors.values())) >= 20
+            leaves_seen += len(donors)
+            for row, code in enumerate(drawn[name]):
+                if part == 0 and len(fitted.steps[position]) == 2:
+                    allowed = {c == missing for c in donors[leaf(drawn, row)]}
+                    assert (code == missing) in allowed
+                elif part == 0 or code != missing:
+                    assert code in donors[leaf(drawn, row)]
+    assert leaves_seen > 40, "trees without splits would make this test empty"
+
+
+def test_donors_are_drawn_uniformly_from_the_leaf() -> None:
+    train, schema = table(g=["a"] * 60 + ["b"] * 60, x=list(range(120)))
+    sample = SynthPop(min_leaf=60).fit(train, schema, seed=0).sample(24_000, seed=0)
+    assert ((sample["x"] < 60) == (sample["g"] == "a")).all()
+    counts = np.bincount(sample["x"].to_numpy(dtype=int), minlength=120)
+    assert stats.chisquare(counts).pvalue > 1e-4
+
+
+def brute_force_split(x: np.ndarray, y: np.ndarray, smallest: int) -> float:
+    """Sum of squares (or n times Gini) of the best single split, over all thresholds."""
+
+    def cost(part: np.ndarray) -> float:
+        if y.dtype.kind == "f":
+            return float(((part - part.mean()) ** 2).sum())
+        shares = np.bincount(part) / len(part)
+        return float(len(part) * (1 - (shares**2).sum()))
+
+    costs = [
+        cost(y[x <= t]) + cost(y[x > t]) for t in np.unique(x)[:-1] if min((x <= t).sum(), (x > t).sum()) >= smallest
+    ]
+    return min(costs)
+
+
+@pytest.mark.parametrize("kind", ["numbers", "classes"])
+def test_the_first_split_is_the_best_one(kind: str) -> None:
+    rng = np.random.default_rng(4)
+    x = rng.integers(0, 30, 60).astype(np.int32)
+    y = np.sin(x / 4) + rng.normal(size=60) if kind == "numbers" else (x // 9 + rng.integers(0, 2, 60)).astype(np.int64)
+    table_ = np.arange(30, dtype=np.float32)
+    tree = grow([x], [(0, table_)], y, np.arange(60), min_leaf=25, state=0)
+    assert len(tree.left) == 3, "two leaves of at least 25 rows are all that fit"
+    low = x <= tree.threshold[0]
+    parts = [tree.donors[tree.start[node] : tree.start[node + 1]] for node in (tree.left[0], tree.right[0])]
+    assert sorted(parts[0]) == list(np.flatnonzero(low)) and sorted(parts[1]) == list(np.flatnonzero(~low))
+    chosen = brute_force_split(low.astype(int) * -1, y, 25)
+    assert chosen == pytest.approx(brute_force_split(x, y, 25))
+
+
+def test_fewer_rows_than_a_leaf_are_drawn_independently() -> None:
+    train, schema = table(a=list(range(30)), b=list(range(30)))
+    sample = SynthPop().fit(train, schema, seed=0).sample(3000, seed=0)
+    assert set(sample["a"]) == set(range(30))
+    assert abs(np.corrcoef(sample["a"].astype(float), sample["b"].astype(float))[0, 1]) < 0.06
+
+
+def test_missing_values_follow_the_other_columns() -> None:
+    group = np.repeat(["a", "b"], 500)
+    value = np.where(group == "a", np.nan, np.arange(1000.0))
+    train, schema = table(g=group, x=value, y=np.isnan(value))
+    for visit in (["g", "x", "y"], ["y", "x", "g"], ["x", "g", "y"]):
+        sample = SynthPop(visit=visit).fit(train, schema, seed=0).sample(2000, seed=0)
+        assert list(sample) == ["g", "x", "y"]
+        assert (sample["x"].isna() == (sample["g"] == "a")).all(), visit
+        assert (sample["y"].astype(bool) == sample["x"].isna()).all(), visit
+        assert 0.45 < sample["x"].isna().mean() < 0.55
+
+
+def test_extreme_numbers_come_back_exactly() -> None:
+    values = [2**62, 2**62 + 1, -(2**62), 0]
+    train, schema = table(a=np.repeat(values, 50), f=np.repeat([1e300, -1e300, 5e-324, 0.1], 50), g=np.arange(200) % 2)
+    sample = SynthPop(min_leaf=10).fit(train, schema, seed=0).sample(500, seed=0)
+    assert set(sample["a"]) == set(values)
+    assert set(sample["f"]) == {1e300, -1e300, 5e-324, 0.1}
+    assert (sample["f"][sample["a"] == 2**62] == 1e300).all(), "whole numbers beyond 2**53 are told apart"
+    assert (sample["f"][sample["a"] == 2**62 + 1] == -1e300).all()
+
+
+def test_rare_categories_cannot_look_the_target_up() -> None:
+    """Names that each stand once carry nothing over to the next column, however well they fit in training."""
+    rng = np.random.default_rng(0)
+    train, schema = table(name=[f"n{k}" for k in range(1000)], x=rng.normal(size=1000))
+    known = dict(zip(train["name"], train["x"], strict=True))
+    sample = SynthPop().fit(train, schema, seed=0).sample(2000, seed=0)
+    assert abs(np.corrcoef(sample["name"].map(known), sample["x"])[0, 1]) < 0.08
+
+
+def test_many_categories_cost_little_and_keep_what_depends_on_them() -> None:
+    rng = np.random.default_rng(0)
+    town = rng.integers(0, 300, 30_000)
+    train, schema = table(
+        town=[f"t{t}" for t in town], level=(town % 3).astype(str), word=rng.integers(0, 5000, 30_000).astype(str)
+    )
+    sample = SynthPop().fit(train, schema, seed=0).sample(5000, seed=0)
+    assert (sample["town"].str[1:].astype(int) % 3 == sample["level"].astype(int)).mean() > 0.97
+    assert sample["word"].nunique() > 2000
+
+
+def test_category_order_is_that_of_the_best_subset() -> None:
+    """For one number or two classes, the best of all 2^5 groupings of 6 categories cuts the order by the mean."""
+    rng = np.random.default_rng(1)
+    codes = rng.integers(0, 6, 900)
+    y = (rng.normal(size=6)[codes] + rng.normal(size=900)).astype(float)
+    scores = level_scores(codes, 7, y, smallest=1)
+    means = [y[codes == level].mean() for level in range(6)]
+    assert list(np.argsort(scores[:6])) in (list(np.argsort(means)), list(np.argsort(means))[::-1])
+    two = (y > 0).astype(np.int64)
+    shares = [two[codes == level].mean() for level in range(6)]
+    order = list(np.argsort(level_scores(codes, 6, two, smallest=1)))
+    assert order in (list(np.argsort(shares)), list(np.argsort(shares))[::-1])
+
+
+def test_classes_by_frequency_with_a_rest() -> None:
+    codes = np.repeat(np.arange(100), np.arange(100, 0, -1))
+    found = classes(codes)
+    assert found.max() == 63 and (found[codes < 63] == codes[codes < 63]).all() and (found[codes >= 63] == 63).all()
+
+
+@pytest.mark.parametrize("settings", [{"min_leaf": 0}, {"min_leaf": 2.5}, {"min_leaf": True}, {"visit": "age"}])
+def test_bad_settings(settings: dict) -> None:
+    with pytest.raises(ConfigError, match="synthpop"):
+        build_generator("synthpop", settings)
+
+
+def test_visit_must_name_every_column_once() -> None:
+    for visit in (SCHEMA.names[1:], [*SCHEMA.names, "age"]):
+        with pytest.raises(ConfigError, match="every column once"):
+            SynthPop(visit=visit).fit(TRAIN, SCHEMA, seed=0)
+    with pytest.raises(ConfigError, match="Did you mean 'age'"):
+        SynthPop(visit=["aeg", *SCHEMA.names[1:]]).fit(TRAIN, SCHEMA, seed=0)
+
+
+def test_marginals_and_pairs_of_adult(adult: pd.DataFrame) -> None:
+    schema = infer_schema(adult)
+    whole = conform(adult, schema, where="adult")
+    train, fresh = whole.iloc[:20_000], whole.iloc[20_000:40_000].reset_index(drop=True)
+    sample = SynthPop().fit(train.reset_index(drop=True), schema, seed=0).sample(20_000, seed=0)
+
+    def distance(frame: pd.DataFrame, names: list[str]) -> float:
+        left, right = (x.groupby(names, dropna=False).size() / len(x) for x in (train, frame))
+        return float(left.sub(right, fill_value=0).abs().sum() / 2)
+
+    words = schema.of_kind("categorical")
+    for name in schema.names:
+        if name in words:
+            assert distance(sample, [name]) < 0.02
+        else:
+            assert stats.ks_2samp(train[name].astype(float), sample[name].astype(float)).statistic < 0.02
+    pairs = [[a, b] for i, a in enumerate(words) for b in words[:i]]
+    ours, sampling = (np.mean([distance(frame, pair) for pair in pairs]) for frame in (sample, fresh))
+    assert ours < 1.5 * sampling
+    exact = train.merge(sample.drop_duplicates(), how="inner")
+    assert len(exact) / len(train) < 0.02, "leaves of 50 rows copy few rows of Adult"
+
+
+# Copies
+
+
+def test_copy_draws_without_and_then_with_replacement() -> None:
+    train, schema = table(x=list(range(50)))
+    fitted = Copy().fit(train, schema, seed=0)
+    assert sorted(fitted.sample(50, seed=0)["x"]) == list(range(50))
+    assert fitted.sample(30, seed=0)["x"].is_unique
+    counts = Counter(fitted.sample(80, seed=0)["x"])
+    assert len(counts) == 50 and sum(counts.values()) == 80
+
+
+def test_noisy_copy_stays_close_in_range_and_in_form() -> None:
+    fitted = NoisyCopy().fit(TRAIN, SCHEMA, seed=0)
+    noisy, plain = fitted.sample(600, seed=0), Copy().fit(TRAIN, SCHEMA, seed=0).sample(600, seed=0)
+    for column in SCHEMA.columns:
+        name, there = column.name, plain[column.name].notna()
+        assert (noisy[name].isna() == ~there).all()
+        moved = (noisy[name] != plain[name])[there].mean()
+        if column.kind in ("categorical", "boolean"):
+            assert 0 < moved < 0.08
+            assert set(noisy[name].dropna()) <= set(TRAIN[name].dropna())
+            continue
+        assert moved > 0.5
+        assert noisy[name].min() >= TRAIN[name].min() and noisy[name].max() <= TRAIN[name].max()
+        values = [
+            frame[name][there].astype("int64" if column.kind == "datetime" else float) for frame in (noisy, plain)
+        ]
+        assert 0.05 < (values[0] - values[1]).std() / values[1].std() < 0.11
+    assert (noisy["pay"].dropna().round(2) == noisy["pay"].dropna()).all()
+    assert (noisy["joined"].dropna() == noisy["joined"].dropna().dt.normalize()).all()
+
+
+def test_noisy_copy_without_noise_is_a_copy() -> None:
+    still = NoisyCopy(noise=0.0, redraw=0.0).fit(TRAIN, SCHEMA, seed=0)
+    assert_frame_equal(still.sample(700, seed=2), Copy().fit(TRAIN, SCHEMA, seed=0).sample(700, seed=2))
+    with pytest.raises(ConfigError, match="redraw"):
+        NoisyCopy(redraw=1.5)
+
+
+def test_demonstration_is_said_loudly() -> None:
+    assert all("DEMONSTRATION ONLY" in GENERATORS[name].summary for name in ("copy", "noisy_copy"))
+
+
+# Functions
+
+
+def changes_its_input(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    train.loc[:, "age"] = 0
+    return train.head(rows)
+
+
+def raises(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    raise ValueError(f"cannot handle {train['town'].iloc[0]} {SECRET}")
+
+
+def returns_text(train: pd.DataFrame, rows: int, seed: int) -> str:
+    return SECRET
+
+
+def drops_a_column(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    return uniform(train, rows, seed).drop(columns="age")
+
+
+def returns_too_few(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    return train.head(rows - 1)
+
+
+def returns_wrong_types(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    return uniform(train, rows, seed).assign(age=SECRET)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (raises, "it raised ValueError at its line"),
+        (returns_text, "it returned str, not a table"),
+        (drops_a_column, "column 'age': the column is missing"),
+        (returns_too_few, "19 rows came where 20 were asked for"),
+        (returns_wrong_types, "column 'age', row 0: a value is not"),
+    ],
+)
+def test_misbehaving_functions(function: object, message: str) -> None:
+    fitted = build_generator(function).fit(TRAIN, SCHEMA, seed=0)
+    with pytest.raises(InputError, match=message) as caught:
+        fitted.sample(20, seed=0)
+    chain: list[BaseException | None] = [caught.value]
+    while chain[-1] is not None:
+        assert SECRET not in str(chain[-1]) and "town" not in str(chain[-1])
+        chain.append(chain[-1].__cause__ or chain[-1].__context__)
+
+
+def test_functions_get_a_fresh_table_in_the_users_dtypes() -> None:
+    seen: list[pd.DataFrame] = []
+
+    def spy(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+        seen.append(train)
+        return train.sample(rows, random_state=seed)
+
+    frame = pd.DataFrame({"n": pd.Series([1, 2, 3], dtype="int8"), "c": pd.Series(["a", "b", "a"], dtype="category")})
+    schema = infer_schema(frame)
+    CallableGenerator(spy).fit(conform(frame, schema, where="t"), schema, seed=0).sample(2, seed=5)
+    assert_frame_equal(seen[0], frame)
+    fitted = build_generator(changes_its_input).fit(TRAIN, SCHEMA, seed=0)
+    for _ in range(2):
+        assert set(fitted.sample(20, seed=0)["age"]) == {0}
+    assert set(TRAIN["age"].dropna()) != {0}
+
+
+def test_functions_by_name_and_what_cannot_be_stored(tmp_path: Path) -> None:
+    by_name = build_generator(f"{__name__}:uniform")
+    assert by_name == build_generator(uniform) == build_generator("callable", {"function": f"{__name__}:uniform"})
+    with pytest.raises(ConfigError, match="cannot be imported by name"):
+        build_generator(lambda train, rows, seed: train)
+    fitted = CallableGenerator(lambda train, rows, seed: train.head(rows)).fit(TRAIN, SCHEMA, seed=0)
+    assert len(fitted.sample(3, seed=0)) == 3
+    with pytest.raises(ConfigError, match="cannot be imported by name"):
+        fitted.save(tmp_path / "lambda")
+
+
+@pytest.mark.parametrize(
+    ("generator", "settings", "message"),
+    [
+        ("synthpopp", {}, "Did you mean 'synthpop'"),
+        ("synthpop", {"minleaf": 5}, "Did you mean 'min_leaf'"),
+        ("copy", {"noise": 1}, "no setting 'noise'"),
+        ("callable", {}, "needs the settings function"),
+        ("callable", {"function": 3}, "is not a function"),
+        ("os.path:nothing", {}, "cannot be imported"),
+        ("no_such_module:f", {}, "cannot be imported"),
+        ("os.path:join", {"a": 1}, "takes no settings"),
+        (lambda: None, {}, "three arguments"),
+    ],
+)
+def test_wrong_names_and_settings(generator: object, settings: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_generator(generator, settings)
+
+
+def test_missing_extras_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(info.available for info in generator_info())
+    monkeypatch.setattr(Copy, "modules", ("no_such_module.part",))
+    monkeypatch.setattr(Copy, "extra", "ctgan")
+    found = {info.name: info for info in generator_info()}
+    assert found["copy"] == GeneratorInfo("copy", Copy.summary, "Apache-2.0", "ctgan", ("no_such_module.part",))
+    assert not found["copy"].available
+    with pytest.raises(ConfigError, match=r"pip install 'privacy-assets\[ctgan\]'"):
+        build_generator("copy")
+
+
+def test_folders_that_hold_no_generator(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"generator\.json"):
+        load_generator(tmp_path)
+    (tmp_path / "generator.json").write_text('{"name": "synthpopp"}')
+    with pytest.raises(InputError, match="Did you mean 'synthpop'"):
+        load_generator(tmp_path)
+
+
+def test_listing_generators_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from privacy_assets.engine.generators import build_generator, generator_info;"
+        "build_generator('synthpop'); generator_info();"
+        "heavy = {'sklearn', 'torch', 'faiss', 'numba', 'statsmodels', 'dagster'};"
+        "sys.exit(','.join(heavy & set(sys.modules)) or None)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

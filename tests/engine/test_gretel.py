@@ -1,0 +1,157 @@
+"""Gretel's points, grades and grid of attacks against naive twins."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from privacy_assets.engine.metrics.gretel import (
+    LEVELS,
+    AttackGrid,
+    grade,
+    level_table,
+    mean_points,
+    protection_points,
+)
+
+
+def naive_points(members, others, thresholds, size, rng):
+    """One row-wise attack per threshold on ``size`` rows a side, straight from the definition."""
+    m = rng.choice(members, size, replace=False)
+    o = rng.choice(others, size, replace=False)
+    points = []
+    for threshold in thresholds:
+        hits, alarms = sum(x <= threshold for x in m), sum(x <= threshold for x in o)
+        if hits + alarms < 50:
+            points.append(math.nan)
+            continue
+        precision, accuracy = hits / (hits + alarms), (hits + (size - alarms)) / (2 * size)
+        middle = (precision + accuracy) / 2
+        points.append(100.0 if middle <= 0.5 else 0.0 if middle >= 0.8 else 100 * (0.8 - middle) / 0.3)
+    return points
+
+
+def naive_thresholds(distances, quantiles):
+    ordered = sorted(distances)
+    return [ordered[max(math.ceil(q * len(ordered) - 1e-9), 1) - 1] for q in quantiles]
+
+
+def scores(n_members, n_others, seed, *, leak=0.2):
+    g = np.random.default_rng(seed)
+    members = np.where(g.random(n_members) < leak, 0.0, np.round(g.gamma(4, 1, n_members), 1))
+    others = np.round(g.gamma(4, 1, n_others), 1)
+    return members, others
+
+
+def as_counts(grid, members, others):
+    distances = np.concatenate([members, others])
+    return grid.counts(distances, np.arange(len(distances))), np.arange(len(distances)) < len(members)
+
+
+@pytest.mark.parametrize(
+    ("precision", "accuracy", "points"),
+    [(0.5, 0.5, 100), (0.2, 0.1, 100), (0.8, 0.8, 0), (1.0, 1.0, 0), (0.65, 0.65, 50), (0.9, 0.4, 50), (1.0, 0.6, 0)],
+)
+def test_points_are_linear_on_the_mean_of_precision_and_accuracy(precision, accuracy, points):
+    assert protection_points(np.array([precision]), np.array([accuracy]))[0] == pytest.approx(points)
+
+
+def test_points_without_precision_are_missing():
+    assert math.isnan(protection_points(np.array([math.nan]), np.array([0.5]))[0])
+
+
+@pytest.mark.parametrize(
+    ("points", "level"),
+    [(0, "Poor"), (19.999, "Poor"), (20, "Moderate"), (39.9, "Moderate"), (40, "Good"), (60, "Very Good"),
+     (79.999, "Very Good"), (80, "Excellent"), (100, "Excellent"), (math.nan, "Unavailable")],
+)  # fmt: skip
+def test_grades_are_cut_at_20_40_60_80(points, level):
+    assert grade(points) == level
+
+
+def test_levels_count_every_attack_once():
+    table = level_table(np.array([0.0, 10.0, 50.0, 100.0, math.nan]))
+    assert [row["level"] for row in table] == [*LEVELS, "Unavailable"]
+    assert [row["attacks"] for row in table] == [2, 0, 1, 0, 1, 1]
+    assert [row["share"] for row in table] == [0.4, 0.0, 0.2, 0.0, 0.2, 0.2]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_an_attack_on_all_rows_is_the_naive_one(seed):
+    grid = AttackGrid(sizes=(1.0,), samples=1)
+    members, others = scores(700, 700, seed)
+    counts, member = as_counts(grid, members, others)
+    thresholds = naive_thresholds([*members, *others], grid.quantiles)
+    naive = naive_points(members, others, thresholds, 700, np.random.default_rng(0))
+    np.testing.assert_allclose(grid.points(counts, member, np.random.default_rng(1)), naive)
+
+
+@pytest.mark.parametrize("sides", [(1200, 600), (600, 1200)])
+def test_sampled_attacks_have_the_law_of_the_naive_ones(sides):
+    grid = AttackGrid(sizes=(2 / 3,), samples=400)
+    members, others = scores(*sides, seed=3)
+    counts, member = as_counts(grid, members, others)
+    ours = grid.points(counts, member, np.random.default_rng(0)).reshape(400, -1)
+    g, thresholds = np.random.default_rng(1), naive_thresholds([*members, *others], grid.quantiles)
+    naive = np.array([naive_points(members, others, thresholds, 400, g) for _ in range(200)])
+    usable = ~np.isnan(naive).any(axis=0)
+    assert usable.sum() >= 5
+    spread = naive[:, usable].std(axis=0)
+    np.testing.assert_allclose(ours[:, usable].mean(axis=0), naive[:, usable].mean(axis=0), atol=4 * spread.max() / 14)
+    np.testing.assert_allclose(ours[:, usable].std(axis=0), spread, rtol=0.25, atol=0.2)
+
+
+def test_the_default_grid_has_hundreds_of_attacks():
+    grid = AttackGrid()
+    counts, member = as_counts(grid, *scores(1000, 1000, 0))
+    assert grid.points(counts, member, np.random.default_rng(0)).size == 300
+
+
+@pytest.mark.parametrize("sides", [(2000, 500), (1000, 1000), (500, 2000)])
+def test_copies_score_nothing_and_guessing_nearly_everything(sides):
+    grid, g = AttackGrid(), np.random.default_rng(5)
+    others = g.gamma(4, 1, sides[1])
+    for members, low, high in ((np.zeros(sides[0]), 0, 10), (g.gamma(4, 1, sides[0]), 90, 100)):
+        counts, member = as_counts(grid, members, others)
+        assert low <= mean_points(grid.points(counts, member, g)) <= high
+
+
+def test_few_predicted_positives_leave_an_attack_unavailable():
+    grid = AttackGrid()
+    counts, member = as_counts(grid, *scores(8000, 40, 0))
+    points = grid.points(counts, member, np.random.default_rng(0))
+    assert np.isnan(points.reshape(3, 10, 10)[0]).all()  # a quarter of 40 rows a side: never 50 positives
+    counts, member = as_counts(grid, *scores(8000, 20, 0))
+    assert math.isnan(mean_points(grid.points(counts, member, np.random.default_rng(0))))
+
+
+def test_a_side_without_rows_is_unavailable():
+    grid = AttackGrid()
+    counts, _ = as_counts(grid, *scores(100, 100, 0))
+    assert np.isnan(grid.points(counts, np.ones(200, dtype=bool), np.random.default_rng(0))).all()
+
+
+def test_counts_are_by_subject():
+    grid = AttackGrid(quantiles=(0.25, 0.5))
+    counts = grid.counts(np.array([0.0, 1.0, 2.0, 3.0]), np.array([0, 1, 0, 1]))
+    np.testing.assert_array_equal(counts, [[1, 0, 1], [0, 1, 1]])
+
+
+def test_the_bootstrap_draws_subjects_not_rows():
+    grid, g = AttackGrid(samples=3), np.random.default_rng(0)
+    members, others = g.gamma(4, 1, 150), g.gamma(4, 1, 150)
+    distances = np.repeat(np.concatenate([members, others]), 4)
+    by_subject = grid.counts(distances, np.repeat(np.arange(300), 4)), np.arange(300) < 150
+    by_row = grid.counts(distances, np.arange(1200)), np.arange(1200) < 600
+    wide, narrow = (grid.bootstrap(*x, 100, np.random.default_rng(1)).std() for x in (by_subject, by_row))
+    assert wide > 1.4 * narrow
+
+
+def test_permuted_labels_hide_a_leak():
+    grid = AttackGrid(samples=3)
+    counts, member = as_counts(grid, *scores(1000, 1000, 0, leak=0.8))
+    g = np.random.default_rng(0)
+    assert mean_points(grid.points(counts, member, g)) < 20
+    assert grid.permuted(counts, member, 50, g).min() > 80

@@ -1,0 +1,275 @@
+"""Row identity, fingerprints, the sticky split and the encoding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
+from privacy_assets.engine.tables.fingerprints import content_fingerprint, file_fingerprint, keyed
+from privacy_assets.engine.tables.identity import row_ids, value_codes
+from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema
+from privacy_assets.engine.tables.splitting import assign_sides, split_table
+from privacy_assets.errors import ConfigError, InputError
+
+KEY = b"k" * 32
+SECRET = "Zebulon-77123"
+
+
+def mixed(n: int, seed: int = 0, missing: float = 0.2) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "number": rng.normal(size=n).round(1),
+            "count": rng.integers(0, 4, n),
+            "word": rng.choice(["a", "b", "c"], n),
+            "flag": rng.random(n) < 0.5,
+            "day": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 3, n), unit="D"),
+        }
+    )
+    return frame.astype(object).mask(rng.random(frame.shape) < missing)
+
+
+SCHEMA: TableSchema = infer_schema(mixed(50, missing=0.1))
+
+
+def canonical(frame: pd.DataFrame) -> pd.DataFrame:
+    return conform(frame, SCHEMA, where="t")
+
+
+# Identity
+
+
+def test_row_ids_agree_with_comparison_of_rows() -> None:
+    frames = [canonical(mixed(60, seed, missing=0.3)) for seed in range(3)]
+    ids = np.concatenate(row_ids(frames, SCHEMA))
+    rows = [tuple("?" if pd.isna(v) else v for v in row) for frame in frames for row in frame.itertuples(index=False)]
+    same = np.array([[a == b for b in rows] for a in rows])
+    assert (same == (ids[:, None] == ids[None, :])).all()
+    assert same.sum() > len(rows), "the test needs duplicates"
+    assert set(ids) == set(range(len(set(rows))))
+
+
+def test_row_ids_do_not_depend_on_the_order_of_rows() -> None:
+    frame = canonical(mixed(100))
+    order = np.random.default_rng(1).permutation(100)
+    first, second = row_ids([frame], SCHEMA)[0], row_ids([frame.iloc[order]], SCHEMA)[0]
+    assert (first[order] == second).all()
+
+
+def test_value_codes_rank_and_mark_missing() -> None:
+    parts, uniques = value_codes([pd.Series([3, None], dtype="Int64"), pd.Series([1, 3], dtype="Int64")])
+    assert [part.tolist() for part in parts] == [[1, -1], [0, 1]]
+    assert uniques.tolist() == [1, 3]
+
+
+def test_large_whole_numbers_stay_apart() -> None:
+    frame = pd.DataFrame({"x": pd.Series([2**53, 2**53 + 1], dtype="Int64")})
+    schema = infer_schema(frame)
+    assert len(set(row_ids([conform(frame, schema, where="t")], schema)[0])) == 2
+
+
+# Fingerprints
+
+
+def test_fingerprint_ignores_order_of_rows_and_columns_and_nothing_else() -> None:
+    frame = canonical(mixed(80))
+    base = content_fingerprint(frame)
+    assert content_fingerprint(frame.sample(frac=1, random_state=3)[frame.columns[::-1]]) == base
+    changed = {base}
+    for name in frame.columns:
+        other = frame.copy()
+        row = int(frame[name].notna().to_numpy().argmax())
+        other.loc[row, name] = None if other[name].dtype == object else pd.NA
+        changed.add(content_fingerprint(other))
+        changed.add(content_fingerprint(frame.rename(columns={name: f"{name}2"})))
+    changed.add(content_fingerprint(pd.concat([frame, frame.iloc[:1]])))
+    changed.add(content_fingerprint(frame.iloc[1:]))
+    assert len(changed) == 1 + 2 * frame.shape[1] + 2
+
+
+def test_duplicate_counts_matter() -> None:
+    frames = [pd.DataFrame({"x": list(text)}, dtype=object) for text in ("aab", "abb", "ab", "aabb")]
+    assert len({content_fingerprint(frame) for frame in frames}) == 4
+
+
+def test_swapped_values_and_moved_boundaries_matter() -> None:
+    frames = [
+        pd.DataFrame({"x": ["ab", "c"], "y": ["d", "e"]}, dtype=object),
+        pd.DataFrame({"x": ["ab", "c"], "y": ["e", "d"]}, dtype=object),
+        pd.DataFrame({"x": ["a", "c"], "y": ["bd", "e"]}, dtype=object),
+        pd.DataFrame({"x": ["d", "e"], "y": ["ab", "c"]}, dtype=object),
+    ]
+    assert len({content_fingerprint(frame) for frame in frames}) == 4
+
+
+def test_fingerprint_is_the_same_whatever_file_the_table_came_from() -> None:
+    whole = pd.DataFrame({"x": [1, 2], "z": [0.0, 1.5]})
+    floats = pd.DataFrame({"x": [1.0, 2.0], "z": [-0.0, 1.5]})
+    schema = infer_schema(whole)
+    assert content_fingerprint(conform(whole, schema, where="t")) == content_fingerprint(
+        conform(floats, schema, where="t")
+    )
+
+
+def test_odd_text_has_a_fingerprint() -> None:
+    assert content_fingerprint(pd.DataFrame({"x": ["\ud800"]}, dtype=object)) != content_fingerprint(
+        pd.DataFrame({"x": ["?"]}, dtype=object)
+    )
+
+
+def test_file_and_keyed_fingerprints(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"")
+    assert file_fingerprint(tmp_path / "a") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    assert keyed("f", b"1") != keyed("f", b"2") != "f"
+
+
+# Splitting
+
+
+def people(n: int, start: int = 0) -> pd.DataFrame:
+    ids = np.repeat(np.arange(start, start + n), 3)
+    return pd.DataFrame({"id": ids, "x": np.arange(len(ids)) % 7})
+
+
+def test_split_is_disjoint_complete_and_in_proportion() -> None:
+    frame = people(4000)
+    parts = split_table(frame, "id", KEY)
+    assert sorted(index for part in parts.values() for index in part.index) == list(frame.index)
+    sides = [set(part["id"]) for part in parts.values()]
+    assert sum(map(len, sides)) == len(set.union(*sides)) == 4000
+    for part, share in zip(parts.values(), (0.6, 0.2, 0.2), strict=True):
+        spread = np.sqrt(4000 * share * (1 - share))
+        assert abs(part["id"].nunique() - 4000 * share) < 4 * spread
+        assert part.index.is_monotonic_increasing
+
+
+def test_split_is_sticky_across_refreshes_and_dtypes() -> None:
+    def sides(frame: pd.DataFrame) -> dict[int, str]:
+        parts = split_table(frame, "id", KEY)
+        return {int(person): name for name, part in parts.items() for person in part["id"].unique()}
+
+    before = sides(people(500))
+    refreshed = people(500, start=100).sample(frac=1, random_state=0)
+    for after in (
+        sides(refreshed),
+        sides(refreshed.astype({"id": float})),
+        sides(refreshed.astype({"id": "category"})),
+    ):
+        shared = before.keys() & after.keys()
+        assert len(shared) == 400
+        assert all(before[person] == after[person] for person in shared)
+    other = split_table(people(500), "id", b"another key")
+    assert {int(p): name for name, part in other.items() for p in part["id"]} != before
+
+
+PINNED = "tthttrhhthhrttthtrtt"
+
+
+def test_sides_are_pinned() -> None:
+    """A change of the hash would move people between sides of tables that are already published."""
+    assert "".join(side[0] for side in assign_sides(pd.Series(range(20)), KEY)) == PINNED
+    assert "".join(side[0] for side in assign_sides(pd.Series([str(i) for i in range(20)]), KEY)) == PINNED
+
+
+def test_without_a_subject_equal_rows_stay_together_in_any_dtype() -> None:
+    frame = pd.DataFrame({"a": np.arange(300) % 40, "b": np.arange(300) % 2})
+    parts = split_table(frame, None, KEY)
+    rows = [set(part.itertuples(index=False, name=None)) for part in parts.values()]
+    assert sum(map(len, rows)) == len(set.union(*rows))
+    with_missing = pd.concat([frame, pd.DataFrame({"a": [None], "b": [0]})], ignore_index=True)
+    again = split_table(with_missing, None, KEY)
+    assert all(set(parts[name].index) == set(again[name].index) - {300} for name in parts)
+
+
+def test_split_errors_name_place_and_no_value() -> None:
+    frame = people(50)
+    with pytest.raises(InputError, match="column 'person': the subject column is missing"):
+        split_table(frame, "person", KEY)
+    with pytest.raises(InputError, match=r"column 'id', row 4: the subject is missing"):
+        split_table(frame.assign(id=frame["id"].where(frame.index != 4)), "id", KEY)
+    with pytest.raises(InputError, match="leave .* empty") as caught:
+        split_table(pd.DataFrame({"id": [SECRET]}), "id", KEY)
+    assert SECRET not in str(caught.value)
+    for shares in ({"train": 1.0}, {"train": 0.9, "holdout": 0.2}, {"train": 0.5, "holdout": 0.3, "test": 0.2}):
+        with pytest.raises(ConfigError):
+            split_table(frame, "id", KEY, shares)
+    with pytest.raises(ConfigError):
+        split_table(frame, "id", KEY, {"train": 1.0, "holdout": 0.0})
+
+
+# Encoding
+
+
+def days(value: object) -> float:
+    """A number of the encoding's kind, or NaN."""
+    if pd.isna(value):
+        return float("nan")
+    return value.value / 86_400e9 if isinstance(value, pd.Timestamp) else float(value)
+
+
+def word(value: object, known: tuple[object, ...]) -> object:
+    return "missing" if pd.isna(value) else value if value in known else "unseen"
+
+
+def brute_force(a: pd.Series, b: pd.Series, encoder: Encoder) -> float:
+    """Squared distance of two rows by DESIGN section 5, one column at a time."""
+    total = 0.0
+    for number in encoder.numbers:
+        x, y = days(a[number.name]), days(b[number.name])
+        if number.scale:
+            total += ((np.nan_to_num(x, nan=number.centre) - np.nan_to_num(y, nan=number.centre)) / number.scale) ** 2
+        total += number.indicator and np.isnan(x) != np.isnan(y)
+    return total + sum(word(a[c.name], c.values) != word(b[c.name], c.values) for c in encoder.categories)
+
+
+def test_distances_of_dense_rows_are_those_of_the_definition() -> None:
+    real, other = canonical(mixed(40)), canonical(mixed(30, seed=5))
+    other.loc[0, "word"] = "unseen"
+    encoder = Encoder.fit([real], SCHEMA, others=[other])
+    left, right = encoder.transform(real), encoder.transform(other)
+    dense = ((left.dense[:, None, :] - right.dense[None]) ** 2).sum(axis=2)
+    for i in range(len(real)):
+        for j in range(len(other)):
+            assert dense[i, j] == pytest.approx(brute_force(real.iloc[i], other.iloc[j], encoder), abs=1e-4)
+
+
+def test_the_order_of_rows_and_frames_does_not_matter() -> None:
+    first, second = canonical(mixed(40)), canonical(mixed(40, seed=2))
+    a = Encoder.fit([first, second], SCHEMA)
+    b = Encoder.fit([second.sample(frac=1, random_state=0), first], SCHEMA)
+    assert a == b
+    assert Encoder.from_json(a.to_json()) == a
+
+
+def test_unseen_missing_constant_and_huge_values() -> None:
+    real = pd.DataFrame({"c": ["a", "b", None], "k": [5.0, 5.0, 5.0], "x": [0.0, 1.0, 2.0], "b": [True, False, None]})
+    schema = infer_schema(real)
+    encoder = Encoder.fit([conform(real, schema, where="t")], schema)
+    others = pd.DataFrame(
+        {"c": ["new", None, "a"], "k": [9.0, 5, 5], "x": [1e300, -1e300, 1.0], "b": [None, True, None]}
+    )
+    coded = encoder.transform(conform(others, schema, where="t"))
+    assert np.isfinite(coded.dense).all() and np.isfinite((coded.dense**2).sum(axis=1)).all()
+    word, flag = 0, 1
+    assert coded.codes[:, word].tolist() == [2, 3, 0] and coded.sizes[word] == 4
+    assert coded.codes[:, flag].tolist() == [3, 1, 3]
+    assert (coded.numeric[:, 0] == 0).all(), "a constant column contributes nothing"
+    taken = coded.take(np.array([2]))
+    assert isinstance(taken, EncodedTable) and len(taken) == 1 and (taken.dense == coded.dense[2:]).all()
+
+
+def test_one_outlier_does_not_flatten_its_column_and_extreme_scales_work() -> None:
+    values = np.random.default_rng(0).normal(size=2000)
+    schema = infer_schema(pd.DataFrame({"x": values}))
+
+    def scale(column: np.ndarray) -> float:
+        return Encoder.fit([pd.DataFrame({"x": column})], schema).numbers[0].scale
+
+    assert scale(np.append(values, 1e9)) == pytest.approx(scale(values), rel=0.01)
+    for size in (1e-300, 1e300):
+        assert scale(values * size) == pytest.approx(scale(values) * size, rel=1e-9)
+    assert scale(np.append(np.zeros(5000), 1.0)) > 0

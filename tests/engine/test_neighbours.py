@@ -1,0 +1,191 @@
+"""Exact neighbours against a brute-force twin, on the inputs that break approximate ones."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from privacy_assets.engine.geometry.neighbours import distinct_rows, nearest
+from privacy_assets.errors import InputError
+
+BACKENDS = ("faiss", "torch")
+
+
+def brute(queries, points, k, exclude_self=False):
+    """Direct differences in float64; order by distance, then by the row's bytes, then by position."""
+    distances = np.full((len(queries), k), np.inf)
+    indices = np.full((len(queries), k), -1)
+    common = np.float32 if queries.dtype == points.dtype == np.float32 else np.float64
+    content = [(row + common(0)).astype(common).tobytes() for row in points]
+    for i, query in enumerate(queries.astype(np.float64)):
+        d = np.sqrt(((points.astype(np.float64) - query) ** 2).sum(axis=1))
+        rows = [j for j in range(len(points)) if not (exclude_self and i == j)]
+        best = sorted(rows, key=lambda j: (d[j], content[j], j))[:k]
+        distances[i, : len(best)], indices[i, : len(best)] = d[best], best
+    return distances, indices
+
+
+def gaussian(g):
+    return g.normal(size=(150, 6)), g.normal(size=(200, 6))
+
+
+def grid(g):  # few distinct rows: thousands of ties and duplicates
+    return g.integers(0, 3, (150, 4)), g.integers(0, 3, (400, 4))
+
+
+def wide_grid(g):  # mostly distinct rows, far more ties than candidates
+    return g.integers(0, 2, (120, 12)), g.integers(0, 2, (400, 12))
+
+
+def outlier(g):
+    queries, points = gaussian(g)
+    points[7, 2] = queries[3, 2] = 1e9
+    queries[4], queries[5] = points[7], points[7] + [0, 0, 64, 0, 0, 0]
+    return queries, points
+
+
+def huge(g):
+    queries, points = gaussian(g)
+    points[3], queries[3] = 1e25, -1e25
+    return queries, points
+
+
+def far_cluster(g):  # half of the rows lie where the product's rounding error is 10,000 times their spacing
+    queries, points = gaussian(g)
+    queries[::2], points[::2] = 1e4 + 1e-2 * queries[::2], 1e4 + 1e-2 * points[::2]
+    return queries, points
+
+
+def copies(g):  # |a|^2 + |b|^2 - 2ab of equal rows is not 0 here
+    points = g.normal(size=(300, 30)) * 50 + 10
+    return points[g.integers(0, 300, 200)], points
+
+
+CASES = (gaussian, grid, wide_grid, outlier, huge, far_cluster, copies)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+@pytest.mark.parametrize("k", [1, 5])
+def test_brute_force_twin(case, dtype, backend, k):
+    queries, points = (x.astype(dtype) for x in case(np.random.default_rng(0)))
+    found = nearest(queries, points, k, backend=backend, block=64)
+    distances, indices = brute(queries, points, k)
+    np.testing.assert_allclose(found.distances, distances, rtol=1e-11)
+    np.testing.assert_array_equal(found.indices, indices)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+@pytest.mark.parametrize("k", [1, 3])
+def test_exclude_self_keeps_duplicates(case, k):
+    points = case(np.random.default_rng(1))[1].astype(np.float32)
+    points[11] = points[12]
+    found = nearest(points, points, k, exclude_self=True, block=64)
+    distances, indices = brute(points, points, k, exclude_self=True)
+    np.testing.assert_allclose(found.distances, distances, rtol=1e-11)
+    np.testing.assert_array_equal(found.indices, indices)
+    assert found.distances[11, 0] == found.distances[12, 0] == 0
+
+
+def test_copies_are_at_zero_where_a_matrix_product_is_not():
+    queries, points = (x.astype(np.float32) for x in copies(np.random.default_rng(0)))
+    product = (queries**2).sum(1)[:, None] + (points**2).sum(1)[None, :] - 2 * queries @ points.T
+    assert (product.min(axis=1) != 0).mean() > 0.2
+    assert (nearest(queries, points).distances == 0).all()
+
+
+@pytest.mark.parametrize("case", [grid, wide_grid, outlier])
+def test_order_of_rows_does_not_matter(case):
+    g = np.random.default_rng(2)
+    queries, points = (x.astype(np.float32) for x in case(g))
+    by_query, by_point = g.permutation(len(queries)), g.permutation(len(points))
+    one, other = nearest(queries, points, 3), nearest(queries[by_query], points[by_point], 3)
+    np.testing.assert_array_equal(other.distances, one.distances[by_query])
+    np.testing.assert_array_equal(points[by_point][other.indices], points[one.indices[by_query]])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("block", [1, 7, 1024])
+def test_block_does_not_matter(backend, block):
+    queries, points = (x.astype(np.float32) for x in wide_grid(np.random.default_rng(3)))
+    one, other = nearest(queries, points, 2), nearest(queries, points, 2, block=block, backend=backend)
+    np.testing.assert_array_equal(other.indices, one.indices)
+    np.testing.assert_array_equal(other.distances, one.distances)
+
+
+def test_fewer_points_than_asked_for():
+    points = np.array([[0.0], [3.0], [3.0]])
+    found = nearest(np.array([[1.0]]), points, 5)
+    assert found.distances.tolist() == [[1, 2, 2, np.inf, np.inf]]
+    assert found.indices.tolist() == [[0, 1, 2, -1, -1]]
+    itself = nearest(points, points, 3, exclude_self=True)
+    assert itself.indices.tolist() == [[1, 2, -1], [2, 0, -1], [1, 0, -1]]
+    assert itself.distances.tolist() == [[3, 3, np.inf], [0, 3, np.inf], [0, 3, np.inf]]
+
+
+def test_empty_tables():
+    none, some = np.zeros((0, 2)), np.ones((3, 2))
+    assert nearest(none, some).indices.shape == (0, 1)
+    assert np.isinf(nearest(some, none, 2).distances).all()
+    assert nearest(np.zeros((2, 0)), np.zeros((3, 0))).distances.tolist() == [[0], [0]]
+    assert (nearest(some[:1], some[:1], exclude_self=True).indices == -1).all()
+
+
+@pytest.mark.parametrize(
+    ("queries", "points", "message"),
+    [
+        (np.ones((2, 3)), np.ones((2, 2)), "equal width"),
+        (np.ones(3), np.ones((2, 3)), "equal width"),
+        (np.ones((2, 2)), np.array([[1.0, 1], [np.nan, 1]]), "points, row 1"),
+        (np.array([[np.inf, 1]]), np.ones((2, 2)), "queries, row 0"),
+    ],
+)
+def test_bad_tables_are_named(queries, points, message):
+    with pytest.raises(InputError, match=message):
+        nearest(queries, points)
+
+
+def test_exclude_self_needs_one_table():
+    with pytest.raises(InputError, match="same table"):
+        nearest(np.ones((2, 2)), np.ones((3, 2)), exclude_self=True)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_distinct_rows(dtype):
+    g = np.random.default_rng(4)
+    matrix = g.integers(-1, 2, (300, 3)).astype(dtype) * dtype(0.1)
+    matrix[0], matrix[1] = 0.0, -0.0
+    unique, place = distinct_rows(matrix)
+    np.testing.assert_array_equal(unique[place], matrix)
+    assert len(unique) == len(np.unique(matrix, axis=0))
+    assert place[0] == place[1]
+    shuffled = g.permutation(300)
+    again, _ = distinct_rows(matrix[shuffled])
+    np.testing.assert_array_equal(again, unique)
+
+
+def test_memory_stays_linear_with_ties_everywhere():
+    g = np.random.default_rng(5)
+    points = g.integers(0, 2, (8000, 14)).astype(np.float32)  # a dense float64 table of distances would take 512 MB
+    queries = g.integers(0, 2, (8000, 14)) + np.float32(0.25)
+    tracemalloc.start()
+    found = nearest(queries.astype(np.float32), points)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 200e6
+    np.testing.assert_allclose(found.distances[:50], brute(queries[:50], points, 1)[0], rtol=1e-11)
+
+
+@pytest.mark.gpu
+def test_cuda_agrees_with_faiss():
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    for case in CASES:
+        queries, points = (x.astype(np.float32) for x in case(np.random.default_rng(6)))
+        one, other = nearest(queries, points, 3), nearest(queries, points, 3, device="cuda", block=64)
+        np.testing.assert_array_equal(other.indices, one.indices)
+        np.testing.assert_array_equal(other.distances, one.distances)

@@ -1,0 +1,235 @@
+"""Predicates against boolean masks over the tables themselves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from privacy_assets.engine.metrics.predicates import (
+    BINS,
+    CodedTable,
+    Queries,
+    bin_scheme,
+    code_tables,
+    matched_subjects,
+    multivariate,
+    threshold_scheme,
+    univariate,
+)
+from privacy_assets.engine.tables.encoding import as_float
+from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema
+
+ORDERED = ("number", "whole", "time", "steady")
+WORDS = ["it's", 'a "b"', "x & y", "é", "", " "]
+
+
+def mixed(rows: int, seed: int, words: list[str] = WORDS) -> pd.DataFrame:
+    """A table of every kind of column, each with missing values."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "number": np.round(rng.normal(size=rows), 1),
+            "whole": pd.array(rng.integers(-3, 9, rows), dtype="Int64"),
+            "word": rng.choice(words, rows).astype(object),
+            "flag": pd.array(rng.random(rows) < 0.3, dtype="boolean"),
+            "time": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 400, rows), unit="D"),
+            "steady": np.full(rows, 2.5),
+        }
+    )
+    return frame.mask(rng.random(frame.shape) < 0.1)
+
+
+@pytest.fixture(scope="module")
+def tables() -> tuple[TableSchema, pd.DataFrame, pd.DataFrame, CodedTable, CodedTable]:
+    raw = [mixed(150, 1), mixed(200, 2, [*WORDS, "unseen"])]
+    schema = infer_schema(pd.concat(raw, ignore_index=True))
+    synthetic, real = (conform(frame, schema, where="test") for frame in raw)
+    return schema, synthetic, real, *code_tables([synthetic, real], schema)
+
+
+def mask_of_threshold(column: pd.Series, value: object, median: object) -> np.ndarray:
+    if pd.isna(value):
+        mask = column.isna()
+    elif column.name not in ORDERED:
+        mask = column == value
+    else:
+        mask = column >= value if value > median else column <= value
+    return mask.fillna(False).to_numpy(dtype=bool)
+
+
+def mask_of_bin(column: pd.Series, value: object, synthetic: pd.Series) -> np.ndarray:
+    if pd.isna(value) or column.name not in ORDERED:
+        return mask_of_threshold(column, value, None)
+    ours, its, of_synthetic = (as_float(x) for x in (column, pd.Series([value], dtype=column.dtype), synthetic))
+    edges = np.linspace(np.nanmin(of_synthetic), np.nanmax(of_synthetic), BINS + 1)
+    edges[-1] = np.nextafter(edges[-1], np.inf)
+    for low, high in zip(edges[:-1], edges[1:], strict=True):
+        if low <= its[0] < high:
+            return (ours >= low) & (ours < high)
+    raise AssertionError("a synthetic value lies in no bin")
+
+
+@pytest.mark.parametrize("kind", ["threshold", "bin"])
+def test_the_range_of_a_value_matches_what_its_predicate_says(kind: str, tables) -> None:
+    schema, synthetic, real, coded, coded_real = tables
+    scheme = threshold_scheme(coded) if kind == "threshold" else bin_scheme(coded)
+    for position, name in enumerate(schema.names):
+        median = synthetic[name].median() if name in ORDERED else None
+        for row, value in enumerate(synthetic[name]):
+            flat = coded.start[position] + coded.codes[row, position]
+            for frame, table in ((synthetic, coded), (real, coded_real)):
+                codes = table.codes[:, position]
+                found = (codes >= scheme.low[flat]) & (codes <= scheme.high[flat])
+                right = (
+                    mask_of_threshold(frame[name], value, median)
+                    if kind == "threshold"
+                    else mask_of_bin(frame[name], value, synthetic[name])
+                )
+                assert (found == right).all(), (name, row)
+
+
+def matching_rows(queries: Queries, table: CodedTable) -> list[np.ndarray]:
+    """Rows that match each query, one comparison at a time."""
+    return [
+        np.flatnonzero(((table.codes[:, columns] >= low) & (table.codes[:, columns] <= high)).all(axis=1))
+        for columns, low, high in zip(queries.columns, queries.low, queries.high, strict=True)
+    ]
+
+
+def as_sets(queries: Queries) -> set[frozenset[tuple[int, int, int]]]:
+    rows = zip(queries.columns.tolist(), queries.low.tolist(), queries.high.tolist(), strict=True)
+    return {frozenset(zip(*row, strict=True)) for row in rows}
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 6])
+@pytest.mark.parametrize("kind", [threshold_scheme, bin_scheme])
+def test_queries_isolate_one_target_and_are_distinct(kind, width: int, tables) -> None:
+    coded = tables[3]
+    scheme, targets = kind(coded), np.arange(0, 150, 2)
+    queries = multivariate(
+        coded, scheme, targets, width, 60, np.random.default_rng(0), candidates=20_000, patience=5_000
+    )
+    assert len(queries) == 60 if width == 3 else 0 < len(queries) <= 60
+    assert len(as_sets(queries)) == len(queries)
+    for at, rows in enumerate(matching_rows(queries, coded)):
+        columns = queries.columns[at]
+        assert len(rows) == 1
+        assert rows[0] in targets
+        assert len(set(columns)) == width
+        flat = coded.start[columns] + coded.codes[rows[0], columns]
+        assert (queries.low[at] == scheme.low[flat]).all()
+        assert (queries.high[at] == scheme.high[flat]).all()
+
+
+def test_columns_and_targets_are_drawn_evenly() -> None:
+    frame = pd.DataFrame(np.random.default_rng(0).permuted(np.tile(np.arange(200.0), (8, 1)), axis=1).T)
+    frame.columns = [f"c{i}" for i in range(8)]
+    schema = infer_schema(frame)
+    coded = code_tables([conform(frame, schema, where="test")], schema)[0]
+    # All values differ, so equality isolates every row and nothing is rejected but repeated queries.
+    codes = np.arange(len(coded.below), dtype=np.int32) - np.repeat(coded.start, 202).astype(np.int32)
+    scheme = type(threshold_scheme(coded))(codes, codes)
+    queries = multivariate(
+        coded, scheme, np.arange(200), 3, 4_000, np.random.default_rng(0), candidates=100_000, patience=1_000
+    )
+    used = np.bincount(queries.columns.ravel(), minlength=8)
+    hit = np.bincount([rows[0] for rows in matching_rows(queries, coded)], minlength=200)
+    assert len(queries) == 4_000
+    assert np.abs(used - 1_500).max() < 5 * np.sqrt(1_500)
+    assert np.abs(hit - 20).max() < 5 * np.sqrt(20)
+
+
+def test_univariate_queries_are_the_unique_and_extreme_values_of_the_synthetic_table(tables) -> None:
+    schema, synthetic, _, coded, _ = tables
+    queries = univariate(coded, 10_000, np.random.default_rng(0))
+    masks = set()
+    for name in schema.names:
+        column = synthetic[name]
+        wanted = [(column == value) for value in column.dropna().unique()] + [column.isna()]
+        if name in ORDERED:
+            wanted += [column <= column.min(), column >= column.max()]
+        masks |= {(name, int(np.flatnonzero(m.fillna(False))[0])) for m in wanted if m.fillna(False).sum() == 1}
+    rows = matching_rows(queries, coded)
+    assert all(len(found) == 1 for found in rows)
+    found = {(schema.names[c], int(r[0])) for c, r in zip(queries.columns[:, 0], rows, strict=True)}
+    assert found == masks
+    # "<= smallest" is a query of its own beside "== smallest" where real values lie below.
+    smallest = [(low, high) for low, high in zip(queries.low[:, 0], queries.high[:, 0], strict=True) if low < high]
+    assert smallest
+
+
+def test_one_missing_value_is_a_query_and_two_are_none() -> None:
+    frame = pd.DataFrame({"a": [1.0, 1.0, np.nan, 1.0], "b": [None, None, "x", "x"]})
+    schema = infer_schema(frame)
+    coded = code_tables([conform(frame, schema, where="test")], schema)[0]
+    queries = univariate(coded, 10, np.random.default_rng(0))
+    assert as_sets(queries) == {frozenset({(0, 0, 0)})}
+
+
+def test_univariate_takes_at_most_what_is_wanted(tables) -> None:
+    assert len(univariate(tables[3], 5, np.random.default_rng(0))) == 5
+
+
+@pytest.mark.parametrize("keep", [1, 3, 200])
+def test_matches_are_counted_by_subject(keep: int, tables) -> None:
+    coded, real = tables[3:]
+    rng = np.random.default_rng(5)
+    subject = rng.permutation(np.repeat(np.arange(80), [1] * 20 + [3] * 60))
+    member = rng.random(80) < 0.4
+    queries = multivariate(
+        coded, threshold_scheme(coded), np.arange(150), 3, 200, rng, candidates=20_000, patience=5_000
+    )
+    first, counts = matched_subjects(queries, real, subject, member, keep)
+    for at, rows in enumerate(matching_rows(queries, real)):
+        people = set(subject[rows].tolist())
+        assert counts[at, 1] == sum(member[person] for person in people)
+        assert counts[at].sum() == len(people)
+        kept = set(first[at][first[at] >= 0].tolist())
+        assert kept <= people
+        assert len(kept) == min(keep, len(people))
+
+
+def test_a_coarse_table_runs_dry_instead_of_searching_on() -> None:
+    frame = pd.DataFrame({"a": [0, 0, 1, 1, 0], "b": ["x", "x", "x", "y", "y"]})
+    schema = infer_schema(frame, overrides={"a": "categorical"})
+    coded = code_tables([conform(frame, schema, where="test")], schema)[0]
+    queries = multivariate(
+        coded,
+        threshold_scheme(coded),
+        np.arange(5),
+        2,
+        2_000,
+        np.random.default_rng(0),
+        candidates=10**9,
+        patience=1_000,
+    )
+    assert len(queries) == 3
+    repeated = code_tables([conform(pd.concat([frame, frame]), schema, where="test")], schema)[0]
+    args = (repeated, threshold_scheme(repeated), np.arange(10), 2, 2_000, np.random.default_rng(0))
+    assert len(multivariate(*args, candidates=10**9, patience=1_000)) == 0
+    assert len(univariate(repeated, 10, np.random.default_rng(0))) == 0
+
+
+def test_no_targets_give_no_queries(tables) -> None:
+    args = (tables[3], threshold_scheme(tables[3]), np.zeros(0, dtype=np.int64), 3, 10, np.random.default_rng(0))
+    assert len(multivariate(*args, candidates=100, patience=100)) == 0
+
+
+def test_kernels_work_where_nothing_can_be_cached() -> None:
+    """Neither the package's folder nor the user's cache is writable: compiled anew, not refused."""
+    code = (
+        "from privacy_assets.engine.metrics._predicate_kernels import compiled\n"
+        "def double(x):\n    return 2 * x\n"
+        "raise SystemExit(compiled(double)(21) != 42)"
+    )
+    environment = {
+        **os.environ,
+        "NUMBA_CACHE_LOCATOR_CLASSES": "ZipCacheLocator",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=120).returncode == 0

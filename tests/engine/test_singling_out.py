@@ -1,0 +1,394 @@
+"""Singling out: brute-force twins of its statistics, and what must happen to copies, fresh rows and odd tables."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from privacy_assets.engine.inputs import MetricInputs
+from privacy_assets.engine.intervals import permutation_band
+from privacy_assets.engine.metrics.singling_out import SinglingOut
+from privacy_assets.engine.metrics.singling_out_evidence import (
+    Configuration,
+    People,
+    exactly_one,
+    giomi_risk,
+    weigh,
+)
+from privacy_assets.engine.policy import judge_limit
+from privacy_assets.engine.results import Figure, MetricResult
+from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.errors import ConfigError
+
+QUICK = SinglingOut(attacks=300, permutations=200, candidates=50_000, patience=5_000, outliers=200)
+LIMIT = SinglingOut.default_limits[0]
+
+
+def people_table(rows: int, seed: int, columns: int = 8) -> pd.DataFrame:
+    """A table of every kind of column, with missing values in each."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "income": np.round(rng.lognormal(size=rows) * 1_000, -1),
+            "age": pd.array(rng.integers(18, 90, rows), dtype="Int64"),
+            "place": rng.choice(["O'Hara", 'the "Hill"', "x", "y", "z"], rows, p=[0.05, 0.1, 0.2, 0.3, 0.35]),
+            "smoker": pd.array(rng.random(rows) < 0.3, dtype="boolean"),
+            "visit": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 300, rows), unit="D"),
+            "plan": rng.integers(0, 6, rows).astype(str),
+            "weight": np.round(rng.normal(70, 12, rows)),
+            "health": rng.choice(["good", "fair", "poor"], rows, p=[0.7, 0.2, 0.1]),
+        }
+    ).iloc[:, :columns]
+    return frame.mask(rng.random(frame.shape) < 0.03)
+
+
+def given(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, **more) -> MetricInputs:
+    schema = infer_schema(pd.concat([train, holdout, synthetic], ignore_index=True))
+    frames = {"train": train, "holdout": holdout, "synthetic": synthetic}
+    tables = {role: conform(frame, schema, where=role, smallest=0) for role, frame in frames.items()}
+    return MetricInputs(schema, tables, **more)
+
+
+def run(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, metric=QUICK, **more) -> MetricResult:
+    return metric.evaluate(given(train, holdout, synthetic, **more))
+
+
+def parts(sizes: tuple[int, int, int], seed: int, columns: int = 8) -> list[pd.DataFrame]:
+    table = people_table(sum(sizes), seed, columns)
+    ends = np.cumsum(sizes)
+    return [table[end - size : end].reset_index(drop=True) for size, end in zip(sizes, ends, strict=True)]
+
+
+# ---- the statistics against enumeration ----
+
+
+@pytest.mark.parametrize(("total", "drawn"), [(7, 3), (6, 5), (5, 1), (4, 4)])
+def test_the_chance_of_exactly_one_is_that_of_all_ways_to_draw(total: int, drawn: int) -> None:
+    ways = [set(way) for way in itertools.combinations(range(total), drawn)]
+    naive = [np.mean([len(way & set(range(marked))) == 1 for way in ways]) for marked in range(total + 1)]
+    assert exactly_one(total, np.arange(total + 1), drawn) == pytest.approx(naive, abs=1e-12)
+
+
+def centre(hits: float, n: int) -> float:
+    z = 1.959963984540054
+    return (hits + z * z / 2) / (n + z * z)
+
+
+def test_giomi_at_equal_sizes_is_the_papers() -> None:
+    rng = np.random.default_rng(0)
+    k, m = rng.integers(0, 4, 500), rng.integers(0, 3, 500)
+    train, control = centre((k == 1).sum(), 500), centre((m == 1).sum(), 500)
+    assert giomi_risk(k, m, 80, 80) == pytest.approx((train - control) / (1 - control), abs=1e-12)
+
+
+@pytest.mark.parametrize(("members", "others"), [(9, 4), (4, 9)])
+def test_giomi_brings_the_larger_side_to_the_size_of_the_smaller(members: int, others: int) -> None:
+    rng = np.random.default_rng(0)
+    k, m = rng.integers(0, members + 1, 40), rng.integers(0, others + 1, 40)
+    small, large, most = (m, k, members) if others < members else (k, m, others)
+    ways = [set(way) for way in itertools.combinations(range(most), min(members, others))]
+    expected = sum(np.mean([len(way & set(range(x))) == 1 for way in ways]) for x in large)
+    exact = (small == 1).sum()
+    hits = (expected, exact) if others < members else (exact, expected)
+    train, control = (centre(x, 40) for x in hits)
+    assert giomi_risk(k, m, members, others) == pytest.approx((train - control) / (1 - control), abs=1e-12)
+
+
+def test_risks_and_bands_agree_with_a_naive_twin() -> None:
+    rng = np.random.default_rng(3)
+    people = People(np.arange(40), rng.random(40) < 0.6)
+    matches = [[rng.choice(40, rng.integers(0, 6), replace=False) for _ in range(size)] for size in (12, 0, 30, 7)]
+    attacked = []
+    for at, queries in enumerate(matches):
+        first = np.full((len(queries), 40), -1, dtype=np.int32)
+        for row, found in enumerate(queries):
+            first[row, : len(found)] = found
+        k = np.array([people.member[found].sum() for found in queries], dtype=np.int64)
+        attacked.append(Configuration("multivariate", at, first, k, np.array([len(q) for q in queries]) - k))
+    evidence = weigh(attacked, {"pool": [1, 2, 3], "none": [1]}, people, 150, np.random.default_rng(8))
+
+    share = people.member.mean()
+    chances = [np.array([exactly_one(40, np.array([len(q)]), people.members)[0] for q in qs]) for qs in matches]
+
+    def naive(member: np.ndarray, groups: list[list[int]]) -> list[float]:
+        out = []
+        for group in groups:
+            excess = [
+                float(member[q].sum() == 1) - chance
+                for at in group
+                for q, chance in zip(matches[at], chances[at], strict=True)
+            ]
+            out.append(np.mean(excess) / (1 - share))
+        return out
+
+    def twin(groups: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+        labels, shuffler = [], np.random.default_rng(8)
+        for start in range(0, 150, 64):
+            block = np.tile(people.member.astype(np.float32), (min(64, 150 - start), 1))
+            labels.extend(shuffler.permuted(block, axis=1) > 0)
+        band = permutation_band(np.array(naive(people.member, groups)), np.array([naive(x, groups) for x in labels]))
+        return band.low, band.high
+
+    low, high = twin([[0], [2], [3]])
+    measured = [evidence.configurations[at] for at in (0, 2, 3)]
+    assert [e.value for e in measured] == pytest.approx(naive(people.member, [[0], [2], [3]]), abs=1e-9)
+    assert [e.low for e in measured] == pytest.approx(low, abs=1e-6)
+    assert [e.high for e in measured] == pytest.approx(np.minimum(high, 1), abs=1e-6)
+    assert math.isnan(evidence.configurations[1].value)
+    low, high = twin([[2, 3]])
+    assert (evidence.pools["pool"].low, evidence.pools["pool"].high) == pytest.approx(
+        (low[0], min(high[0], 1)), abs=1e-6
+    )
+    assert set(evidence.pools) == {"pool"}
+
+
+def test_queries_with_more_matches_than_kept_cannot_hit_by_chance() -> None:
+    for members in (5, 500, 995):
+        people = People(np.arange(1_000), np.arange(1_000) < members)
+        beyond = np.arange(people.keep + 1, 1_001)
+        assert people.keep <= 1_000
+        assert (exactly_one(1_000, beyond, members) < 1e-6).all()
+
+
+# ---- what must happen ----
+
+
+def test_a_copy_is_the_worst_and_the_risk_grows_with_the_share_copied() -> None:
+    train, holdout, fresh = parts((600, 300, 600), 1)
+    risks = []
+    for copied in (0, 150, 300, 600):
+        result = run(train, holdout, pd.concat([train[:copied], fresh[copied:]], ignore_index=True))
+        risks.append(result.figure("risk").value)
+    assert risks == sorted(risks)
+    assert abs(risks[0]) < 0.25 < risks[2] < 0.75
+    copy = result
+    assert risks[3] >= 0.98
+    assert copy.figure("risk").low > 0.8
+    assert copy.figure("risk_univariate").value >= 0.98
+    assert copy.figure("risk_max").value >= 0.98
+    rows = {(row["attack"], row["columns"]): row for row in copy.tables["configurations"]}
+    assert all(row["hits_train"] == row["attacks"] for row in rows.values())
+    assert judge_limit(LIMIT, copy).status == "fail"
+
+
+def standardised(figures: list[Figure]) -> np.ndarray:
+    """Values over the null deviation that their own intervals claim."""
+    return np.array([figure.value / ((figure.high - figure.low) / 2 / 1.96) for figure in figures])
+
+
+SMALL = SinglingOut(columns=(3, 6), attacks=200, permutations=100, candidates=20_000, patience=5_000)
+
+
+@pytest.mark.parametrize("sizes", [(400, 100, 300), (100, 400, 300), (250, 250, 300)])
+def test_fresh_rows_sit_at_the_null_whatever_the_sizes(sizes: tuple[int, int, int]) -> None:
+    z = standardised([run(*parts(sizes, seed + 10), SMALL).figure("risk") for seed in range(24)])
+    assert abs(z.mean()) < 3.5 / np.sqrt(24)
+    assert 0.6 < z.std(ddof=1) < 1.5
+
+
+def test_intervals_hold_when_people_have_several_rows() -> None:
+    figures = []
+    for seed in range(24):
+        tables = [table.loc[table.index.repeat(4)].reset_index(drop=True) for table in parts((80, 40, 100), seed)]
+        for table in tables:  # four years of a person: alike, not the same
+            table["age"] = table["age"] + np.tile([0, 1, 2, 3], len(table) // 4)
+            table["weight"] = table["weight"] + np.tile([0, 2, 0, 4], len(table) // 4)
+        subjects = {"train": np.repeat(np.arange(80), 4), "holdout": np.repeat(np.arange(80, 120), 4)}
+        figures.append(run(*tables, SMALL, subjects=subjects).figure("risk"))
+    z = standardised(figures)
+    assert abs(z.mean()) < 3.5 / np.sqrt(24)
+    assert 0.6 < z.std(ddof=1) < 1.5
+    assert all((figure.n, figure.subjects) == (480, 120) for figure in figures)
+
+
+def test_the_order_of_rows_changes_nothing() -> None:
+    tables = parts((200, 100, 200), 2)
+    codes = np.random.default_rng(0).integers(0, 120, 200), np.random.default_rng(1).integers(120, 200, 100)
+    shuffles = [np.random.default_rng(seed).permutation(len(table)) for seed, table in enumerate(tables)]
+    moved = [table.iloc[order].reset_index(drop=True) for table, order in zip(tables, shuffles, strict=True)]
+    for subjects in (None, codes):
+        a = {} if subjects is None else dict(zip(("train", "holdout"), subjects, strict=True))
+        b = {role: x[order] for (role, x), order in zip(a.items(), shuffles, strict=False)}
+        first, second = run(*tables, subjects=a), run(*moved, subjects=b)
+        assert first.to_json()["figures"] == second.to_json()["figures"]
+        assert first.tables == second.tables
+
+
+def test_people_with_several_rows_are_counted_once() -> None:
+    train, holdout, fresh = parts((150, 150, 300), 3)
+    twice = [pd.concat([table, table], ignore_index=True) for table in (train, holdout)]
+    subjects = {"train": np.tile(np.arange(150), 2), "holdout": np.tile(np.arange(150, 300), 2)}
+    once, copied_once = run(train, holdout, fresh), run(train, holdout, train)
+    double, copied = run(*twice, fresh, subjects=subjects), run(*twice, train, subjects=subjects)
+    for a, b in ((once, double), (copied_once, copied)):
+        assert a.figure("risk").value == pytest.approx(b.figure("risk").value, abs=1e-12)
+        assert a.figure("risk").subjects == b.figure("risk").subjects == 300
+        assert (a.figure("risk").n, b.figure("risk").n) == (300, 600)
+    assert copied.figure("risk").value >= 0.98
+
+
+def test_repeating_every_row_does_not_hide_a_copy() -> None:
+    train, holdout, _ = parts((400, 200, 1), 5)
+    result = run(train, holdout, pd.concat([train, train], ignore_index=True))
+    assert result.figure("risk").value >= 0.98
+    assert "repeated rows count once" in result.figure("risk").note
+
+
+def test_a_coarse_table_singles_nobody_out() -> None:
+    rng = np.random.default_rng(0)
+    tables = [pd.DataFrame(rng.random((n, 4)) < 0.4, columns=list("abcd")) for n in (800, 300, 800)]
+    result = run(*tables)
+    risk = result.figure("risk")
+    assert (risk.value, risk.high) == pytest.approx((0, 0), abs=1e-9)
+    assert "queries have 4 columns" in risk.note
+    assert math.isnan(result.figure("risk_univariate").value)
+    assert judge_limit(LIMIT, result).status == "pass"
+
+
+def test_nothing_to_attack_is_not_measurable_and_does_not_pass() -> None:
+    train, holdout, _ = parts((300, 300, 1), 6)
+    for tables in ((train, holdout[:0], train), (train[:0], holdout, holdout), (train, holdout, train[:0])):
+        result = run(*tables)
+        assert not any(figure.measurable for figure in result.figures)
+        assert all(figure.note for figure in result.figures)
+        assert judge_limit(LIMIT, result).status == "not_assessable"
+    constant = pd.DataFrame({"a": ["x"] * 50, "b": [1] * 50})
+    result = run(constant, constant, constant)
+    # The one query there is matches everyone: nobody is singled out.
+    assert result.figure("risk").value == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_one_and_two_synthetic_rows(rows: int) -> None:
+    train, holdout, fresh = parts((300, 300, 2), 7)
+    assert run(train, holdout, fresh[:rows]).figure("risk").measurable
+    assert run(train, holdout, train[:rows], embedder=STUB).figure("risk_embedded").value >= 0.98
+
+
+@pytest.mark.parametrize(("columns", "pooled"), [(1, 1), (2, 2), (4, 4), (7, 7)])
+def test_narrow_tables_use_the_columns_they_have(columns: int, pooled: int) -> None:
+    result = run(*parts((200, 100, 200), 8, columns))
+    widths = [row["columns"] for row in result.tables["configurations"] if row["attack"] == "multivariate"]
+    assert max(widths) == columns
+    assert len(widths) == len(set(widths))
+    assert (f"queries have {pooled} columns" in result.figure("risk").note) == (columns < 6)
+
+
+def test_wide_tables_unseen_categories_and_an_outlier() -> None:
+    train, holdout, fresh = parts((200, 100, 200), 9)
+    for table in (train, holdout, fresh):
+        for at in range(92):
+            table[f"extra {at}"] = np.random.default_rng(at).integers(0, 3, len(table))
+    fresh.loc[:20, "place"] = "nowhere"
+    plain = run(train, holdout, fresh)
+    assert plain.figure("risk").measurable
+    train.loc[0, "income"] = 1e12
+    assert run(train, holdout, fresh).figure("risk").value == pytest.approx(plain.figure("risk").value, abs=0.02)
+
+
+def test_seeds_repeat_and_differ() -> None:
+    tables = parts((200, 100, 200), 11)
+    zero, again, one = run(*tables, seed=0), run(*tables, seed=0), run(*tables, seed=1)
+    assert zero.to_json()["figures"] == again.to_json()["figures"]
+    assert zero.figure("risk").value != one.figure("risk").value
+
+
+def embed(frame: pd.DataFrame, device: str) -> np.ndarray:
+    return frame[["age", "weight"]].astype("Float64").fillna(50).to_numpy(dtype=np.float32)
+
+
+STUB = SimpleNamespace(embed=embed)
+
+
+def test_the_embedded_attack_is_a_family_of_its_own() -> None:
+    tables = parts((400, 400, 400), 12)
+    without, fresh, copy = (
+        run(*tables),
+        run(*tables, embedder=STUB),
+        run(tables[0], *tables[1:2], tables[0], embedder=STUB),
+    )
+    assert without.figure("risk_embedded").note == "no embedder was given"
+    assert math.isnan(without.figure("risk_embedded").value)
+    # Looking from the embedding as well changes nothing about the other attacks.
+    bounds = [[figure.value, figure.low, figure.high] for figure in (without.figure("risk"), fresh.figure("risk"))]
+    assert bounds[0] == pytest.approx(bounds[1], abs=1e-12)
+    figure = fresh.figure("risk_embedded")
+    assert figure.low - 0.1 < 0 < figure.high + 0.1
+    assert copy.figure("risk_embedded").value >= 0.98
+    attacks = {row["attack"] for row in copy.tables["configurations"]}
+    assert attacks == {"univariate", "multivariate", "embedded"}
+
+
+def test_the_largest_risk_is_the_largest_of_the_table_and_its_null_is_above_zero() -> None:
+    result = run(*parts((300, 150, 300), 13))
+    figure = result.figure("risk_max")
+    assert figure.value == max(row["risk"] for row in result.tables["configurations"])
+    assert figure.high == max(row["high"] for row in result.tables["configurations"])
+    assert 0 < figure.null < 1
+    assert "largest of" in figure.note
+
+
+def test_results_are_json_and_hold_no_values() -> None:
+    train, holdout, _ = parts((200, 100, 1), 14)
+    result = run(train, holdout, train)
+    text = json.dumps(result.to_json(), allow_nan=False)
+    assert not any(word in text for word in ("Hara", "Hill", "2020-", *map(str, train["income"].dropna())))
+    assert set(result.tables["configurations"][0]) == {
+        "attack", "columns", "attacks", "hits_train", "hits_holdout", "rate_train", "rate_holdout",
+        "risk", "low", "high", "giomi",
+    }  # fmt: skip
+    assert {figure.name for figure in result.figures} == {spec.name for spec in SinglingOut.figures}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"attacks": 0}, {"columns": ()}, {"columns": (3, 0)}, {"columns": 6}, {"permutations": 1.5}, {"outliers": True}],
+)
+def test_wrong_settings_are_refused_when_the_metric_is_built(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        SinglingOut(**wrong)
+
+
+def test_importing_the_metric_is_cheap() -> None:
+    code = (
+        "import sys, privacy_assets.engine.metrics.singling_out\n"
+        "raise SystemExit(any(name in sys.modules for name in ('numba', 'faiss', 'torch', 'sklearn')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+
+
+# ---- the truth on real tables ----
+
+
+def cut(table: pd.DataFrame, sizes: tuple[int, ...], seed: int) -> list[pd.DataFrame]:
+    order = np.random.default_rng(seed).permutation(len(table))[: sum(sizes)]
+    return [table.iloc[rows].reset_index(drop=True) for rows in np.split(order, np.cumsum(sizes)[:-1])]
+
+
+def test_a_holdout_of_40_people_cannot_judge(adult: pd.DataFrame) -> None:
+    result = run(*cut(adult, (8_000, 40, 8_000), 0), SinglingOut(permutations=200))
+    assert judge_limit(LIMIT, result).status == "not_assessable"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["adult", "uk_census"])
+def test_fresh_rows_hold_the_limit_and_copies_break_it(name: str, request: pytest.FixtureRequest) -> None:
+    table = request.getfixturevalue(name)
+    metric, held = SinglingOut(permutations=300), 0
+    for seed in range(20):
+        train, holdout, fresh = cut(table, (8_000, 2_000, 8_000), seed)
+        held += judge_limit(LIMIT, run(train, holdout, fresh, metric)).status == "pass"
+    assert held >= 19
+    leak = pd.concat([train[:1_600], fresh[:6_400]], ignore_index=True)
+    assert judge_limit(LIMIT, run(train, holdout, leak, metric)).status == "fail"
+    copy = run(train, holdout, train, metric)
+    wide = [row["risk"] for row in copy.tables["configurations"] if row["columns"] >= 6]
+    assert min(wide) >= 0.98

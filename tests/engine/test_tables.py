@@ -1,0 +1,363 @@
+"""Schema inference, canonical form, restoring and reading: every dtype, clear errors, no private value in a message."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pandas.testing import assert_frame_equal
+
+from privacy_assets.engine.tables.reading import read_table, table_files
+from privacy_assets.engine.tables.schema import ColumnSchema, Kind, TableSchema, conform, infer_schema, restore
+from privacy_assets.errors import ConfigError, InputError
+
+SECRET = "Zebulon-77123"
+DAY = pd.Timestamp("2020-02-29")
+
+
+def objects(*values: object) -> pd.Series:
+    out = np.empty(len(values), dtype=object)
+    out[:] = values
+    return pd.Series(out)
+
+
+def schema_of(kind: Kind, dtype: str = "object") -> TableSchema:
+    return TableSchema((ColumnSchema("x", kind, True, dtype),))
+
+
+def canonical(values: object, kind: Kind) -> list[object]:
+    series = conform(pd.DataFrame({"x": values}), schema_of(kind), where="t")["x"]
+    return [None if missing else value for value, missing in zip(series, series.isna(), strict=True)]
+
+
+KINDS: list[tuple[object, Kind]] = [
+    ([1, 2], "integer"),
+    (pd.Series([1, 2], dtype="uint8"), "integer"),
+    (pd.Series([1, None], dtype="Int16"), "integer"),
+    (pd.Series([1, None], dtype="int64[pyarrow]"), "integer"),
+    ([1.0, np.nan], "integer"),
+    ([1.0, 2.0], "numeric"),
+    ([1.5, np.nan], "numeric"),
+    ([2.0**60, np.nan], "numeric"),
+    ([np.inf, np.nan], "numeric"),
+    (pd.Series([1.5, None], dtype="Float32"), "numeric"),
+    (objects(1, 2.5, None), "numeric"),
+    (objects(decimal.Decimal("1.5"), decimal.Decimal("NaN")), "numeric"),
+    (objects(np.int64(1), 2), "integer"),
+    ([True, False], "boolean"),
+    (pd.Series([True, None], dtype="boolean"), "boolean"),
+    (objects(True, None, np.bool_(False)), "boolean"),
+    (pd.Categorical([True, None]), "boolean"),
+    (pd.to_datetime(["2020-01-01", None]), "datetime"),
+    (pd.to_datetime(["2020-01-01"]).tz_localize("Asia/Tokyo"), "datetime"),
+    (objects(dt.date(2020, 1, 1), dt.datetime(2020, 1, 1), DAY, None), "datetime"),
+    (["a", None], "categorical"),
+    (pd.Series(["a", None], dtype="string"), "categorical"),
+    (pd.Categorical([1, 2, None]), "categorical"),
+    (objects("a", 1, True), "categorical"),
+]
+
+
+@pytest.mark.parametrize(("values", "kind"), KINDS)
+def test_kind_of_each_dtype(values: object, kind: Kind) -> None:
+    frame = pd.DataFrame({"x": values})
+    column = infer_schema(frame)["x"]
+    assert column.kind == kind
+    assert column.nullable == frame["x"].isna().any()
+    assert column.dtype == str(frame["x"].dtype)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        objects([1], None),
+        objects(np.array([1, 2]), None),
+        objects(b"x"),
+        objects(dt.time(1)),
+        objects({"a": SECRET}),
+        pd.to_timedelta([1], unit="s"),
+        pd.period_range("2020", periods=1, freq="Y"),
+        [1j],
+        pd.interval_range(0, 1),
+    ],
+)
+def test_unsupported_values_are_named_by_type_and_place(values: object) -> None:
+    with pytest.raises(InputError, match=r"file\.csv, column 'x'.*not supported.*Fix") as caught:
+        infer_schema(pd.DataFrame({"x": values}), where="file.csv")
+    assert SECRET not in str(caught.value)
+
+
+def test_overrides_win_and_are_checked() -> None:
+    frame = pd.DataFrame({"code": [1, 2], "empty": [None, None]})
+    schema = infer_schema(frame, {"code": "categorical", "empty": "numeric"})
+    assert [c.kind for c in schema.columns] == ["categorical", "numeric"]
+    assert schema["empty"].nullable
+    with pytest.raises(ConfigError, match="Did you mean 'code'"):
+        infer_schema(frame, {"cod": "categorical"})
+    with pytest.raises(ConfigError, match="Did you mean 'categorical'"):
+        infer_schema(frame, {"code": "categoric"})  # type: ignore[dict-item]
+    with pytest.raises(InputError, match=r"column 'empty'.*every value is missing"):
+        infer_schema(frame)
+
+
+def test_schema_lists_finds_drops_and_survives_json() -> None:
+    schema = infer_schema(pd.DataFrame({"a": [1], "b": ["x"], "c": [1.5]}))
+    assert schema.names == ["a", "b", "c"]
+    assert schema.of_kind("integer", "numeric") == ["a", "c"]
+    assert schema.without("b", None).names == ["a", "c"]
+    assert TableSchema.from_json(schema.to_json()) == schema
+    with pytest.raises(KeyError):
+        schema["d"]
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (pd.DataFrame(), "no columns"),
+        (pd.DataFrame({"a": []}), "0 rows"),
+        (pd.DataFrame({1: [1]}), "column name 1 is not text"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "column 'a': the name stands twice"),
+        (pd.DataFrame([[1]], columns=pd.MultiIndex.from_tuples([("a", "b")])), "is not text"),
+    ],
+)
+def test_malformed_tables(frame: pd.DataFrame, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        infer_schema(frame, where="plans.parquet")
+    assert str(caught.value).startswith("plans.parquet") and "Fix:" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "expected"),
+    [
+        (objects("1.5", None, 2), "numeric", [1.5, None, 2.0]),
+        (pd.Categorical([1, 2, None]), "integer", [1, 2, None]),
+        (objects(2**53 + 1, None), "integer", [2**53 + 1, None]),
+        (objects(str(2**53 + 1), None), "integer", [2**53 + 1, None]),
+        (pd.Series([-(2**62), 2**62]), "integer", [-(2**62), 2**62]),
+        ([True, False], "numeric", [1.0, 0.0]),
+        ([3.0, np.nan], "integer", [3, None]),
+        (objects(1, 0.0, "TRUE", "false", np.bool_(True), None), "boolean", [True, False, True, False, True, None]),
+        (pd.Categorical([1, 2.0, None]), "categorical", ["1", "2", None]),
+        ([1.0, 2.5, np.nan], "categorical", ["1", "2.5", None]),
+        (objects(1, True, 1.0, "1"), "categorical", ["1", "True", "1", "1"]),
+        (objects(True, 1, None, np.nan), "categorical", ["True", "1", None, None]),
+        (objects(dt.date(2020, 2, 29), "2020-02-29T00:00+00:00", None), "datetime", [DAY, DAY, None]),
+        (pd.to_datetime(["2020-02-29 09:00"]).tz_localize("Asia/Tokyo"), "datetime", [DAY]),
+        (objects("0001-01-01"), "datetime", [pd.Timestamp("0001-01-01")]),
+        (pd.Categorical(["2020-02-29"]), "datetime", [DAY]),
+    ],
+)
+def test_canonical_values(values: object, kind: Kind, expected: list[object]) -> None:
+    assert canonical(values, kind) == expected
+
+
+def test_text_of_mixed_values_does_not_depend_on_the_order_of_rows() -> None:
+    values = [1, True, "1", 1.0, "a", False, 0]
+    assert canonical(objects(*values), "categorical") == canonical(objects(*values[::-1]), "categorical")[::-1]
+
+
+@pytest.mark.parametrize("kind", ["numeric", "integer", "boolean", "datetime", "categorical"])
+def test_canonical_dtypes_and_a_second_conform_changes_nothing(kind: Kind) -> None:
+    dtypes = {"numeric": "float64", "integer": "Int64", "boolean": "boolean"}
+    raw = {"datetime": ["2020-01-01", None], "categorical": ["a", None]}.get(kind, objects(1, None))
+    frame = pd.DataFrame({"x": raw}, index=[7, 7])
+    once = conform(frame, schema_of(kind), where="t")
+    assert str(once["x"].dtype) == dtypes.get(kind, "datetime64[us]" if kind == "datetime" else "object")
+    assert list(once.index) == [0, 1]
+    assert_frame_equal(conform(once, schema_of(kind), where="t"), once)
+    assert list(frame.index) == [7, 7]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "row"),
+    [
+        (objects(1, SECRET), "numeric", 1),
+        (objects(1, SECRET), "integer", 1),
+        (objects(True, SECRET), "boolean", 1),
+        (objects("2020-01-01", SECRET), "datetime", 1),
+        (objects(0, 1, 2), "boolean", 2),
+        ([5, 6], "datetime", 0),
+        (pd.to_datetime(["2020-01-01"]), "numeric", 0),
+        (pd.to_timedelta([1], unit="s"), "numeric", 0),
+        ([1j], "numeric", 0),
+        (objects("a", [SECRET]), "categorical", 1),
+        (objects(1, [SECRET]), "numeric", 1),
+        ([1.0, np.inf], "numeric", 1),
+        (objects("1", "-inf"), "integer", 1),
+        ([1.0, 7712.3], "integer", 1),
+        (objects(1, 2**70), "integer", 1),
+        (pd.Series([1, 2**63], dtype="uint64"), "integer", 1),
+        (pd.period_range("2020", periods=1, freq="Y"), "datetime", 0),
+    ],
+)
+def test_values_that_do_not_convert(values: object, kind: Kind, row: int) -> None:
+    with pytest.raises(InputError, match=rf"synthetic, column 'x', row {row}: .*Fix") as caught:
+        conform(pd.DataFrame({"x": values}), schema_of(kind), where="synthetic")
+    assert SECRET not in str(caught.value) and "7712" not in str(caught.value)
+
+
+def test_columns_must_be_those_of_the_schema() -> None:
+    schema = infer_schema(pd.DataFrame({"a": [1], "b": ["x"]}))
+    assert list(conform(pd.DataFrame({"b": ["y"], "a": [2]}), schema, where="t")) == ["a", "b"]
+    with pytest.raises(InputError, match="column 'b': the column is missing"):
+        conform(pd.DataFrame({"a": [1]}), schema, where="t")
+    with pytest.raises(InputError, match="column 'c': the column does not stand in the schema"):
+        conform(pd.DataFrame({"a": [1], "b": ["x"], "c": [0]}), schema, where="t")
+    with pytest.raises(InputError, match="1 rows, at least 2"):
+        conform(pd.DataFrame({"a": [1], "b": ["x"]}), schema, where="t", smallest=2)
+
+
+ROUND_TRIPS = [
+    pd.Series([1, 200], dtype="uint8"),
+    pd.Series([1, None], dtype="Int16"),
+    pd.Series([1, None], dtype="int64[pyarrow]"),
+    pd.Series([1.5, None], dtype="float32"),
+    pd.Series([1.5, None], dtype="Float64"),
+    pd.Series([3.0, None]),
+    pd.Series([True, False]),
+    pd.Series([True, None], dtype="boolean"),
+    pd.Series([True, None], dtype="bool[pyarrow]"),
+    objects(True, None),
+    pd.Series(["a", None], dtype="string"),
+    pd.Series(["a", None]),
+    objects("a", None),
+    pd.Series(["b", "a", None], dtype="category"),
+    pd.Series(pd.to_datetime(["2020-01-01 10:00", None])).astype("datetime64[ns]"),
+    pd.Series(pd.to_datetime(["2020-07-01 10:00", None])).dt.tz_localize("Europe/Berlin"),
+    pd.Series([dt.date(2020, 1, 1), None], dtype=pd.ArrowDtype(pa.date32())),
+]
+
+
+@pytest.mark.parametrize("series", ROUND_TRIPS, ids=lambda series: str(series.dtype))
+def test_restore_gives_dtype_and_values_back(series: pd.Series) -> None:
+    frame = pd.DataFrame({"x": series})
+    schema = infer_schema(frame)
+    assert_frame_equal(restore(conform(frame, schema, where="t"), schema), frame)
+
+
+@pytest.mark.parametrize(("dtype", "becomes"), [("int8", "Int8"), ("uint16", "UInt16"), ("bool", "boolean")])
+def test_a_missing_value_makes_the_dtype_nullable(dtype: str, becomes: str) -> None:
+    schema = infer_schema(pd.DataFrame({"x": pd.Series([0, 1], dtype=dtype)}))
+    frame = conform(pd.DataFrame({"x": objects(1, None)}), schema, where="t")
+    assert str(restore(frame, schema)["x"].dtype) == becomes
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "dtype"),
+    [
+        ([300], "integer", "int8"),
+        ([300, None], "integer", "Int8"),
+        ([-1], "integer", "uint64"),
+        ([1.5], "numeric", "int64"),
+        ([1.5, None], "numeric", "int64"),
+        ([1e6], "numeric", "float16"),
+        ([SECRET], "categorical", "int64"),
+        ([SECRET], "categorical", "float64"),
+        (["yes"], "categorical", "bool"),
+        (["3020-01-01"], "datetime", "datetime64[ns]"),
+    ],
+)
+def test_restore_never_changes_a_value_without_a_word(values: list[object], kind: Kind, dtype: str) -> None:
+    schema = schema_of(kind, dtype)
+    frame = conform(pd.DataFrame({"x": values}), schema, where="t")
+    with pytest.raises(InputError, match=rf"column 'x'.*does not fit the dtype {dtype.partition('[')[0]}") as caught:
+        restore(frame, schema)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float64", "category", "str"])
+def test_codes_declared_as_categories_come_back_as_codes(dtype: str) -> None:
+    frame = pd.DataFrame({"x": pd.Series([3, 1, 3]).astype(dtype)})
+    schema = infer_schema(frame, {"x": "categorical"})
+    again = restore(conform(frame, schema, where="t"), schema)
+    assert str(again["x"].dtype) == dtype
+    assert [int(float(value)) for value in again["x"]] == [3, 1, 3]
+
+
+# Reading
+
+
+def sample() -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "n": [1, 2, 3],
+            "f": [0.5, None, 1e-3],
+            "b": [True, False, True],
+            "c": ["x", None, "a, \"b\"\n2"],
+            "d": pd.to_datetime(["2020-01-01", "2021-05-06", None]),
+            "k": [1, None, 3],
+        }
+    )  # fmt: skip
+
+
+def test_csv_and_parquet_hold_the_same_table(tmp_path: Path) -> None:
+    sample().to_csv(tmp_path / "t.csv", index=False)
+    sample().to_parquet(tmp_path / "t.parquet")
+    schema = infer_schema(sample())
+    expected = conform(sample(), schema, where="t")
+    for name in ("t.csv", "t.parquet"):
+        frame = read_table(tmp_path / name)
+        assert [c.kind for c in infer_schema(frame).columns] == [c.kind for c in schema.columns]
+        assert_frame_equal(conform(frame, schema, where=name), expected)
+    assert read_table(tmp_path / "t.csv")["d"].dtype.kind == "M", "dates must stay dates when they are published"
+
+
+def test_globs_and_folders_are_read_in_order(tmp_path: Path) -> None:
+    sample().iloc[1:].to_csv(tmp_path / "2.csv", index=False)
+    sample().iloc[:1].to_parquet(tmp_path / "1.parquet")
+    assert [file.name for file in table_files(tmp_path)] == ["1.parquet", "2.csv"]
+    (tmp_path / "[3].csv").write_text("n\n1\n")
+    assert table_files(tmp_path / "[3].csv") == [tmp_path / "[3].csv"]
+    (tmp_path / "[3].csv").unlink()
+    for path in (tmp_path, tmp_path / "*"):
+        assert read_table(path)["n"].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("word", ["", "NA", "NaN", "nan", "null", "NULL", "N/A"])
+def test_words_for_missing_in_csv(tmp_path: Path, word: str) -> None:
+    (tmp_path / "t.csv").write_text(f"n,c\n1,a\n{word},{word}\n")
+    frame = read_table(tmp_path / "t.csv")
+    assert [c.kind for c in infer_schema(frame).columns] == ["integer", "categorical"]
+    assert frame.iloc[1].isna().all()
+
+
+def test_a_named_index_is_a_column_and_another_index_is_none(tmp_path: Path) -> None:
+    sample().set_index("n").to_parquet(tmp_path / "named.parquet")
+    sample().sample(3, random_state=1).to_parquet(tmp_path / "shuffled.parquet")
+    assert sorted(read_table(tmp_path / "named.parquet")) == sorted(sample())
+    shuffled = read_table(tmp_path / "shuffled.parquet")
+    assert list(shuffled) == list(sample()) and list(shuffled.index) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.csv", "", "cannot be read as csv"),
+        ("t.csv", "a,b\n", "0 rows"),
+        ("t.csv", f"a,b\n1,2\n{SECRET},2,3\n", "cannot be read as csv"),
+        ("t.csv", f"a,a\n1,{SECRET}\n", "column 'a': the name stands twice"),
+        ("t.parquet", SECRET, "cannot be read as parquet"),
+        ("t.txt", SECRET, "unknown file type '.txt'"),
+    ],
+)
+def test_unreadable_files(tmp_path: Path, name: str, content: str, message: str) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(InputError, match=message) as caught:
+        read_table(path)
+    assert str(path) in str(caught.value) and SECRET not in str(caught.value)
+
+
+def test_missing_files_and_differing_columns(tmp_path: Path) -> None:
+    for path in (tmp_path / "no.csv", tmp_path / "*.csv", tmp_path):
+        with pytest.raises(InputError, match="no such file"):
+            read_table(path)
+    (tmp_path / "1.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "2.csv").write_text("a\n1\n")
+    with pytest.raises(InputError, match=r"2\.csv, column 'b': the columns differ"):
+        read_table(tmp_path)

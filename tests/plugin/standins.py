@@ -1,0 +1,105 @@
+"""Small tables, generators and settings that make a pipeline quick."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import numpy as np
+import pandas as pd
+
+from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource
+
+LENIENT = {
+    "name": "lenient",
+    "limits": [
+        {
+            "figure": "dcr.identical_excess",
+            "at_most": 0.3,
+            "bound": "lower",
+            "smallest_n": 5,
+            "advice": "Use larger leaves.",
+        },
+        {"figure": "dcr.member_excess_any", "at_most": 0.0, "bound": "lower", "smallest_n": 5},
+    ],
+}
+QUICK: dict[str, Any] = {
+    "metrics": {"dcr": {"bootstraps": 50, "permutations": 199}},
+    "policy": LENIENT,
+    "embedder": False,
+}
+
+
+def people(subjects: int = 400, seed: int = 0) -> pd.DataFrame:
+    """Two rows a person, every kind of column, missing values in most."""
+    rng = np.random.default_rng(seed)
+    n = 2 * subjects
+    frame = pd.DataFrame(
+        {
+            "pid": np.repeat([f"p{i}" for i in range(subjects)], 2),
+            "age": rng.integers(18, 90, n),
+            "region": rng.choice(["north", "south"], n),
+            "income": np.where(rng.random(n) < 0.1, np.nan, rng.gamma(2, 1000, n).round(2)),
+            "plan": pd.Series(rng.choice(["a", "b", "c"], n)).astype("category"),
+            "member": rng.random(n) < 0.4,
+            "joined": pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 3, n), unit="D"),
+        }
+    )
+    frame.loc[rng.random(n) < 0.05, "plan"] = None
+    return frame
+
+
+def independent(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    """Each column drawn on its own: no row is a copy but by chance."""
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame({name: train[name].sample(rows, replace=True, random_state=rng).array for name in train})
+
+
+def memorise(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    """Rows of the training table."""
+    return train.sample(rows, replace=True, random_state=seed).reset_index(drop=True)
+
+
+def resources(folder: Path) -> dg.Definitions:
+    """Resources below one folder, and the in-process executor."""
+    return dg.Definitions(
+        resources={
+            "privacy_io": PrivacyIOManager(base=str(folder / "storage")),
+            "releases": ReleaseResource(root=str(folder / "releases"), private=str(folder / "private")),
+            "gpu": GpuResource(device="cpu", lock_folder=str(folder / "locks")),
+        },
+        executor=dg.in_process_executor,
+    )
+
+
+def run(
+    defs: dg.Definitions,
+    job: str,
+    instance: dg.DagsterInstance,
+    *,
+    partition: str | None = None,
+    only: str | None = None,
+) -> dg.ExecuteInProcessResult:
+    """Run a job, or one asset of it, without raising."""
+    definition = defs.resolve_job_def(job)
+    selection = [dg.AssetKey.from_user_string(only)] if only else None
+    return definition.execute_in_process(
+        instance=instance, raise_on_error=False, partition_key=partition, asset_selection=selection
+    )
+
+
+def checks(result: dg.ExecuteInProcessResult) -> dict[tuple[str, str], dg.AssetCheckEvaluation]:
+    """Check evaluations of a run by asset and check name."""
+    return {(e.asset_key.path[-1], e.check_name): e for e in result.get_asset_check_evaluations()}
+
+
+def made(result: dg.ExecuteInProcessResult) -> dict[str, dict[str, Any]]:
+    """Metadata of the materialisations of a run, by asset name."""
+    events = result.get_asset_materialization_events()
+    return {e.asset_key.path[-1]: {k: v.value for k, v in e.materialization.metadata.items()} for e in events}
+
+
+def failures(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
+    """Failure data of the failed steps of a run, by step."""
+    return {e.step_key: e.step_failure_data for e in result.all_events if e.is_step_failure}

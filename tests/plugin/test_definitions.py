@@ -1,0 +1,196 @@
+"""What is caught when the code location loads, and what the factory builds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+import yaml
+from standins import LENIENT, QUICK, independent, resources
+
+from privacy_assets import PrivacyGate, build_privacy_assets, build_privacy_checks
+from privacy_assets.engine.policy import Policy
+from privacy_assets.engine.registry import METRICS
+from privacy_assets.errors import ConfigError
+
+REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
+
+
+def shape(defs: dg.Definitions) -> dict[str, object]:
+    """Everything by which two sets of definitions are compared."""
+    assets = list(defs.assets or [])
+    specs = {spec.key: spec for asset in assets for spec in asset.specs}
+    checks = [spec for found in [*assets, *(defs.asset_checks or [])] for spec in found.check_specs]
+    return {
+        "deps": {key: sorted(dep.asset_key.path for dep in spec.deps) for key, spec in specs.items()},
+        "groups": {key: spec.group_name for key, spec in specs.items()},
+        "owners": {key: list(spec.owners) for key, spec in specs.items()},
+        "tags": {key: dict(spec.tags) for key, spec in specs.items()},
+        "partitions": {key: spec.partitions_def for key, spec in specs.items()},
+        "checks": {check.key: (check.blocking, check.description) for check in checks},
+        "jobs": sorted(job.name for job in defs.jobs or []),
+        "schedules": sorted((s.name, s.cron_schedule) for s in defs.schedules or []),
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, "give a source"),
+        ({"source": "dmo"}, "Did you mean 'demo'?"),
+        ({"source": "people.xlsx"}, "not a path of .parquet or .csv"),
+        ({"source": 3}, "not int"),
+        ({"source": {"key": "raw"}}, "{asset: KEY}"),
+        ({"source": "demo", "generator": "synthpob"}, "Did you mean 'synthpop'?"),
+        ({"source": "demo", "generator": {"name": "synthpop", "settings": {"min_leav": 3}}}, "min_lea"),
+        ({"source": "demo", "generator": {"nme": "synthpop"}}, "'name' and 'settings'"),
+        ({"source": "demo", "generator": "nowhere:function"}, "cannot be imported"),
+        ({"source": "demo", "metrics": ["drc"]}, "Did you mean 'dcr'?"),
+        ({"source": "demo", "metrics": {"dcr": {"bootstrap": 1}}}, "Did you mean 'bootstraps'?"),
+        ({"source": "demo", "metrics": ["singling_out"], "policy": LENIENT}, "dcr is not among the metrics"),
+        ({"source": "demo", "policy": {"limits": [{"figure": "dcr.membr_excess", "at_most": 1}]}}, "did you mean"),
+        ({"source": "demo", "policy": "nowhere.yaml"}, "nowhere.yaml"),
+        ({"source": "demo", "shares": {"train": 0.5, "holdout": 0.6}}, "sum to 1"),
+        ({"source": "demo", "kinds": {"age": "number"}}, "unknown kind 'number'"),
+        ({"source": "demo", "embedder": {"widht": 3}}, "Did you mean 'width'?"),
+        ({"source": "demo", "seed": -1}, "seed"),
+        ({"source": "demo", "rows": 0}, "rows"),
+        ({"synthetic": "s.csv"}, "without train"),
+        ({"synthetic": "s.csv", "train": "t.csv"}, "without holdout"),
+        ({"synthetic": "s.csv", "train": "t.csv", "holdout": "h.csv", "source": "demo"}, "either source, or"),
+        ({"synthetic": "s.csv", "train": "t.csv", "holdout": "h.csv", "shares": {"train": 1}}, "split already"),
+        ({"source": "demo", "holdout": "h.csv"}, "synthetic table of your own"),
+        ({"source": "a.csv", "partitions_def": REGIONS}, "{partition}"),
+        ({"source": "a_{partition}.csv"}, "no partitions_def"),
+        ({"source": "demo", "partition_column": "region"}, "without partitions_def"),
+    ],
+)
+def test_a_wrong_argument_fails_when_the_code_location_loads(arguments: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match="(?i)" + __import__("re").escape(words)) as caught:
+        build_privacy_assets("people", **arguments)
+    assert "people" in str(caught.value) or "nowhere.yaml" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", "my table", "9lives", "a/b"])
+def test_a_name_that_cannot_be_a_key(name: str) -> None:
+    with pytest.raises(ConfigError, match="name"):
+        build_privacy_assets(name, source="demo")
+
+
+def test_scores_and_checks_follow_the_registry() -> None:
+    defs = build_privacy_assets("people", source="demo")
+    found = shape(defs)
+    assert {key.path[-1] for key in found["deps"]} == {
+        "source", "train", "holdout", "reference", "embedder", "generator", "synthetic", "privacy_report",
+        "attestation", "published", *METRICS,
+    }  # fmt: skip
+    for limit in Policy.default().limits:
+        key = dg.AssetCheckKey(dg.AssetKey(["people", limit.metric]), limit.key.replace(".", "_"))
+        assert found["checks"][key][0] is False
+    blocking = [key for key, (blocks, _) in found["checks"].items() if blocks]
+    assert blocking == [dg.AssetCheckKey(dg.AssetKey(["people", "attestation"]), "policy_holds")]
+    assert found["deps"][dg.AssetKey(["people", "published"])] == [["people", "attestation"], ["people", "synthetic"]]
+    for name, metric in METRICS.items():
+        parents = {path[-1] for path in found["deps"][dg.AssetKey(["people", name])]}
+        assert parents >= metric.needs | (metric.optional & {"embedder", "reference"})
+
+
+def test_assets_that_use_torch_share_a_pool() -> None:
+    defs = build_privacy_assets("people", source="demo")
+    pools = {key.path[-1]: asset.op.pool for asset in defs.assets for key in asset.keys}
+    assert pools["embedder"] == pools["dcr"] == "gpu"
+    assert pools["train"] is None
+
+
+def test_every_asset_has_its_labels(tmp_path: Path) -> None:
+    tables = build_privacy_assets(
+        "people", source="demo", owners=["team:data"], tags={"area": "health"}, group_name="gate"
+    )
+    for asset in tables.assets:
+        for spec in asset.specs:
+            assert spec.group_name == "gate" and list(spec.owners) == ["team:data"] and spec.tags["area"] == "health"
+            assert "privacy" in spec.kinds and spec.description
+            reference = spec.metadata["dagster/code_references"].code_references[0]
+            assert reference.file_path == __file__
+
+
+def test_two_tables_merge(tmp_path: Path) -> None:
+    tables = [build_privacy_assets(name, source="demo", **QUICK) for name in ("north", "south")]
+    merged = dg.Definitions.merge(*tables, resources(tmp_path))
+    dg.Definitions.validate_loadable(merged)
+    assert merged.resolve_job_def("north_pipeline") and merged.resolve_job_def("south_pipeline")
+
+
+FULL = {
+    "source": "people_{partition}.parquet",
+    "subject": "pid",
+    "kinds": {"age": "integer"},
+    "generator": {"name": "synthpop", "settings": {}},
+    "rows": 100,
+    "shares": {"train": 0.5, "holdout": 0.5},
+    "metrics": {"dcr": {"bootstraps": 50}},
+    "policy": LENIENT,
+    "embedder": False,
+    "seed": 3,
+    "owners": ["team:data"],
+    "tags": {"area": "health"},
+    "group_name": "gate",
+    "schedule": "0 6 * * *",
+}
+
+
+@pytest.mark.parametrize(
+    ("yaml_only", "python_only", "shared"),
+    [
+        ({}, {}, {"source": "demo"}),
+        (
+            {"partitions_def": {"type": "static", "partition_keys": ["north", "south"]}},
+            {"partitions_def": REGIONS},
+            FULL,
+        ),
+        ({}, {}, {"synthetic": "s.csv", "train": "t.csv", "holdout": "h.csv", "metrics": ["dcr"], "policy": LENIENT}),
+        ({"source": {"asset": "raw/people"}}, {"source": dg.AssetKey(["raw", "people"])}, {}),
+    ],
+)
+def test_yaml_is_python(
+    yaml_only: dict[str, object], python_only: dict[str, object], shared: dict[str, object]
+) -> None:
+    text = yaml.safe_dump({"name": "people", **shared, **yaml_only})
+    gate = PrivacyGate.resolve_from_yaml(text)
+    context = dg.ComponentTree.for_test().load_context
+    assert shape(gate.build_defs(context)) == shape(build_privacy_assets("people", **shared, **python_only))
+
+
+def test_the_component_has_every_argument_of_the_factory() -> None:
+    import inspect
+
+    factory = inspect.signature(build_privacy_assets).parameters
+    assert list(PrivacyGate.model_fields) == list(factory)
+    defaults = {name: entry.default for name, entry in PrivacyGate.model_fields.items() if name != "name"}
+    assert defaults == {name: parameter.default for name, parameter in factory.items() if name != "name"}
+
+
+def test_a_key_that_the_component_does_not_know_is_an_error() -> None:
+    with pytest.raises(Exception, match="sorce"):
+        PrivacyGate.resolve_from_yaml("name: people\nsorce: demo\n")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"holdout": "train"}, "different assets"),
+        ({"metrics": ["drc"]}, "Did you mean 'dcr'"),
+        ({"policy": "no.yaml"}, "no.yaml"),
+    ],
+)
+def test_wrong_arguments_of_checks(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        build_privacy_checks(**{"train": "train", "holdout": "holdout", "synthetic": "synthetic", **changes})
+
+
+def test_a_lambda_is_no_generator() -> None:
+    with pytest.raises(ConfigError, match="cannot be imported"):
+        build_privacy_assets(
+            "people", source="demo", generator=lambda train, rows, seed: independent(train, rows, seed)
+        )

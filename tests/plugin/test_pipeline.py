@@ -1,0 +1,221 @@
+"""The whole pipeline of one table, run in a real instance."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pandas as pd
+import pytest
+from standins import LENIENT, QUICK, checks, failures, independent, made, memorise, people, resources, run
+
+from privacy_assets import build_privacy_assets, read_published
+from privacy_assets.gate.releases import ReleaseStore
+
+
+@pytest.fixture(scope="module")
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("deployment")
+    people().to_parquet(folder / "people.parquet")
+    return folder
+
+
+def table(place: Path, **changes: object) -> dg.Definitions:
+    arguments = {"source": place / "people.parquet", "subject": "pid", "generator": independent, **QUICK, **changes}
+    return dg.Definitions.merge(build_privacy_assets("people", **arguments), resources(place))
+
+
+@pytest.fixture(scope="module")
+def honest(place: Path, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
+    return run(table(place), "people_pipeline", instance)
+
+
+def test_an_honest_table_is_published(honest: dg.ExecuteInProcessResult, place: Path) -> None:
+    assert honest.success, failures(honest)
+    released = read_published(place / "releases", "people")
+    private = people().drop(columns="pid")
+    assert list(released.columns) == list(private.columns)
+    assert released.dtypes.astype(str).to_dict() == private.dtypes.astype(str).to_dict()
+    assert len(released) == made(honest)["train"]["dagster/row_count"]
+
+
+def test_every_asset_says_what_it_holds(honest: dg.ExecuteInProcessResult) -> None:
+    facts = made(honest)
+    assert set(facts) == {"source", "train", "holdout", "reference", "generator", "synthetic", "dcr", "privacy_report",
+                          "attestation", "published"}  # fmt: skip
+    for name in ("source", "train", "holdout", "reference", "synthetic", "published"):
+        assert facts[name]["dagster/row_count"] > 0
+        assert [c.name for c in facts[name]["dagster/column_schema"].columns]
+    for name, upstream in (("train", "source"), ("synthetic", "train"), ("published", "synthetic")):
+        column = facts[name]["dagster/column_lineage"].deps_by_column["age"][0]
+        assert column.asset_key.path == ["people", upstream]
+    assert sum(facts[role]["dagster/row_count"] for role in ("train", "holdout", "reference")) == len(people())
+    assert sum(facts[role]["subjects"] for role in ("train", "holdout", "reference")) == 400
+    assert isinstance(facts["dcr"]["identical_excess"], float)
+    assert facts["published"]["sha256"] == facts["synthetic"]["sha256"] == facts["attestation"]["sha256"]
+    nullable = {c.name: c.constraints.nullable for c in facts["train"]["dagster/column_schema"].columns}
+    assert nullable["plan"] and not nullable["age"]
+
+
+def test_every_check_ran(honest: dg.ExecuteInProcessResult) -> None:
+    found = checks(honest)
+    assert set(found) == {
+        ("source", "schema"),
+        ("holdout", "exchangeable_with_train"),
+        ("synthetic", "schema_and_values"),
+        ("dcr", "dcr_identical_excess_lower"),
+        ("dcr", "dcr_member_excess_any_lower"),
+        ("attestation", "policy_holds"),
+    }
+    assert all(evaluation.passed for evaluation in found.values()), found
+    limit = found["dcr", "dcr_identical_excess_lower"].metadata
+    assert limit["limit"].value == 0.3
+    assert limit["low"].value <= limit["value"].value <= limit["high"].value
+    assert "svg" in limit["picture"].value
+
+
+def test_private_files_are_for_their_owner_only(honest: dg.ExecuteInProcessResult, place: Path) -> None:
+    files = [file for folder in ("storage", "private") for file in (place / folder).rglob("*") if file.is_file()]
+    open_files = [file for file in files if stat.S_IMODE(file.stat().st_mode) & 0o077 and "model-" not in str(file)]
+    assert files
+    assert not open_files
+    assert not [f for f in files if stat.S_IMODE(f.parent.stat().st_mode) & 0o077]
+
+
+def test_nothing_private_stands_in_the_event_log(
+    honest: dg.ExecuteInProcessResult, instance: dg.DagsterInstance
+) -> None:
+    log = "\n".join(record.event_log_entry.to_json() for record in instance.get_records_for_run(honest.run_id).records)
+    incomes = people()["income"].dropna().astype(str)
+    assert not [value for value in incomes[incomes.str.len() > 6] if value in log]
+    assert "p399" not in log
+
+
+def test_the_same_run_again_gives_the_same_bytes(honest: dg.ExecuteInProcessResult, place: Path) -> None:
+    with dg.DagsterInstance.ephemeral() as other:
+        again = run(table(place), "people_pipeline", other)
+    assert again.success
+    assert made(again)["synthetic"]["sha256"] == made(honest)["synthetic"]["sha256"]
+    assert made(again)["dcr"]["privacy_score"] == made(honest)["dcr"]["privacy_score"]
+
+
+def test_a_leaky_table_is_blocked_and_the_previous_release_stays(
+    honest: dg.ExecuteInProcessResult, place: Path, instance: dg.DagsterInstance
+) -> None:
+    before = ReleaseStore(place / "releases").current("people")
+    count = len(ReleaseStore(place / "releases").history("people"))
+    leaky = table(place, generator=memorise)
+    blocked = run(leaky, "people_pipeline", instance)
+    assert not blocked.success
+    found = checks(blocked)
+    broken = found["dcr", "dcr_identical_excess_lower"]
+    assert not broken.passed and broken.severity == dg.AssetCheckSeverity.ERROR
+    assert broken.metadata["what to do"].value == "Use larger leaves."
+    assert not found["attestation", "policy_holds"].passed
+    assert "privacy_report" in made(blocked) and "published" not in made(blocked)
+
+    by_hand = run(leaky, "people_pipeline", instance, only="people/published")
+    data = failures(by_hand)["people__published"]
+    assert "dcr.identical_excess" in data.user_failure_data.description
+    assert "above the limit 0.3" in data.user_failure_data.metadata["dcr.identical_excess.lower"].value
+    assert ReleaseStore(place / "releases").current("people") == before
+    assert len(ReleaseStore(place / "releases").history("people")) == count
+
+
+def test_a_stricter_policy_blocks_what_was_attested(place: Path, instance: dg.DagsterInstance) -> None:
+    assert run(table(place), "people_pipeline", instance).success
+    strict = {**LENIENT, "limits": [{**LENIENT["limits"][0], "at_most": 0.01}]}
+    refused = run(table(place, policy=strict), "people_pipeline", instance, only="people/published")
+    assert "another policy" in failures(refused)["people__published"].user_failure_data.description
+
+
+def test_scores_of_another_table_are_not_attested(place: Path, instance: dg.DagsterInstance) -> None:
+    assert run(table(place), "people_pipeline", instance).success
+    assert run(table(place, seed=5), "people_pipeline", instance, only="people/synthetic").success
+    stale = run(table(place, seed=5), "people_pipeline", instance, only="people/attestation")
+    assert "another synthetic table" in failures(stale)["people__attestation"].user_failure_data.description
+
+
+def test_a_synthetic_file_changed_after_scoring_is_refused(tmp_path: Path) -> None:
+    people().to_parquet(tmp_path / "people.parquet")
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert run(table(tmp_path), "people_pipeline", instance).success
+        pointer = json.loads((tmp_path / "storage/people/synthetic/snapshot.json").read_text())
+        pd.read_parquet(pointer["path"]).head(5).to_parquet(pointer["path"])
+        refused = run(table(tmp_path), "people_pipeline", instance, only="people/published")
+    assert "changed after it was judged" in failures(refused)["people__published"].user_failure_data.description
+
+
+def test_an_upstream_asset_is_a_source(tmp_path: Path) -> None:
+    @dg.asset(io_manager_def=dg.InMemoryIOManager())
+    def raw() -> pd.DataFrame:
+        return people()
+
+    tables = build_privacy_assets("people", source=raw, subject="pid", generator=independent, **QUICK)
+    defs = dg.Definitions.merge(tables, dg.Definitions(assets=[raw]), resources(tmp_path))
+    result = dg.materialize([*defs.assets, *(defs.asset_checks or [])], resources=defs.resources, raise_on_error=False)
+    assert result.success, failures(result)
+    assert len(read_published(tmp_path / "releases", "people")) > 0
+
+
+def test_a_table_of_the_users_own(tmp_path: Path) -> None:
+    real, other = people(), people(seed=1).drop(columns="pid")
+    real[real["pid"] < "p2"].to_csv(tmp_path / "train.csv", index=False)
+    real[real["pid"] >= "p2"].to_csv(tmp_path / "holdout.csv", index=False)
+    other.to_csv(tmp_path / "synthetic.csv", index=False)
+    feeds = {role: tmp_path / f"{role}.csv" for role in ("train", "holdout", "synthetic")}
+    defs = dg.Definitions.merge(build_privacy_assets("own", subject="pid", **feeds, **QUICK), resources(tmp_path))
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = run(defs, "own_pipeline", instance)
+    assert result.success, failures(result)
+    assert "source" not in made(result) and "generator" not in made(result)
+    assert len(read_published(tmp_path / "releases", "own")) == len(other)
+
+
+def test_a_table_that_cannot_be_used_names_the_culprit(tmp_path: Path) -> None:
+    people().to_parquet(tmp_path / "people.parquet")
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = run(table(tmp_path, subject="patient"), "people_pipeline", instance)
+    assert "column 'patient'" in failures(result)["people__source"].error.cause.message
+
+
+def test_assets_can_be_called_directly(place: Path) -> None:
+    defs = table(place)
+    assets = {key.path[-1]: asset for asset in defs.assets for key in asset.keys}
+    given = {"releases": defs.resources["releases"], "gpu": defs.resources["gpu"]}
+    source = assets["source"](dg.build_asset_context(resources=given)).value
+    parts = dict(
+        zip(
+            ("train", "holdout", "reference"),
+            assets["train"](dg.build_asset_context(resources=given), source=source),
+            strict=True,
+        )
+    )
+    frames = {role: part.value for role, part in parts.items()}
+    assert set(frames["train"]["pid"]).isdisjoint(frames["holdout"]["pid"])
+    fitted = assets["generator"](dg.build_asset_context(), train=frames["train"]).value
+    snapshot = assets["synthetic"](
+        dg.build_asset_context(resources=given), train=frames["train"], generator=fitted
+    ).value
+    score = assets["dcr"](dg.build_asset_context(resources=given), **frames, synthetic=snapshot)
+    assert score.value.metric == "dcr"
+    inputs = {"score_dcr": score.value, **frames, "synthetic": snapshot}
+    attestation = assets["attestation"](dg.build_asset_context(resources=given), **inputs).value
+    leaked = dataclasses.replace(attestation, verdict="fail")
+    with pytest.raises(dg.Failure) as refused:
+        assets["published"](dg.build_asset_context(resources=given), attestation=leaked, synthetic=snapshot)
+    assert refused.value.allow_retries is False
+    assert {check.check_name for check in score.check_results} == {
+        "dcr_identical_excess_lower",
+        "dcr_member_excess_any_lower",
+    }

@@ -1,0 +1,146 @@
+"""The IO manager and the release resource."""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+from pathlib import Path
+
+import dagster as dg
+import numpy as np
+import pandas as pd
+import pytest
+from standins import people
+
+from privacy_assets import PrivacyIOManager, ReleaseResource
+from privacy_assets.engine.results import Figure, MetricResult
+from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.plugin.io import Published, load_value, store_value
+from privacy_assets.plugin.resources import read_secret
+from privacy_assets.plugin.tagging import canonical_source, data_columns, schema_of, subject_of
+
+KEY = dg.AssetKey(["people", "train"])
+
+
+def back(value: object, folder: Path, wanted: object = None) -> object:
+    store_value(value, folder)
+    return load_value(folder, KEY, None, wanted)
+
+
+def test_a_private_table_comes_back_with_its_schema(tmp_path: Path) -> None:
+    frame = canonical_source(people(), "pid", {"age": "numeric"})
+    loaded = back(frame, tmp_path)
+    assert schema_of(loaded, "x") == schema_of(frame, "x")
+    assert subject_of(loaded, "x") == "pid"
+    assert schema_of(loaded, "x")["age"].kind == "numeric"
+    pd.testing.assert_frame_equal(data_columns(loaded, "x"), data_columns(frame, "x"))
+    assert list(loaded["pid"]) == list(frame["pid"])
+
+
+def test_a_table_from_elsewhere_carries_no_schema() -> None:
+    with pytest.raises(InputError, match="does not carry its schema"):
+        schema_of(people(), "train")
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pd.array([1, None, 3], dtype="Int64"),
+        pd.array([True, None, False], dtype="boolean"),
+        pd.array(["a", None, "b"], dtype="object"),
+        pd.Categorical(["x", None, "y"]),
+        pd.to_datetime(["2024-01-01", None, "2024-01-03"]).astype("datetime64[us]"),
+        np.array([1.5, np.nan, -0.0]),
+        np.array([1, 2, 3], dtype="uint8"),
+    ],
+    ids=lambda column: str(column.dtype),
+)
+def test_every_dtype_comes_back(column: object, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": column})
+    loaded = back(frame, tmp_path)
+    pd.testing.assert_frame_equal(loaded, frame, check_dtype=frame["x"].dtype != object)
+
+
+def test_a_result_with_a_figure_that_is_not_measurable(tmp_path: Path) -> None:
+    figure = Figure("x", math.nan, math.nan, math.nan, 0, 0, note="no rows")
+    found = back(MetricResult("dcr", (figure,), engine_version="1"), tmp_path)
+    assert found.figure("x").note == "no rows" and math.isnan(found.figure("x").value)
+
+
+def test_what_was_never_stored_says_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="people/train, partition north: it was not materialised yet"):
+        load_value(tmp_path / "nothing", KEY, "north")
+
+
+def test_a_type_that_is_not_stored_here(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="another IO manager"):
+        store_value(object(), tmp_path)
+
+
+def test_storing_again_replaces(tmp_path: Path) -> None:
+    store_value(pd.DataFrame({"x": [1]}), tmp_path)
+    assert list(back(pd.DataFrame({"x": [2]}), tmp_path)["x"]) == [2]
+    assert [file.name for file in tmp_path.iterdir()] == ["table.parquet"]
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "a.b", "", " ", "%2e"])
+def test_no_key_or_partition_leaves_the_base(name: str, tmp_path: Path) -> None:
+    io = PrivacyIOManager(base=str(tmp_path))
+    keys = [io.folder(dg.AssetKey(["t", "x"]), name)]
+    keys += [io.folder(dg.AssetKey(["t", name]))] if name else []
+    for folder in keys:
+        assert tmp_path / "t" in folder.resolve().parents
+
+
+def test_without_a_place_the_manager_says_what_to_set() -> None:
+    with pytest.raises(InputError, match="DAGSTER_HOME"):
+        PrivacyIOManager().folder(KEY)
+
+
+def test_a_published_pointer_reads_the_current_release(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nothing was published"):
+        back(Published(str(tmp_path), "people", None, "x"), tmp_path / "io", pd.DataFrame)
+
+
+def test_the_secret_is_made_once_and_for_the_owner_only(tmp_path: Path) -> None:
+    releases = ReleaseResource(private=str(tmp_path / "private"))
+    first = releases.key("split")
+    assert releases.key("split") == first != releases.key("fingerprints")
+    path = tmp_path / "private" / "secret.key"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert [file.name for file in path.parent.iterdir()] == ["secret.key"]
+    assert ReleaseResource(private=str(tmp_path / "other")).key("split") != first
+
+
+def test_a_secret_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    releases = ReleaseResource(private=str(tmp_path))
+    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "s" * 32)
+    assert releases.key("split") == ReleaseResource(private=str(tmp_path / "x")).key("split")
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "short")
+    with pytest.raises(ConfigError, match="PRIVACY_ASSETS_SECRET: the secret needs"):
+        releases.key("split")
+
+
+def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "secret.key"
+    path.write_bytes(b"s" * 32)
+    path.chmod(0o644)
+    with pytest.raises(ConfigError, match="mode 0600"):
+        read_secret(path)
+    path.chmod(0o600)
+    assert read_secret(path) == b"s" * 32
+    os.symlink(path, tmp_path / "link.key")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_secret(tmp_path / "link.key")
+    path.write_bytes(b"short")
+    with pytest.raises(ConfigError, match="at least"):
+        read_secret(path)
+
+
+def test_the_resource_needs_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    with pytest.raises(ConfigError, match="DAGSTER_HOME"):
+        _ = ReleaseResource().store
