@@ -4,6 +4,7 @@ import dagster as dg
 
 from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource
 
+PRELOADED = ["privacy_assets.plugin.factory", "scipy.stats", "great_expectations", "sklearn.tree", "torch"]
 RESOURCES = {
     "privacy_io": PrivacyIOManager(base=dg.EnvVar("PRIVACY_ASSETS_STORAGE")),
     "releases": ReleaseResource(root=dg.EnvVar("PRIVACY_ASSETS_RELEASES"), private=dg.EnvVar("PRIVACY_ASSETS_PRIVATE")),
@@ -12,6 +13,6 @@ RESOURCES = {
 EXECUTOR = dg.multiprocess_executor.configured(
     {
         "max_concurrent": 2,
-        "start_method": {"forkserver": {"preload_modules": ["privacy_assets.plugin.factory", "pandas", "scipy.stats"]}},
+        "start_method": {"forkserver": {"preload_modules": PRELOADED}},
     }
 )

@@ -34,6 +34,8 @@ class MetricInputs:
 
     ``tables`` holds "train", "holdout", "synthetic" and optionally "reference". ``subjects`` gives, per real role, the
     int64 subject code of each row, coded jointly over the real roles; a role without codes has one subject per row.
+    Without any codes, and when no row of train stands in holdout too, equal rows count as one subject: a split that
+    keeps equal rows together (``tables.splitting`` without a subject does) makes them one witness.
     ``device`` is a torch device name. All randomness comes from :meth:`rng`.
     """
 
@@ -115,12 +117,15 @@ class MetricInputs:
 
     @cached_property
     def _subject_codes(self) -> dict[str, np.ndarray]:
+        roles = [role for role in REAL_ROLES if role in self.tables]
+        if not self.subjects and not np.intersect1d(self.row_ids["train"], self.row_ids["holdout"]).size:
+            return {role: self.row_ids[role] for role in roles}
         codes: dict[str, np.ndarray] = {}
         start = 1 + max((int(c.max()) for c in self.subjects.values() if len(c)), default=-1)
-        for role in REAL_ROLES:
+        for role in roles:
             if role in self.subjects:
                 codes[role] = np.asarray(self.subjects[role], dtype=np.int64)
-            elif role in self.tables:
+            else:
                 codes[role] = np.arange(start, start + len(self.tables[role]), dtype=np.int64)
                 start += len(self.tables[role])
         return codes

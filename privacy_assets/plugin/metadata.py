@@ -25,7 +25,8 @@ _SMALL = 1000  # the UI renders longer markdown only behind a dialog
 
 def column_schema(schema: TableSchema, subject: str | None = None) -> dg.TableSchema:
     """Columns with type, kind and nullability."""
-    subjects = [dg.TableColumn(subject, "text", "Tells people apart; the generator never sees it.")] if subject else []
+    text, required = "Tells people apart; the generator never sees it.", dg.TableColumnConstraints(nullable=False)
+    subjects = [dg.TableColumn(subject, "text", text, constraints=required)] if subject else []
     columns = [
         dg.TableColumn(
             column.name, column.dtype, column.kind, constraints=dg.TableColumnConstraints(nullable=column.nullable)

@@ -55,7 +55,7 @@ class Feed:
         """One text for descriptions and metadata."""
         if self.key is not None:
             return f"asset {self.key.to_user_string()}"
-        return self.path or "demo"
+        return self.path or "the demo survey"
 
 
 @dataclass(frozen=True, eq=False)

@@ -73,6 +73,12 @@ def resources(folder: Path) -> dg.Definitions:
     )
 
 
+def sqlite_instance(folder: Path) -> dg.DagsterInstance:
+    """An instance on SQLite below ``folder``, without telemetry."""
+    (folder / "home").mkdir()
+    return dg.DagsterInstance.local_temp(str(folder / "home"), overrides={"telemetry": {"enabled": False}})
+
+
 def run(
     defs: dg.Definitions,
     job: str,

@@ -9,7 +9,7 @@ from threading import Thread
 
 import dagster as dg
 import pytest
-from standins import QUICK, checks, independent, memorise, people, resources, run
+from standins import QUICK, checks, independent, memorise, people, resources, run, sqlite_instance
 
 from privacy_assets import build_failed_check_sensor, build_privacy_assets, build_source_sensor, build_table_schedule
 from privacy_assets.errors import ConfigError
@@ -18,15 +18,9 @@ from privacy_assets.plugin.launching import TAG
 
 @pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["in memory", "sqlite"])
 def instance(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    made = local(tmp_path) if request.param else dg.DagsterInstance.ephemeral()
+    made = sqlite_instance(tmp_path) if request.param else dg.DagsterInstance.ephemeral()
     with made as found:
         yield found
-
-
-def local(tmp_path: Path) -> dg.DagsterInstance:
-    """An instance on SQLite."""
-    (tmp_path / "home").mkdir()
-    return dg.DagsterInstance.local_temp(str(tmp_path / "home"))
 
 
 def table(place: Path, **changes: object) -> dg.Definitions:
@@ -144,7 +138,7 @@ def test_a_touched_file_is_read_again_and_an_untouched_one_is_not(
 def test_a_missing_file_and_a_wrong_name_say_so(tmp_path: Path) -> None:
     defs = table(tmp_path)
     (tmp_path / "people.parquet").unlink()
-    with local(tmp_path) as instance:
+    with sqlite_instance(tmp_path) as instance:
         assert "no such file" in tick(defs, "people_source_sensor", instance).skip_message
         assert "no such file" in scheduled(defs, instance).skip_message
 
@@ -163,7 +157,7 @@ def test_a_wrong_table_name_is_caught(tmp_path: Path) -> None:
 
 def test_the_schedule_runs_only_for_a_new_source(tmp_path: Path) -> None:
     defs = table(tmp_path)
-    with local(tmp_path) as instance:
+    with sqlite_instance(tmp_path) as instance:
         (request,) = scheduled(defs, instance).run_requests
         assert request.tags[TAG].startswith("people|")
         verdict(instance, fingerprint_of(request))  # of a run by hand, without the schedule's tag
@@ -176,7 +170,7 @@ def test_partitions_are_looked_at_one_by_one(tmp_path: Path) -> None:
     people(100).to_csv(tmp_path / "people_north.csv", index=False)
     regions = dg.StaticPartitionsDefinition(["north", "south"])
     defs = table(tmp_path, source=str(tmp_path / "people_{partition}.csv"), partitions_def=regions)
-    with local(tmp_path) as instance:
+    with sqlite_instance(tmp_path) as instance:
         assert [r.partition_key for r in scheduled(defs, instance).run_requests] == ["north"]
         assert [r.partition_key for r in tick(defs, "people_source_sensor", instance).run_requests] == ["north"]
 

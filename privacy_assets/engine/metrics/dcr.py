@@ -84,9 +84,10 @@ class Dcr(Metric):
         ),
         Limit(
             "dcr.member_excess_any",
-            at_most=0.02,
+            at_most=0.25,
             bound="lower",
-            source="demonstrated at 99.5 % over all distances and tails together; 0.02 is tolerated",
+            source="demonstrated at 99.5 % over all distances and tails together; tolerated: what trees with leaves of "
+            "50 rows show (at most 0.18 in 18 splits of Adult and UK census)",
             advice=f"the table tells members from non-members: {_LESS}, or filter the exposed rows; {_AVOIDED}",
         ),
         Limit(
@@ -98,9 +99,10 @@ class Dcr(Metric):
         ),
         Limit(
             "dcr.identical_excess",
-            at_most=0.05,
+            at_most=0.1,
             bound="lower",
-            source="demonstrated at 99 %; 0.05 is tolerated",
+            source="demonstrated at 99 %; tolerated: what trees with leaves of 50 rows show (at most 0.05 in 18 splits "
+            "of Adult and UK census)",
             advice=f"the table repeats or avoids members' rows: filter the repeated rows, {_LESS}; {_AVOIDED}",
         ),
     )

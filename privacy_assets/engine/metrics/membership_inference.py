@@ -44,6 +44,9 @@ _RECOURSE = (
     "give the generator more rows"
 )
 _AVOIDED = "; a table that keeps away from its training rows gives them away too: do not filter against train alone"
+_TOLERATED = (
+    "tolerated: what sequential trees with leaves of 50 rows show (at most 0.013 in 14 splits of Adult and UK census)"
+)
 _DEMONSTRATED = "demonstrated at 99.5 % over all scores and thresholds together"
 _CALIBRATED = "simulated: leak-free rows show less in 99.5 % of splits at 3,200/1,050 people and 12,000/4,000 rows"
 
@@ -276,16 +279,16 @@ class MembershipInference(Metric):
         Limit("membership_inference.advantage", at_most=0.07, source=_CALIBRATED, advice=_RECOURSE + _AVOIDED),
         Limit(
             "membership_inference.advantage_any",
-            at_most=0.005,
+            at_most=0.015,
             bound="lower",
-            source=f"{_DEMONSTRATED}; 0.005 is tolerated",
+            source=f"{_DEMONSTRATED}; {_TOLERATED}",
             advice=_RECOURSE + _AVOIDED,
         ),
         Limit(
             "membership_inference.advantage_isolated",
-            at_most=0.0,
+            at_most=0.015,
             bound="lower",
-            source=_DEMONSTRATED,
+            source=f"{_DEMONSTRATED}; {_TOLERATED}",
             advice=f"people unlike all others are exposed: {_RECOURSE}{_AVOIDED}",
         ),
         Limit("membership_inference.precision", at_most=0.65, source=_CALIBRATED, advice=_RECOURSE),
@@ -293,8 +296,8 @@ class MembershipInference(Metric):
     )
 
     def __post_init__(self) -> None:
-        if self.permutations < 199:
-            raise ConfigError("membership_inference: permutations must be at least 199, or 1 in 200 cannot be told.")
+        if not isinstance(self.permutations, int) or self.permutations < 199:
+            raise ConfigError("membership_inference: permutations must be a whole number of at least 199.")
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute figures and the tables "curve", "levels" and "grade"."""
