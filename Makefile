@@ -68,10 +68,6 @@ test-slow: setup ## Run the slow tests only
 test-all: setup ## Run all tests
 	$(PYTEST) -m 'slow or not slow' $(ARGS)
 
-.PHONY: bench
-bench: setup ## Run the benchmarks
-	$(BIN)/python -m benchmarks $(ARGS)
-
 .PHONY: clean
 clean: ## Remove .venv, caches and build output (runs and releases in .dagster_home stay)
 	rm -rf .venv dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage htmlcov

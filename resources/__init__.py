@@ -4,6 +4,6 @@ import os
 from importlib import import_module
 
 ENVIRONMENT = os.environ.get("PRIVACY_ASSETS_ENV", "local")
-_MODULE = import_module({"local": "resources.local", "production": "resources.production"}[ENVIRONMENT])
+_MODULE = import_module(f"resources.{ENVIRONMENT}")
 RESOURCES = _MODULE.RESOURCES
 EXECUTOR = _MODULE.EXECUTOR

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -14,14 +15,16 @@ from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.registry import build_metric, default_metrics
 from privacy_assets.engine.results import MetricResult
+from privacy_assets.engine.tables.conversion import canonical
 from privacy_assets.engine.tables.reading import read_table
-from privacy_assets.engine.tables.schema import Kind, TableSchema, check_frame, conform, infer_schema
+from privacy_assets.engine.tables.schema import ColumnSchema, Kind, TableSchema, check_frame, conform, infer_schema
 from privacy_assets.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from privacy_assets.engine.geometry.embedder import Embedder
 
 TableLike = pd.DataFrame | str | Path
+_BY_CHANCE = 1e-6  # an overlap less likely than this between train and an unseen holdout is an error
 
 
 def load(table: TableLike) -> pd.DataFrame:
@@ -46,7 +49,8 @@ def prepare_inputs(
 
     ``subject`` names the column that tells people apart; it stands in every real table and never in the synthetic one.
     Without it each row is a person of its own. ``schema`` (without the subject) is inferred from all real rows together
-    when None, ``kinds`` overriding. Raises InputError naming table, column, row position and fix.
+    when None, ``kinds`` overriding. Raises InputError naming table, column, row position and fix; also when the holdout
+    repeats rows of train far beyond chance.
     """
     given = {"train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic}
     frames = {role: load(table) for role, table in given.items() if table is not None}
@@ -57,7 +61,32 @@ def prepare_inputs(
     if schema is None:
         schema = _joint_schema(frames, names, kinds)
     tables = {role: conform(frame, schema, where=names[role]) for role, frame in frames.items()}
-    return MetricInputs(schema, tables, subjects, seed=seed, device=device, progress=progress)
+    inputs = MetricInputs(schema, tables, subjects, seed=seed, device=device, progress=progress)
+    _check_unseen(inputs, names["holdout"])
+    return inputs
+
+
+def _check_unseen(inputs: MetricInputs, where: str) -> None:
+    """Raise InputError when far more people of holdout than chance gives share a row with one of train.
+
+    Looks at rows that stand exactly twice in train and holdout together, with two people. Each such pair of people is
+    one of train and one of holdout with probability 2 s_T s_H / (s (s - 1)); binomial, one-sided.
+    """
+    from scipy import stats  # slow to import: only where a table is measured
+
+    ids = np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]])
+    people = inputs.subject_codes("train", "holdout")
+    order = np.argsort(ids, kind="stable")
+    order = order[np.bincount(ids)[ids[order]] == 2].reshape(-1, 2)  # a row of train comes first
+    crossing = (order[:, 0] < len(inputs.train)) & (order[:, 1] >= len(inputs.train))
+    pairs = np.column_stack([np.sort(people[order], axis=1), crossing])
+    pairs = np.unique(pairs[pairs[:, 0] < pairs[:, 1]], axis=0)
+    others, total = np.unique(people[len(inputs.train) :]).size, int(people.max()) + 1
+    chance = 2 * others * (total - others) / max(total * (total - 1), 1)
+    shared = int(pairs[:, 2].sum())
+    if shared and stats.binom.sf(shared - 1, len(pairs), chance) < _BY_CHANCE:
+        fix = "give a holdout of people that the generator has not seen"
+        raise InputError(f"{shared} rows stand in train too, far more than chance gives", where=where, fix=fix)
 
 
 def _where(role: str, table: TableLike | None) -> str:
@@ -82,7 +111,8 @@ def _take_subjects(
         if subject not in frames[role].columns:
             fix = "name a column that every real table has"
             raise InputError("the subject column is missing", where=names[role], column=subject, fix=fix)
-        ids[role] = frames[role][subject]
+        # As text: 7, 7.0 and "7" are one person, whatever each file makes of the column.
+        ids[role] = canonical(frames[role][subject], ColumnSchema(subject, "categorical", False, "object"), names[role])
         missing = np.flatnonzero(ids[role].isna().to_numpy())
         if len(missing):
             fix = "give every row the id of its person"
@@ -131,9 +161,17 @@ def wants_embedder(metrics: Iterable[Metric]) -> bool:
 
 def attach_embedder(inputs: MetricInputs, embedder: Embedder) -> MetricInputs:
     """The same inputs with an embedder."""
-    from dataclasses import replace
-
     return replace(inputs, embedder=embedder)
+
+
+def fit_embedder(inputs: MetricInputs, **settings: Any) -> Embedder:
+    """Train the contrastive encoder on all real rows of ``inputs``; ``settings`` are those of EmbedderSettings."""
+    from privacy_assets.engine.geometry.embedder import EmbedderSettings, train_embedder
+
+    real = [inputs.tables[role] for role in REAL_ROLES if role in inputs.tables]
+    chosen = EmbedderSettings(**settings)
+    inputs.progress("training the embedder")
+    return train_embedder(real, inputs.schema, chosen, seed=inputs.seed, device=inputs.device, progress=inputs.progress)
 
 
 def run_metrics(inputs: MetricInputs, metrics: Mapping[str, Metric]) -> dict[str, MetricResult]:

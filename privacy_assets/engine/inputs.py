@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -52,14 +53,11 @@ class MetricInputs:
         for role, codes in self.subjects.items():
             if len(codes) != len(self.tables[role]):
                 raise InputError(f"{len(codes)} subject codes for {len(self.tables[role])} rows", where=role)
-        if {"train", "holdout"} <= set(seen):
-            shared = np.intersect1d(seen["train"], seen["holdout"]).size
+        for first, second in itertools.combinations([role for role in REAL_ROLES if role in seen], 2):
+            shared = np.intersect1d(seen[first], seen[second]).size
             if shared:
-                raise InputError(
-                    f"{shared} subjects stand in train and in holdout",
-                    where="holdout",
-                    fix="split by subject, so that the holdout holds only people the generator has not seen",
-                )
+                fix = "split by subject, so that holdout and reference hold only people the generator has not seen"
+                raise InputError(f"{shared} subjects stand in {first} and in {second}", where=second, fix=fix)
 
     @property
     def train(self) -> pd.DataFrame:

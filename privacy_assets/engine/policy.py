@@ -129,11 +129,16 @@ class Policy:
 
     @classmethod
     def default(cls, metrics: Iterable[str] | None = None) -> Policy:
-        """Return the default limits of ``metrics`` (all registered metrics that run by default when None)."""
+        """Return the default limits of ``metrics`` (all registered metrics that run by default when None).
+
+        The name says so when limits of the default policy are left out: such a verdict is one of a weaker policy.
+        """
         from privacy_assets.engine.registry import METRICS, default_metrics
 
-        names = list(metrics) if metrics is not None else default_metrics()
-        return cls(tuple(limit for name in names for limit in METRICS[name].default_limits))
+        names = list(dict.fromkeys(metrics)) if metrics is not None else default_metrics()
+        whole = set(default_metrics()) <= set(names)
+        limits = tuple(limit for name in names for limit in METRICS[name].default_limits)
+        return cls(limits, "default" if whole else f"default, of {' and '.join(names)} only")
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, source: str = "policy") -> Policy:

@@ -23,7 +23,7 @@ FORMAT = "privacy-assets/attestation/1"
 class Attestation:
     """What was judged (table, partition, snapshot hash), by which policy, on which results, with which verdict.
 
-    ``inputs`` maps the roles of private tables to keyed fingerprints: never a plain hash of a private table.
+    ``inputs`` are the fingerprints of all tables by role, those of private tables keyed: never a plain hash of one.
     """
 
     table: str
@@ -65,19 +65,20 @@ def attest(
     policy: Policy,
     results: Mapping[str, MetricResult],
     inputs: Mapping[str, str],
-    synthetic_fingerprint: str,
 ) -> Attestation:
     """State the verdict of ``policy`` over ``results``.
 
-    Every result must have been computed by this engine on this synthetic table (``synthetic_fingerprint``) and on the
-    same real tables; PublicationRefused otherwise.
+    ``inputs`` are the fingerprints of the tables of now. Every result must have been computed by this engine on exactly
+    these tables, and the synthetic table made from this train; PublicationRefused otherwise.
     """
-    seen: dict[str, str] = {"synthetic": synthetic_fingerprint}
+    if snapshot.train != inputs["train"]:
+        text = "the synthetic table was made from another train table; materialise generator and synthetic again."
+        raise PublicationRefused(text)
     for name, result in results.items():
         if result.engine_version != ENGINE_VERSION:
             raise PublicationRefused(f"{name} was computed by engine {result.engine_version}; materialise it again.")
-        for role, fingerprint in result.inputs.items():
-            if seen.setdefault(role, fingerprint) != fingerprint:
+        for role in sorted({*inputs, *result.inputs}):
+            if result.inputs.get(role) != inputs.get(role):
                 raise PublicationRefused(f"{name} was computed on another {role} table; materialise it again.")
     judgement = policy.judge(results)
     public = {name: {**result.to_json(), "inputs": {}} for name, result in results.items()}

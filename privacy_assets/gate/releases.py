@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import io
 import json
 import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pandas as pd
@@ -21,6 +21,11 @@ from privacy_assets.gate.attestation import Attestation, refusal
 from privacy_assets.gate.snapshot import Snapshot
 
 TABLE_FILE, ATTESTATION_FILE, POINTER = "table.parquet", "attestation.json", "latest.json"
+
+
+def quoted(name: str) -> str:
+    """``name`` as one harmless part of a path."""
+    return quote(name, safe="-_= ").replace(".", "%2E")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +48,14 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseStore:
-    """Releases below ``root/<table>/<partition>``."""
+    """Releases below ``root/<table>/partition=<partition>``, or ``root/<table>/_all`` without partitions."""
 
     root: Path
 
     def place(self, table: str, partition: str | None = None) -> Path:
         """Folder of one table and partition; names are quoted, so that none can leave the root."""
-        quoted = [quote(part, safe="-_= ").replace(".", "%2E") for part in (table, partition or "_all")]
-        return self.root.joinpath(*quoted)
+        parts = (table, "_all" if partition is None else f"partition={partition}")
+        return self.root.joinpath(*[quoted(part) for part in parts])
 
     def publish(self, attestation: Attestation, snapshot: Snapshot, policy: Policy) -> Release:
         """Publish the snapshot that ``attestation`` names, if it holds ``policy``, the one in force now.
@@ -112,8 +117,6 @@ def read_published(root: str | Path, table: str, partition: str | None = None) -
     attestation = Attestation.from_bytes(release.attestation.read_bytes())
     if hashlib.sha256(data).hexdigest() != attestation.sha256:
         raise PublicationRefused(f"release {release.id} does not hold the bytes that were judged.")
-    import io
-
     frame: pd.DataFrame = pd.read_parquet(io.BytesIO(data))
     return frame
 
@@ -133,9 +136,3 @@ def _copy_hashed(source: Path, target: Path) -> str:
         os.fsync(writer.fileno())
     target.chmod(0o644)
     return digest.hexdigest()
-
-
-def describe(release: Release) -> dict[str, Any]:
-    """Facts of a release for listings."""
-    attestation = Attestation.from_bytes(release.attestation.read_bytes())
-    return {"id": release.id, "sha256": attestation.sha256, "policy": attestation.policy.get("name", "")}

@@ -11,8 +11,10 @@ import pandas as pd
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.tables.fingerprints import content_fingerprint
 from privacy_assets.engine.tables.splitting import split_table
+from privacy_assets.errors import InputError
 from privacy_assets.gate.snapshot import Snapshot, write_snapshot
 from privacy_assets.plugin import steps
+from privacy_assets.plugin.io import Trained
 from privacy_assets.plugin.metadata import synthetic_metadata, table_metadata, training_metadata
 from privacy_assets.plugin.resources import ReleaseResource
 from privacy_assets.plugin.settings import Feed, TableSettings
@@ -70,6 +72,16 @@ def window_of(context: dg.AssetExecutionContext) -> steps.Window | None:
     return window.start, window.end
 
 
+def check_feeds(context: dg.AssetExecutionContext, settings: TableSettings, feeds: Mapping[str, Feed]) -> None:
+    """InputError when every partition would be given all rows of an upstream asset that has no partitions."""
+    if not context.has_partition_key or settings.partition_column is not None:
+        return
+    for role, feed in feeds.items():
+        if feed.key is not None and context.job_def.asset_layer.get(feed.key).partitions_def is None:
+            fix = "name the partition_column, or partition that asset"
+            raise InputError(f"{feed.describe()} has no partitions", where=f"{settings.name}, {role}", fix=fix)
+
+
 @contextmanager
 def device_of(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, wanted: bool) -> Iterator[str]:
     """Lease a device when ``wanted``, else name the CPU."""
@@ -104,6 +116,7 @@ def build_source(settings: TableSettings) -> dg.AssetsDefinition:
     def source(context: dg.AssetExecutionContext, **given: pd.DataFrame) -> dg.MaterializeResult:
         releases: ReleaseResource = context.resources.releases
         partition = partition_of(context)
+        check_feeds(context, settings, {"source": feed})
         version = source_version(feed, partition, releases.key("fingerprints"), context.instance)
         frame = steps.source_table(settings, given.get("given_source"), partition, window_of(context))
         fingerprint = releases.keyed({"source": content_fingerprint(frame)})["source"]
@@ -141,6 +154,7 @@ def build_splits(settings: TableSettings) -> dg.AssetsDefinition:
     )
     def splits(context: dg.AssetExecutionContext, **given: pd.DataFrame) -> Iterator[dg.Output[pd.DataFrame]]:
         releases: ReleaseResource = context.resources.releases
+        check_feeds(context, settings, feeds)
         if settings.brought:
             tables = {role: given[f"given_{role}"] for role in settings.roles if f"given_{role}" in given}
             parts = steps.user_splits(settings, tables, partition_of(context), window_of(context))
@@ -148,7 +162,7 @@ def build_splits(settings: TableSettings) -> dg.AssetsDefinition:
             parts = _split(settings, given["source"], releases)
         for role, part in parts.items():
             upstream = settings.feeds[role].key if settings.brought else settings.key("source")
-            print_ = releases.keyed({role: content_fingerprint(data_columns(part, role))})[role]
+            print_ = steps.table_fingerprint(part, role, releases)
             facts = {**table_metadata(part, role, upstream), "keyed_fingerprint": print_}
             yield dg.Output(part, output_name=role, metadata=facts, data_version=dg.DataVersion(print_))
 
@@ -195,7 +209,7 @@ def build_generator_asset(settings: TableSettings) -> dg.AssetsDefinition:
     @dg.asset(
         **common(settings, "generator", "torch" if torch else "python"),
         ins={"train": split_ins(settings)["train"]},
-        required_resource_keys={GPU} if torch else set(),
+        required_resource_keys={RELEASES, *([GPU] if torch else [])},
         pool=POOL if torch else None,
         description=f"The generator {settings.generator_label}, fitted to train and to nothing else.",
     )
@@ -210,7 +224,8 @@ def build_generator_asset(settings: TableSettings) -> dg.AssetsDefinition:
             "privacy budget": str(fitted.privacy),
             "device": device,
         }
-        return dg.MaterializeResult(value=fitted, metadata=facts)
+        trained = Trained(fitted, steps.table_fingerprint(train, "train", context.resources.releases))
+        return dg.MaterializeResult(value=trained, metadata=facts)
 
     return generator
 
@@ -229,11 +244,16 @@ def build_synthetic(settings: TableSettings) -> dg.AssetsDefinition:
     )
     def synthetic(context: dg.AssetExecutionContext, train: pd.DataFrame, **given: Any) -> dg.MaterializeResult:
         schema, partition = schema_of(train, "train"), partition_of(context)
+        releases: ReleaseResource = context.resources.releases
+        check_feeds(context, settings, own)
         if settings.brought:
+            made_from = steps.table_fingerprint(train, "train", releases)
             frame = steps.user_synthetic(settings, given.get("given_synthetic"), schema, partition, window_of(context))
         else:
-            frame = steps.generated(given["generator"], settings.rows or len(train), schema, settings.seed)
-        snapshot: Snapshot = write_snapshot(frame, context.resources.releases.snapshots(settings.name, partition))
+            trained: Trained = given["generator"]
+            made_from = trained.train
+            frame = steps.generated(trained.generator, settings.rows or len(train), schema, settings.seed)
+        snapshot: Snapshot = write_snapshot(frame, releases.snapshots(settings.name, partition), made_from)
         facts = synthetic_metadata(snapshot, settings.key("train"))
         return dg.MaterializeResult(value=snapshot, metadata=facts, data_version=dg.DataVersion(snapshot.sha256))
 

@@ -6,7 +6,13 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from privacy_assets.engine.evaluation import attach_embedder, prepare_inputs, run_metrics, wants_embedder
+from privacy_assets.engine.evaluation import (
+    attach_embedder,
+    fit_embedder,
+    prepare_inputs,
+    run_metrics,
+    wants_embedder,
+)
 from privacy_assets.engine.policy import Limit, judge_limit
 from privacy_assets.engine.tables.schema import Kind
 from privacy_assets.errors import ConfigError
@@ -31,12 +37,14 @@ def build_privacy_checks(
     embedder: bool = True,
     seed: int = 0,
     blocking: bool = False,
+    partitions_def: dg.PartitionsDefinition | None = None,
 ) -> list[dg.AssetChecksDefinition]:
     """One check a limit of the policy, on your asset ``synthetic``, all in one step.
 
     ``train`` are the rows that the generator saw, ``holdout`` rows that it has not seen; all are assets of yours
-    whose IO managers load DataFrames. ``blocking`` checks hold back what depends on ``synthetic`` in the same run; they
-    are an early warning and no gate. Needs the resource ``gpu`` when ``embedder`` is True. Raises ConfigError.
+    whose IO managers load DataFrames, partitioned by ``partitions_def`` if at all. ``blocking`` checks hold back what
+    depends on ``synthetic`` in the same run; they are an early warning and no gate. Needs the resource ``gpu`` when
+    ``embedder`` is True. Raises ConfigError.
     """
     chosen, in_force = chosen_metrics(metrics, policy, "privacy checks")
     given = {"train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic}
@@ -46,7 +54,7 @@ def build_privacy_checks(
     embeds = embedder and wants_embedder(chosen.values())
     arguments = {
         "name": "__".join([*keys["synthetic"].path, "privacy_checks"]),
-        "specs": [_spec(limit, keys, blocking) for limit in in_force.limits],
+        "specs": [_spec(limit, keys, blocking, partitions_def) for limit in in_force.limits],
         "ins": {role: dg.AssetIn(key=key) for role, key in keys.items()},
         "required_resource_keys": {GPU} if embeds else set(),
         "pool": POOL if embeds else None,
@@ -58,8 +66,6 @@ def build_privacy_checks(
                 **tables, subject=subject, kinds=kinds, seed=seed, device=device, progress=context.log.info
             )
             if embeds:
-                from privacy_assets.report.evaluate import fit_embedder
-
                 inputs = attach_embedder(inputs, fit_embedder(inputs))
             results = run_metrics(inputs, chosen)
         for limit in in_force.limits:
@@ -95,12 +101,15 @@ def _without_reference(arguments: dict[str, Any], measured: Any) -> dg.AssetChec
     return privacy
 
 
-def _spec(limit: Limit, keys: Mapping[str, dg.AssetKey], blocking: bool) -> dg.AssetCheckSpec:
+def _spec(
+    limit: Limit, keys: Mapping[str, dg.AssetKey], blocking: bool, partitions_def: dg.PartitionsDefinition | None
+) -> dg.AssetCheckSpec:
     return dg.AssetCheckSpec(
         check_name(limit),
         asset=keys["synthetic"],
         additional_deps=[key for role, key in keys.items() if role != "synthetic"],
         blocking=blocking,
         description=limit_text(limit),
+        partitions_def=partitions_def,
         metadata={CHECK: limit.key},
     )

@@ -74,7 +74,7 @@ def _instance() -> dg.DagsterInstance:
 
 
 def _tell(entry: Any, say: Say) -> None:
-    """One line a step when it ends, and the training lines in between."""
+    """One line a step when it ends."""
     event = entry.dagster_event
     if event is None or event.step_key is None:
         return

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import dagster as dg
 import pandas as pd
@@ -21,11 +20,12 @@ from privacy_assets.engine.results import MetricResult
 from privacy_assets.errors import InputError
 from privacy_assets.gate.atomic import put_atomic
 from privacy_assets.gate.attestation import Attestation
-from privacy_assets.gate.releases import read_published
+from privacy_assets.gate.releases import quoted, read_published
 from privacy_assets.gate.snapshot import Snapshot, read_snapshot
 from privacy_assets.plugin.resources import home_of, private_folder
 
 TABLE, MODEL, REPORT, PAGE = "table.parquet", "model.json", "report.json", "report.html"
+TRAINED_ON = "trained_on.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,26 @@ class Published:
     table: str
     partition: str | None
     release: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A fitted generator, and the keyed fingerprint of the train table that it was fitted to."""
+
+    generator: Any
+    train: str
+
+    def save(self, folder: Path) -> None:
+        """Write both into ``folder``."""
+        self.generator.save(folder)
+        put_atomic(folder / TRAINED_ON, json.dumps({"train": self.train}).encode())
+
+    @classmethod
+    def load(cls, folder: Path) -> Trained:
+        """Inverse of :meth:`save`."""
+        from privacy_assets.engine.generators import load_generator
+
+        return cls(load_generator(folder), json.loads((folder / TRAINED_ON).read_bytes())["train"])
 
 
 class PrivacyIOManager(dg.ConfigurableIOManager):
@@ -74,7 +94,7 @@ class PrivacyIOManager(dg.ConfigurableIOManager):
             raise InputError("no folder for stored values", fix="set DAGSTER_HOME or give PrivacyIOManager a base")
         base = Path(self.base) if self.base else Path(str(home)) / "storage" / "privacy_assets"
         parts = [*key.path, *([] if partition is None else [f"partition={partition}"])]
-        return base.joinpath(*[quote(part, safe="-_= ").replace(".", "%2E") for part in parts])
+        return base.joinpath(*[quoted(part) for part in parts])
 
 
 def store_value(value: Any, folder: Path) -> None:
@@ -150,9 +170,7 @@ def _load_model(path: Path) -> Any:
         from privacy_assets.engine.geometry.embedder import Embedder
 
         return Embedder.load(folder)
-    from privacy_assets.engine.generators import load_generator
-
-    return load_generator(folder)
+    return Trained.load(folder)
 
 
 def _load_table(path: Path) -> pd.DataFrame:

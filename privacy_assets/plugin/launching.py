@@ -28,17 +28,20 @@ def decide(
 ) -> dg.RunRequest | dg.SkipReason:
     """Request a run unless the rows with this fingerprint have a verdict, are being worked on, or failed three times.
 
-    A verdict is an attestation newer than the source that it belongs to. Attempts are counted since the last verdict,
-    so that a source that goes back to an earlier state runs again, and so does one whose run crashed.
+    The verdict on these rows is the last attestation, when it is newer than a source with this fingerprint or was made
+    by a run requested for it (a sensor may watch other files than those of the source). Attempts are counted since the
+    last verdict, so that a source that goes back to an earlier state runs again, and so does one whose run crashed.
     """
     place = name if partition is None else f"{name}, {partition}"
     source = _latest(instance, dg.AssetKey([name, "source"]), partition)
     verdict = _latest(instance, dg.AssetKey([name, "attestation"]), partition)
     since = verdict.timestamp if verdict is not None else 0.0
-    if source is not None and verdict is not None and _fingerprint(source) == fingerprint and source.timestamp <= since:
-        return dg.SkipReason(f"{place}: the source is unchanged since its verdict.")
     mark = f"{place}|{fingerprint}"
     runs = instance.get_run_records(dg.RunsFilter(tags={TAG: mark}))
+    by_request = verdict is not None and verdict.run_id in {run.dagster_run.run_id for run in runs}
+    by_source = source is not None and _fingerprint(source) == fingerprint and source.timestamp <= since
+    if by_request or by_source:
+        return dg.SkipReason(f"{place}: the source is unchanged since its verdict.")
     if any(not run.dagster_run.is_finished for run in runs):
         return dg.SkipReason(f"{place}: a run on this source is under way.")
     attempts = sum(run.create_timestamp.timestamp() > since for run in runs)

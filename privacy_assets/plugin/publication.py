@@ -10,7 +10,7 @@ from privacy_assets.engine.policy import Limit, LimitOutcome, judge_limit
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.attestation import Attestation, attest
-from privacy_assets.gate.snapshot import Snapshot
+from privacy_assets.gate.snapshot import Snapshot, read_snapshot
 from privacy_assets.plugin import steps
 from privacy_assets.plugin.assets import (
     GPU,
@@ -87,7 +87,7 @@ def build_score(settings: TableSettings, metric: Metric) -> dg.AssetsDefinition:
     )
     def score(context: dg.AssetExecutionContext, **inputs: Any) -> dg.MaterializeResult:
         tables = {role: inputs[role] for role in settings.roles}
-        synthetic = steps.read_judged(inputs["synthetic"])
+        synthetic = read_snapshot(inputs["synthetic"])
         with device_of(context, embeds) as device:
             ready = steps.metric_inputs(tables, synthetic, seed=settings.seed, device=device, progress=context.log.info)
             result = steps.score(metric, ready, inputs.get("embedder"), context.resources.releases)
@@ -112,7 +112,7 @@ def build_report(settings: TableSettings) -> dg.AssetsDefinition:
         from privacy_assets.report.evaluate import assemble
 
         results, tables = _taken(inputs, settings)
-        ready = steps.metric_inputs(tables, steps.read_judged(inputs["synthetic"]), seed=settings.seed)
+        ready = steps.metric_inputs(tables, read_snapshot(inputs["synthetic"]), seed=settings.seed)
         partition = partition_of(context)
         title = settings.name + (f", {partition}" if partition else "")
         generator = {"name": settings.generator_label or "brought by the user"}
@@ -173,13 +173,9 @@ def _attest(
     tables: dict[str, pd.DataFrame],
     snapshot: Snapshot,
 ) -> Attestation:
-    prints = steps.table_fingerprints(tables, steps.read_judged(snapshot), context.resources.releases)
-    private = {role: value for role, value in prints.items() if role != "synthetic"}
     try:
-        steps.check_current(results, prints)
-        return attest(
-            settings.name, partition_of(context), snapshot, settings.policy, results, private, prints["synthetic"]
-        )
+        prints = steps.table_fingerprints(tables, read_snapshot(snapshot), context.resources.releases)
+        return attest(settings.name, partition_of(context), snapshot, settings.policy, results, prints)
     except PublicationRefused as error:
         raise dg.Failure(description=str(error), allow_retries=False) from None
 

@@ -79,7 +79,6 @@ class TableSettings:
     owners: Sequence[str] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
     group_name: str = ""
-    retries: int = 0
 
     @property
     def brought(self) -> bool:

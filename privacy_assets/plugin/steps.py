@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,7 @@ from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.fingerprints import content_fingerprint
 from privacy_assets.engine.tables.reading import read_table
 from privacy_assets.engine.tables.schema import TableSchema, conform, restore
-from privacy_assets.engine.version import ENGINE_VERSION
-from privacy_assets.errors import InputError, PublicationRefused
-from privacy_assets.gate.snapshot import Snapshot, read_snapshot
+from privacy_assets.errors import InputError
 from privacy_assets.plugin.settings import PARTITION_MARK, Feed, TableSettings
 from privacy_assets.plugin.tagging import brought_splits, canonical_source, data_columns, schema_of, subject_of
 
@@ -44,12 +43,12 @@ def read_feed(feed: Feed, given: pd.DataFrame | None, partition: str | None) -> 
 
 
 def partition_path(template: str, partition: str | None) -> str:
-    """The path of one partition; a partition key that would leave its place is refused."""
+    """The path of one partition; a key that would leave its place is refused, and its ``*?[`` match only themselves."""
     if PARTITION_MARK not in template or partition is None:
         return template
-    if Path(partition).name != partition:
+    if partition == ".." or Path(partition).name != partition:
         raise InputError("the partition key cannot stand in a path", where=template, fix="use a key without slashes")
-    return template.replace(PARTITION_MARK, partition)
+    return template.replace(PARTITION_MARK, glob.escape(partition))
 
 
 def select_partition(
@@ -114,15 +113,6 @@ def generated(generator: Any, rows: int, schema: TableSchema, seed: int) -> pd.D
     return restore(frame, schema)
 
 
-def read_judged(snapshot: Snapshot) -> pd.DataFrame:
-    """Rows of a snapshot whose file still has the bytes that its hash names; PublicationRefused otherwise."""
-    from privacy_assets.engine.tables.fingerprints import file_fingerprint
-
-    if file_fingerprint(snapshot.path) != snapshot.sha256:
-        raise PublicationRefused("the synthetic table's file changed after it was written; materialise it again.")
-    return read_snapshot(snapshot)
-
-
 def metric_inputs(
     tables: Mapping[str, pd.DataFrame],
     synthetic: pd.DataFrame,
@@ -147,13 +137,13 @@ def metric_inputs(
 
 
 def score(metric: Metric, inputs: MetricInputs, embedder: Embedder | None, releases: ReleaseResource) -> MetricResult:
-    """Run one metric; the fingerprints of the private tables in its result are keyed."""
+    """Run one metric; its result names all tables by their fingerprints, those of private tables keyed."""
     from privacy_assets.engine.evaluation import run_metrics
 
     if embedder is not None:
         inputs = attach_embedder(inputs, embedder)
     result = run_metrics(inputs, {metric.name: metric})[metric.name]
-    return replace(result, inputs=public_fingerprints(result.inputs, releases))
+    return replace(result, inputs=public_fingerprints(inputs.fingerprints, releases))
 
 
 def public_fingerprints(fingerprints: Mapping[str, str], releases: ReleaseResource) -> dict[str, str]:
@@ -162,21 +152,15 @@ def public_fingerprints(fingerprints: Mapping[str, str], releases: ReleaseResour
     return {**releases.keyed(private), **{role: v for role, v in fingerprints.items() if role == "synthetic"}}
 
 
-def check_current(results: Mapping[str, MetricResult], fingerprints: Mapping[str, str]) -> None:
-    """PublicationRefused when a result was computed on other tables, or by another engine, than those of now."""
-    for name, result in results.items():
-        if result.engine_version != ENGINE_VERSION:
-            raise PublicationRefused(f"{name} was computed by engine {result.engine_version}; materialise it again.")
-        for role, fingerprint in result.inputs.items():
-            if fingerprints.get(role) != fingerprint:
-                raise PublicationRefused(f"{name} was computed on another {role} table; materialise it again.")
-
-
 def table_fingerprints(
     tables: Mapping[str, pd.DataFrame], synthetic: pd.DataFrame, releases: ReleaseResource
 ) -> dict[str, str]:
     """Fingerprints of the tables as the score assets state them."""
-    plain = {role: content_fingerprint(data_columns(frame, role)) for role, frame in tables.items()}
+    keyed = {role: table_fingerprint(frame, role, releases) for role, frame in tables.items()}
     schema = schema_of(tables["train"], "train")
-    plain["synthetic"] = content_fingerprint(conform(synthetic, schema, where="synthetic"))
-    return public_fingerprints(plain, releases)
+    return {**keyed, "synthetic": content_fingerprint(conform(synthetic, schema, where="synthetic"))}
+
+
+def table_fingerprint(frame: pd.DataFrame, role: str, releases: ReleaseResource) -> str:
+    """Keyed fingerprint of a tagged private table, the subject column left out."""
+    return releases.keyed({role: content_fingerprint(data_columns(frame, role))})[role]

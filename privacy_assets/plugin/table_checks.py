@@ -6,6 +6,7 @@ import dagster as dg
 import pandas as pd
 
 from privacy_assets.engine.tables.schema import conform
+from privacy_assets.gate.snapshot import read_snapshot
 from privacy_assets.plugin import steps
 from privacy_assets.plugin.assets import FRAME
 from privacy_assets.plugin.expectations import Expected, check_source, check_synthetic
@@ -47,7 +48,7 @@ def _synthetic_check(settings: TableSettings) -> dg.AssetChecksDefinition:
     )
     def schema_and_values(synthetic: Any, train: pd.DataFrame) -> dg.AssetCheckResult:
         schema = schema_of(train, "train")
-        frame = conform(steps.read_judged(synthetic), schema, where="synthetic")
+        frame = conform(read_snapshot(synthetic), schema, where="synthetic")
         return expectation_result(check_synthetic(frame, schema, data_columns(train, "train")))
 
     return schema_and_values

@@ -10,6 +10,7 @@ from privacy_assets.engine.evaluation import (
     TableLike,
     attach_embedder,
     choose_metrics,
+    fit_embedder,
     prepare_inputs,
     run_metrics,
     wants_embedder,
@@ -46,7 +47,8 @@ def evaluate(
     further unseen rows (optional). Tables are DataFrames or paths of Parquet or CSV files. ``subject`` names the column
     that tells people apart. ``policy`` is a Policy, a mapping or a YAML file; ``metrics`` are names, all default ones
     when None. ``embedder=False`` leaves the embedded figures out, and the time to train an encoder. The same inputs and
-    ``seed`` give the same report. Raises InputError for tables and ConfigError for settings that cannot be used.
+    ``seed`` give the same report, but for the seconds it took. Raises InputError for tables and ConfigError for
+    settings that cannot be used.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ConfigError("seed must be a whole number of at least 0.")
@@ -67,22 +69,6 @@ def as_policy(policy: Policy | Mapping[str, Any] | str | Path | None) -> Policy 
     if policy is None or isinstance(policy, Policy):
         return policy
     return Policy.from_dict(policy) if isinstance(policy, Mapping) else Policy.from_yaml(policy)
-
-
-def fit_embedder(inputs: MetricInputs, **settings: Any) -> Any:
-    """Train the contrastive encoder on all real rows of ``inputs``."""
-    from privacy_assets.engine.geometry.embedder import EmbedderSettings, train_embedder
-
-    real = [inputs.tables[role] for role in ("train", "holdout", "reference") if role in inputs.tables]
-    inputs.progress("training the embedder")
-    return train_embedder(
-        real,
-        inputs.schema,
-        EmbedderSettings(**settings),
-        seed=inputs.seed,
-        device=inputs.device,
-        progress=inputs.progress,
-    )
 
 
 def assemble(

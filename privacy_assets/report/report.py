@@ -35,7 +35,7 @@ class Report:
     ``results`` are by metric name, ``tables`` the sizes by role (``{"rows", "columns", "subjects"}``). ``fingerprints``
     must be safe to show: the synthetic table's content hash as it is, those of private tables keyed or left out; the
     fingerprints inside ``results`` are never shown. ``generator`` and ``embedder`` are free descriptions. A report
-    holds no time of day: the same inputs give the same bytes.
+    holds no time of day, and one report always gives the same bytes (a second run takes other ``seconds``).
     """
 
     title: str

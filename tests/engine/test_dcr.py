@@ -316,9 +316,28 @@ def test_a_table_where_no_row_is_anyones_own():
     assert (figure.value, figure.low, figure.high) == (0, 0, 0)
 
 
+def test_a_longer_table_may_not_repeat_more_people():
+    train, holdout, fresh = mixed(400, 0), mixed(200, 1), mixed(8000, 2)
+    values = [
+        evaluate(train, holdout, pd.concat([train[:60], fresh[:rows]])).figure("identical_excess").value
+        for rows in (400, 8000)
+    ]
+    assert values == [1, 1]
+
+
 def test_headline_tail_must_be_a_tail():
     with pytest.raises(ConfigError, match="headline_tail"):
         Dcr(tails=(0.02, 0.2))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("permutations", 1), ("bootstraps", 0), ("alpha", 1.5), ("alpha", math.nan), ("tails", (0.05, 0.0)),
+     ("negligible", 1e9), ("any_confidence", 1.0), ("identical_confidence", math.nan)],
+)  # fmt: skip
+def test_settings_under_which_nothing_could_fail_are_refused(key, value):
+    with pytest.raises(ConfigError, match=key):
+        Dcr(**{key: value})
 
 
 def test_every_limit_names_a_figure_with_source_and_advice():

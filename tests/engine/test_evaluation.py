@@ -54,6 +54,17 @@ def test_one_person_a_row_without_a_subject_column(tables: dict[str, pd.DataFram
     assert len(np.unique(inputs.subject_codes("train", "holdout"))) == 90
 
 
+def test_equal_rows_that_the_split_kept_together_are_one_witness(tables: dict[str, pd.DataFrame]) -> None:
+    bare = {role: frame.drop(columns="person", errors="ignore") for role, frame in tables.items()}
+    bare["train"] = pd.concat([bare["train"], bare["train"].iloc[[0, 0, 1]]], ignore_index=True)
+    codes = prepare_inputs(**bare).subject_codes("train", "holdout")
+    assert len(codes) == 93
+    assert len(np.unique(codes)) == 90
+    assert codes[0] == codes[60] == codes[61]
+    bare["holdout"] = pd.concat([bare["holdout"], bare["train"].iloc[[0]]], ignore_index=True)
+    assert len(np.unique(prepare_inputs(**bare).subject_codes("train", "holdout"))) == 94
+
+
 def broken(tables: dict[str, pd.DataFrame], how: str) -> dict[str, pd.DataFrame]:
     out = {role: frame.copy() for role, frame in tables.items()}
     if how == "column gone":
@@ -84,6 +95,12 @@ def broken(tables: dict[str, pd.DataFrame], how: str) -> dict[str, pd.DataFrame]
         out["synthetic"]["person"] = 1
     elif how == "shared subject":
         out["holdout"].loc[0, "person"] = 0
+    elif how == "shared reference":
+        out["reference"].loc[0, "person"] = 0
+    elif how == "shared as text":
+        out["holdout"]["person"] = ["0", *out["holdout"]["person"].astype(str)[1:]]
+    elif how == "holdout of train":
+        out["holdout"] = out["train"].iloc[:30].assign(person=np.arange(5000, 5030))
     elif how == "list":
         out["train"]["plan"] = [[SECRET]] * 60
     return out
@@ -97,7 +114,8 @@ def broken(tables: dict[str, pd.DataFrame], how: str) -> dict[str, pd.DataFrame]
      ("all missing", ["'plan'", "missing"]), ("twice", ["synthetic", "'age'", "twice"]),
      ("no subject", ["holdout", "'person'", "missing"]), ("subject missing", ["holdout", "'person'", "row 3"]),
      ("subject in synthetic", ["synthetic", "'person'"]), ("shared subject", ["1 subjects", "train", "holdout"]),
-     ("list", ["'plan'", "list"])],
+     ("shared reference", ["1 subjects", "train", "reference"]), ("shared as text", ["1 subjects", "holdout"]),
+     ("holdout of train", ["holdout", "30 rows stand in train"]), ("list", ["'plan'", "list"])],
 )  # fmt: skip
 def test_bad_tables_get_one_clear_error(tables: dict[str, pd.DataFrame], how: str, words: list[str]) -> None:
     with pytest.raises(InputError) as caught:
@@ -108,12 +126,31 @@ def test_bad_tables_get_one_clear_error(tables: dict[str, pd.DataFrame], how: st
     assert "Fix:" in text
 
 
+def test_a_holdout_made_of_train_is_refused_without_subjects(tables: dict[str, pd.DataFrame]) -> None:
+    bare = {role: frame.drop(columns="person", errors="ignore") for role, frame in tables.items()}
+    for holdout in (bare["train"], pd.concat([bare["holdout"], bare["train"].iloc[:25]], ignore_index=True)):
+        with pytest.raises(InputError, match="rows stand in train too"):
+            prepare_inputs(**{**bare, "holdout": holdout})
+
+
+def test_rows_that_stand_twice_by_chance_or_in_one_household_are_no_overlap() -> None:
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame(rng.integers(0, 40, (4000, 2)), columns=["a", "b"])  # 2.5 people a row on average
+    prepare_inputs(rows[:2000], rows[2000:3000], rows[3000:])
+    alike = people(0, 60).assign(person=1)  # all rows of one person of train are those of one person of holdout
+    train = pd.concat([alike, people(100, 60)], ignore_index=True)
+    holdout = pd.concat([alike.assign(person=2000), people(5000, 60)], ignore_index=True)
+    prepare_inputs(train, holdout, people(0, 50).drop(columns="person"), subject="person")
+
+
 def test_metrics_and_policy_are_chosen_from_each_other() -> None:
     policy = Policy((Limit("dcr.privacy_score", 0.1),))
     assert list(choose_metrics(None, policy)[0]) == ["dcr"]
     metrics, chosen = choose_metrics("dcr, singling_out", None)
     assert list(metrics) == ["dcr", "singling_out"]
     assert set(chosen.metrics) == {"dcr", "singling_out"}
+    assert chosen.name == "default, of dcr and singling_out only"
+    assert choose_metrics(None, None)[1] == Policy.default()
     with pytest.raises(ConfigError, match="Did you mean 'singling_out'"):
         choose_metrics(["singlin_out"], None)
     with pytest.raises(ConfigError, match="no metric"):

@@ -198,7 +198,8 @@ def test_own_rows_are_no_neighbours():
     codes = {"train": np.r_[0, 0, np.arange(60)], "holdout": np.arange(100, 140)}
     own = build_population(make_inputs(train, holdout, synthetic, subjects=codes))
     assert (own.neighbour[:3] > 0).all()
-    strangers = build_population(make_inputs(train, holdout, synthetic))
+    each = {"train": np.arange(len(train)), "holdout": 1000 + np.arange(len(holdout))}
+    strangers = build_population(make_inputs(train, holdout, synthetic, subjects=each))
     np.testing.assert_array_equal(strangers.neighbour[:3], 0)
 
 

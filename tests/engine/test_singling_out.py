@@ -236,10 +236,13 @@ def test_people_with_several_rows_are_counted_once() -> None:
 
 
 def test_repeating_every_row_does_not_hide_a_copy() -> None:
-    train, holdout, _ = parts((400, 200, 1), 5)
-    result = run(train, holdout, pd.concat([train, train], ignore_index=True))
-    assert result.figure("risk").value >= 0.98
-    assert "repeated rows count once" in result.figure("risk").note
+    train, holdout, decoys = parts((400, 200, 150), 5)
+    once = run(train, holdout, train)
+    assert run(train, holdout, pd.concat([train, train], ignore_index=True)).figures == once.figures
+    # Nor do rows of no interest that stand once.
+    hidden = run(train, holdout, pd.concat([train, train, decoys], ignore_index=True)).figure("risk")
+    assert hidden.value == pytest.approx(run(train, holdout, pd.concat([train, decoys])).figure("risk").value)
+    assert hidden.value > 0.5
 
 
 def test_a_coarse_table_singles_nobody_out() -> None:
@@ -350,7 +353,15 @@ def test_results_are_json_and_hold_no_values() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"attacks": 0}, {"columns": ()}, {"columns": (3, 0)}, {"columns": 6}, {"permutations": 1.5}, {"outliers": True}],
+    [
+        {"attacks": 0},
+        {"columns": ()},
+        {"columns": (3, 0)},
+        {"columns": 6},
+        {"permutations": 1.5},
+        {"permutations": 1},
+        {"outliers": True},
+    ],
 )
 def test_wrong_settings_are_refused_when_the_metric_is_built(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):

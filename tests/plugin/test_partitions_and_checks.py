@@ -8,6 +8,9 @@ import pytest
 from standins import LENIENT, QUICK, checks, failures, independent, made, memorise, people, resources, run
 
 from privacy_assets import PrivacyIOManager, build_privacy_assets, build_privacy_checks, read_published
+from privacy_assets.engine.tables.reading import table_files
+from privacy_assets.errors import InputError
+from privacy_assets.plugin.steps import partition_path
 
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
 
@@ -72,6 +75,22 @@ def test_daily_partitions_take_their_day(tmp_path: Path) -> None:
     assert "the partition has no rows" in failures(empty)["people__source"].error.cause.message
 
 
+@pytest.mark.parametrize("key", ["..", "../x", "a/b", "/etc"])
+def test_a_partition_key_does_not_leave_its_place(key: str) -> None:
+    with pytest.raises(InputError, match="cannot stand in a path"):
+        partition_path("data/{partition}/people.csv", key)
+
+
+@pytest.mark.parametrize("key", ["*", "nort?", "[ns]orth"])
+def test_a_partition_key_is_no_pattern(key: str, tmp_path: Path) -> None:
+    template = str(tmp_path / "people_{partition}.csv")
+    people(5).to_csv(tmp_path / "people_north.csv", index=False)
+    with pytest.raises(InputError, match="no such file"):
+        table_files(partition_path(template, key))
+    people(5).to_csv(tmp_path / f"people_{key}.csv", index=False)
+    assert [file.name for file in table_files(partition_path(template, key))] == [f"people_{key}.csv"]
+
+
 def test_several_partitions_load_as_one_frame(tmp_path: Path) -> None:
     @dg.asset(partitions_def=REGIONS, io_manager_key="privacy_io")
     def rows(context: dg.AssetExecutionContext) -> pd.DataFrame:
@@ -125,6 +144,59 @@ def test_checks_on_assets_of_the_user(leak: bool, tmp_path: Path) -> None:
     assert found["synthetic", "dcr_identical_excess_lower"].passed is not leak
     assert "svg" in found["synthetic", "dcr_identical_excess_lower"].metadata["picture"].value
     assert set(made(result)) == {"train", "holdout", "synthetic"}
+
+
+def test_checks_on_partitioned_assets_of_the_user(tmp_path: Path) -> None:
+    def part(context: dg.AssetExecutionContext, prefix: str, seed: int) -> pd.DataFrame:
+        frame = people(seed=seed).assign(pid=lambda found: prefix + found["pid"])
+        return frame[frame["region"] == context.partition_key].reset_index(drop=True)
+
+    @dg.asset(partitions_def=REGIONS)
+    def train(context: dg.AssetExecutionContext) -> pd.DataFrame:
+        return part(context, "t", 0)
+
+    @dg.asset(partitions_def=REGIONS)
+    def holdout(context: dg.AssetExecutionContext) -> pd.DataFrame:
+        return part(context, "h", 1)
+
+    @dg.asset(partitions_def=REGIONS)
+    def synthetic(context: dg.AssetExecutionContext, train: pd.DataFrame) -> pd.DataFrame:
+        function = memorise if context.partition_key == "south" else independent
+        return function(train.drop(columns="pid"), 300, 0)
+
+    made_checks = build_privacy_checks(
+        train=train, holdout=holdout, synthetic=synthetic, metrics=QUICK["metrics"], policy=LENIENT,
+        subject="pid", embedder=False, partitions_def=REGIONS,
+    )  # fmt: skip
+    io = dg.FilesystemIOManager(base_dir=str(tmp_path))
+    with dg.DagsterInstance.ephemeral() as instance:
+        for region in ("north", "south"):
+            result = dg.materialize(
+                [train, holdout, synthetic, *made_checks], partition_key=region, instance=instance,
+                resources={"io_manager": io}, raise_on_error=False,
+            )  # fmt: skip
+            assert result.success, failures(result)
+            assert checks(result)["synthetic", "dcr_identical_excess_lower"].passed is (region == "north")
+
+
+@pytest.mark.parametrize("column", [None, "region"])
+def test_an_upstream_asset_without_partitions_is_not_published_whole(column: str | None, tmp_path: Path) -> None:
+    @dg.asset(io_manager_key="privacy_io")
+    def raw() -> pd.DataFrame:
+        return people()
+
+    tables = build_privacy_assets(
+        "people", source=dg.AssetKey("raw"), subject="pid", generator=independent, partitions_def=REGIONS,
+        partition_column=column, **QUICK,
+    )  # fmt: skip
+    defs = dg.Definitions.merge(tables, dg.Definitions(assets=[raw]), resources(tmp_path))
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert dg.materialize([raw], resources=defs.resources, instance=instance).success
+        result = run(defs, "people_pipeline", instance, partition="north")
+    if column is None:
+        assert "asset raw has no partitions" in failures(result)["people__source"].error.cause.message
+    else:
+        assert set(read_published(tmp_path / "releases", "people", "north")["region"]) == {"north"}
 
 
 def test_the_release_of_one_table_feeds_another_asset(tmp_path: Path) -> None:

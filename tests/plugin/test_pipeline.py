@@ -14,7 +14,10 @@ import pytest
 from standins import LENIENT, QUICK, checks, failures, independent, made, memorise, people, resources, run
 
 from privacy_assets import build_privacy_assets, read_published
+from privacy_assets.engine.tables.fingerprints import content_fingerprint
 from privacy_assets.gate.releases import ReleaseStore
+from privacy_assets.plugin.io import load_value
+from privacy_assets.plugin.tagging import data_columns
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +149,31 @@ def test_scores_of_another_table_are_not_attested(place: Path, instance: dg.Dags
     assert "another synthetic table" in failures(stale)["people__attestation"].user_failure_data.description
 
 
+@pytest.mark.parametrize("again", [(), ("synthetic",)], ids=["synthetic and generator", "generator"])
+def test_a_table_made_from_rows_of_the_past_is_not_attested(tmp_path: Path, again: tuple[str, ...]) -> None:
+    """It gives away people whom the scores on today's rows know nothing of."""
+    people().to_parquet(tmp_path / "people.parquet")
+    leaky = table(tmp_path, generator=memorise)
+    names = ["source", "train", "holdout", "reference", *again, "dcr", "privacy_report", "attestation", "published"]
+    with dg.DagsterInstance.ephemeral() as instance:
+        run(leaky, "people_pipeline", instance)
+        people(seed=9).to_parquet(tmp_path / "people.parquet")
+        keys = [dg.AssetKey(["people", name]) for name in names]
+        stale = leaky.resolve_job_def("people_pipeline").execute_in_process(
+            instance=instance, raise_on_error=False, asset_selection=keys
+        )
+    assert "made from another train table" in failures(stale)["people__attestation"].user_failure_data.description
+    assert not ReleaseStore(tmp_path / "releases").history("people")
+
+
+def test_no_plain_fingerprint_of_a_private_table_is_attested(honest: dg.ExecuteInProcessResult, place: Path) -> None:
+    text = (place / "storage/people/attestation/attestation.json").read_text()
+    for role in ("train", "holdout", "reference"):
+        frame = load_value(place / "storage/people" / role, dg.AssetKey(role), None)
+        plain = content_fingerprint(data_columns(frame, role))
+        assert plain not in text and made(honest)[role]["keyed_fingerprint"] in text
+
+
 def test_a_synthetic_file_changed_after_scoring_is_refused(tmp_path: Path) -> None:
     people().to_parquet(tmp_path / "people.parquet")
     with dg.DagsterInstance.ephemeral() as instance:
@@ -203,7 +231,7 @@ def test_assets_can_be_called_directly(place: Path) -> None:
     )
     frames = {role: part.value for role, part in parts.items()}
     assert set(frames["train"]["pid"]).isdisjoint(frames["holdout"]["pid"])
-    fitted = assets["generator"](dg.build_asset_context(), train=frames["train"]).value
+    fitted = assets["generator"](dg.build_asset_context(resources=given), train=frames["train"]).value
     snapshot = assets["synthetic"](
         dg.build_asset_context(resources=given), train=frames["train"], generator=fitted
     ).value

@@ -44,7 +44,8 @@ class Dcr(Metric):
     all of them, at ``any_confidence``): its near end is what is demonstrated, leak or avoidance.
 
     ``identical_excess``: see :mod:`privacy_assets.engine.metrics.identical`; counted against at least ``negligible`` of
-    the synthetic rows, since a share of three matches says nothing.
+    the synthetic rows or of the training rows, whichever are fewer: a share of three matches says nothing, and a longer
+    table must not be allowed to repeat more people.
 
     Permutations and bootstraps are by subject. Ties in matching are broken by content, in ranking first by
     which match stands farther from all other real rows, then by content.
@@ -119,6 +120,16 @@ class Dcr(Metric):
     def __post_init__(self) -> None:
         if self.headline_tail not in self.tails:
             raise ConfigError(f"dcr: headline_tail {self.headline_tail} is none of the tails {self.tails}.")
+        # Settings under which nothing could break a limit, or every interval would have no width.
+        for key, smallest in (("permutations", 199), ("bootstraps", 50)):
+            if not isinstance(getattr(self, key), int) or getattr(self, key) < smallest:
+                raise ConfigError(f"dcr: {key} must be a whole number of at least {smallest}.")
+        shares = {"alpha": (self.alpha,), "tails": self.tails, "negligible": (self.negligible,)}
+        for key, values in shares.items():
+            if not all(0 < value <= 0.5 for value in values):
+                raise ConfigError(f"dcr: {key} must be above 0 and at most 0.5.")
+        if not all(0.5 <= value < 1 for value in (self.any_confidence, self.identical_confidence)):
+            raise ConfigError("dcr: any_confidence and identical_confidence must be at least 0.5 and below 1.")
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute the figures and the tables "tails" and "distances"; NaN figures where a side has no rows."""
@@ -136,7 +147,7 @@ class Dcr(Metric):
             name = _in_space("privacy_score", space)
             figures.append(privacy_score(name, space.srd, space.rrd, unseen, self.alpha, self.bootstraps, rng))
         ids = inputs.row_ids
-        real, floor = np.concatenate([ids["train"], ids["holdout"]]), self.negligible * sizes[2]
+        real, floor = np.concatenate([ids["train"], ids["holdout"]]), self.negligible * min(sizes[0], sizes[2])
         figures.append(
             identical_excess(real, people.codes, people.member, ids["synthetic"], floor, self.identical_confidence)
         )

@@ -42,7 +42,6 @@ from privacy_assets.errors import ConfigError
 
 POOL_FROM = 6  # configurations of this many columns and more are pooled in the limited figures
 NEIGHBOURS = 5  # an outlier is far from this many of its nearest synthetic rows
-FEWEST_TARGETS = 100  # with fewer rows that stand once in S, repeated rows count once
 
 _COUNTS = ("attacks", "permutations", "candidates", "patience", "outliers")
 
@@ -63,10 +62,10 @@ class SinglingOut(Metric):
     figures are cut off at 1. Intervals permute the labels of people; h is exact under that law, with several rows a
     person as well.
 
-    Queries must match exactly one row of S, so rows that S repeats cannot be isolated. Where fewer than 100 rows stand
-    once in S (a coarse table, or one whose rows were repeated), repeated rows count once: otherwise doubling every row
-    would hide a copy, and a table too coarse to single anyone out could not be judged. Fewer attacks than wanted mean
-    that S holds no more of them; a configuration without any is not measurable.
+    Queries must match exactly one row of S, rows that S repeats counting once: otherwise writing every copy twice,
+    beside rows of no interest that stand once, would hide it, and a table too coarse to single anyone out could not be
+    judged.
+    Fewer attacks than wanted mean that S holds no more of them; a configuration without any is not measurable.
 
     Settings: ``columns`` of a query (at most the table's), ``attacks`` a configuration, ``permutations`` of labels,
     ``candidates`` tried a configuration at most, ``patience`` candidates in a row without success, ``outliers`` the
@@ -111,6 +110,8 @@ class SinglingOut(Metric):
                 or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in values)
             ):
                 raise ConfigError(f"metric singling_out: {key} must be one or more positive whole numbers.")
+        if self.permutations < 99:  # with a few, intervals would have no width
+            raise ConfigError("metric singling_out: permutations must be at least 99.")
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Attack with every configuration; see the class for the definitions."""
@@ -118,22 +119,25 @@ class SinglingOut(Metric):
         if not 0 < people.members < len(people) or inputs.synthetic.empty:
             note = "train, holdout and synthetic need at least one row each"
             return Measured(tuple(_missing(spec.name, people, note) for spec in self.figures), {"configurations": []})
-        attacked, note = self._attack(inputs, people)
+        attacked = self._attack(inputs, people)
         pools = {attack: _pool(attacked, attack) for attack in ("multivariate", "embedded")}
         evidence = weigh(attacked, pools, people, self.permutations, inputs.rng("singling_out labels"))
         table = [describe(*pair, people) for pair in zip(attacked, evidence.configurations, strict=True)]
-        return Measured(_figures(attacked, pools, evidence, people, note), {"configurations": table})
+        return Measured(_figures(attacked, pools, evidence, people), {"configurations": table})
 
-    def _attack(self, inputs: MetricInputs, people: People) -> tuple[list[Configuration], str]:
-        """Every configuration with the people that its queries match, and a note on the synthetic rows."""
-        rows, targets, note = _attackable(inputs.row_ids["synthetic"], inputs.rng("singling_out rows"))
+    def _attack(self, inputs: MetricInputs, people: People) -> list[Configuration]:
+        """Every configuration with the people that its queries match."""
+        # Distinct synthetic rows, shuffled from an order that only their content decides.
+        distinct = np.unique(inputs.row_ids["synthetic"], return_index=True)[1]
+        rows = inputs.rng("singling_out rows").permutation(distinct)
+        targets = np.arange(len(rows))
         stacked = pd.concat([inputs.train, inputs.holdout], ignore_index=True)
         table, real = code_tables([inputs.synthetic.iloc[rows], stacked], inputs.schema)
         widths = sorted({min(width, len(table.start)) for width in self.columns})
         plans: list[tuple[str, int, Scheme | None, np.ndarray]] = [("univariate", 1, None, targets)]
         plans += [("multivariate", width, threshold_scheme(table), targets) for width in widths]
         if inputs.embedder is not None:
-            outliers = _outliers(inputs.embedded("synthetic")[rows], targets, self.outliers, inputs.device)
+            outliers = _outliers(inputs.embedded("synthetic")[rows], self.outliers, inputs.device)
             plans += [("embedded", width, bin_scheme(table), outliers) for width in widths]
         attacked = []
         for attack, width, scheme, aims in plans:
@@ -141,7 +145,7 @@ class SinglingOut(Metric):
             queries = self._queries(table, scheme, aims, width, inputs.rng(f"singling_out {attack} {width}"))
             first, counts = matched_subjects(queries, real, people.subject, people.member, people.keep)
             attacked.append(Configuration(attack, width, first, counts[:, 1], counts[:, 0]))
-        return attacked, note
+        return attacked
 
     def _queries(
         self, table: CodedTable, scheme: Scheme | None, targets: np.ndarray, width: int, rng: np.random.Generator
@@ -153,27 +157,15 @@ class SinglingOut(Metric):
         )
 
 
-def _attackable(row_ids: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, str]:
-    """Synthetic rows, shuffled from an order that only their content decides, which of them stand once, and a note."""
-    ids, first, counts = np.unique(row_ids, return_index=True, return_counts=True)
-    alone = int((counts == 1).sum())
-    if alone >= FEWEST_TARGETS or len(ids) == len(row_ids):
-        rows = rng.permutation(np.argsort(row_ids, kind="stable"))
-        once = counts[np.searchsorted(ids, row_ids[rows])] == 1
-        return rows, np.flatnonzero(once), ""
-    note = f"only {alone} synthetic rows stand once: repeated rows count once"
-    return rng.permutation(first), np.arange(len(first)), note
-
-
-def _outliers(embedding: np.ndarray, targets: np.ndarray, number: int, device: str) -> np.ndarray:
-    """The ``number`` of ``targets`` with the largest mean distance to their 5 nearest other rows."""
+def _outliers(embedding: np.ndarray, number: int, device: str) -> np.ndarray:
+    """Positions of the ``number`` rows with the largest mean distance to their 5 nearest other rows."""
     neighbours = min(NEIGHBOURS, len(embedding) - 1)
     if neighbours == 0:
-        return targets
+        return np.arange(len(embedding))
     from privacy_assets.engine.geometry.neighbours import nearest
 
     found = nearest(embedding, embedding, neighbours, exclude_self=True, device=device)
-    return targets[np.argsort(-found.distances[targets].mean(axis=1), kind="stable")[:number]]
+    return np.argsort(-found.distances.mean(axis=1), kind="stable")[:number]
 
 
 def _pool(attacked: Sequence[Configuration], attack: str) -> list[int]:
@@ -184,21 +176,19 @@ def _pool(attacked: Sequence[Configuration], attack: str) -> list[int]:
 
 
 def _figures(
-    attacked: Sequence[Configuration], pools: dict[str, list[int]], evidence: Evidence, people: People, note: str
+    attacked: Sequence[Configuration], pools: dict[str, list[int]], evidence: Evidence, people: People
 ) -> tuple[Figure, ...]:
     measured = [estimate for estimate in evidence.configurations if math.isfinite(estimate.value)]
     none = "no query isolates a synthetic row"
     figures = []
     for name, attack in (("risk", "multivariate"), ("risk_embedded", "embedded")):
         if attack in evidence.pools:
-            figures.append(
-                _figure(name, evidence.pools[attack], people, _notes(note, _narrow(attacked, pools[attack])))
-            )
+            figures.append(_figure(name, evidence.pools[attack], people, _narrow(attacked, pools[attack])))
         else:
             figures.append(_missing(name, people, none if pools[attack] else "no embedder was given"))
     single = evidence.configurations[0]
     figures.append(
-        _figure("risk_univariate", single, people, note)
+        _figure("risk_univariate", single, people, "")
         if math.isfinite(single.value)
         else _missing("risk_univariate", people, "no value is unique among the synthetic rows")
     )
@@ -207,16 +197,12 @@ def _figures(
     value, low, high = (max(getattr(estimate, part) for estimate in measured) for part in ("value", "low", "high"))
     largest = Estimate(value, low, high, math.nan)
     best = f"the largest of {len(measured)} configurations; its interval holds for all of them at once"
-    return (*figures, _figure("risk_max", largest, people, _notes(note, best), null=evidence.null_max))
+    return (*figures, _figure("risk_max", largest, people, best, null=evidence.null_max))
 
 
 def _narrow(attacked: Sequence[Configuration], pool: Sequence[int]) -> str:
     widest = max(attacked[at].columns for at in pool)
     return "" if widest >= POOL_FROM else f"queries have {widest} columns, not {POOL_FROM} and more"
-
-
-def _notes(*notes: str) -> str:
-    return "; ".join(note for note in notes if note)
 
 
 def _figure(name: str, estimate: Estimate, people: People, note: str, null: float = 0.0) -> Figure:

@@ -14,7 +14,9 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.errors import InputError
 
+LARGEST = 2_000_000_000  # cells of the dense form: 8 GB
 _CLIP = 0.001  # share cut off on each side when scales are fitted: a single outlier must not flatten its column
 _FARTHEST = 1e15  # deviations from the mean; squares of more would leave float32
 
@@ -36,8 +38,16 @@ class EncodedTable:
 
     @cached_property
     def dense(self) -> np.ndarray:
-        """Float32 (n, p + sum(sizes)): numbers beside one-hot columns over sqrt(2), so that a mismatch costs 1."""
+        """Float32 (n, p + sum(sizes)): numbers beside one-hot columns over sqrt(2), so that a mismatch costs 1.
+
+        InputError for more than ``LARGEST`` cells: a column of nearly unique texts would fill the memory.
+        """
         starts = self.numeric.shape[1] + np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
+        if len(self) * int(starts[-1]) > LARGEST:
+            fix = "drop columns of nearly unique texts (names, ids), or group their values"
+            raise InputError(
+                f"{len(self)} rows with {int(starts[-1])} distinct categories do not fit the memory", fix=fix
+            )
         out = np.zeros((len(self), int(starts[-1])), dtype=np.float32)
         out[:, : self.numeric.shape[1]] = self.numeric
         rows = np.arange(len(self))

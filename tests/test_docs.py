@@ -1,0 +1,238 @@
+"""The documentation: its commands and code run, its links resolve, its tables are the registry's.
+
+``UPDATE_DOCS=1 python -m pytest tests/test_docs.py -k default_limits`` rewrites the table of docs/policy.md.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import tomllib
+from pathlib import Path
+
+import dagster as dg
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from privacy_assets import PrivacyGate
+from privacy_assets.cli import main
+from privacy_assets.engine.policy import Limit, Policy
+from privacy_assets.engine.registry import METRICS, figure_specs
+from resources.local import RESOURCES
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+POLICY, FIGURES = ROOT / "docs" / "policy.md", ROOT / "docs" / "figures.md"
+PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+START = "<!-- limits: written by UPDATE_DOCS=1 python -m pytest tests/test_docs.py -k default_limits -->\n"
+END = "<!-- end of limits -->"
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The fenced blocks of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The words of every command line in sh blocks; comments dropped, continued lines joined."""
+    lines = "\n".join(blocks(page, "sh")).replace("\\\n", " ").splitlines()
+    return [words for words in (shlex.split(line, comments=True) for line in lines) if words]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with small tables under the names that the README uses."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "data").mkdir()
+    for name in ("train", "holdout", "synthetic", "t", "h", "s", "data/patients"):
+        frame = pd.DataFrame(rng.normal(size=(150, 3)), columns=["a", "b", "c"])
+        frame["visits"] = rng.poisson(3, len(frame))
+        if name == "data/patients":
+            frame["patient_id"] = np.arange(len(frame)) // 2
+        frame.to_parquet(tmp_path / f"{name}.parquet")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_make_targets_of_the_readme_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {words[1] for words in commands(README) if words[0] == "make"}
+    assert {"demo", "test", "ui", "demo-leak", "help"} <= named <= targets
+
+
+def test_the_commands_without_make_name_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    scripts = {f".venv/bin/{name}" for name in (*project["scripts"], "pip", "python")}
+    plain = [words for words in commands(README) if words[0] not in ("make", "privacy-assets")]
+    assert plain[0] == ["python3", "-m", "venv", ".venv"]
+    assert {words[0] for words in plain[1:]} <= scripts
+    for words in plain:
+        if "-c" in words:
+            assert (ROOT / words[words.index("-c") + 1]).is_file()
+            extras = re.findall(r"\[(.*)\]", words[-1])[0].split(",")
+            assert set(extras) <= set(project["optional-dependencies"])
+        if words[0].endswith("privacy-assets"):
+            with pytest.raises(SystemExit) as caught:
+                main([*words[1:], "--help"])
+            assert caught.value.code == 0
+    assert "--leak" in capsys.readouterr().out
+
+
+def test_the_evaluate_command_of_the_readme_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ours = [words[1:] for words in commands(README) if words[0] == "privacy-assets"]
+    assert len(ours) == 1 and ours[0][0] == "evaluate"
+    assert main([*ours[0], "--device=cpu"]) == 1  # 150 rows: not assessable
+    assert (folder / "report.json").stat().st_size and (folder / "report.html").stat().st_size
+    assert "not assessable" in capsys.readouterr().out
+
+
+def test_the_commands_inside_the_text_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert set(re.findall(r"`make ([a-z-]+)", text)) <= targets
+    named = re.findall(r"`privacy-assets ([^`]+)`", text)
+    assert named
+    for words in map(shlex.split, named):
+        with pytest.raises(SystemExit) as caught:
+            main([words[0], "--help"])
+        assert caught.value.code == 0
+        offered = capsys.readouterr().out
+        assert all(word in offered for word in words[1:])
+
+
+# --- code -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_python_of_the_readme_runs(folder: Path) -> None:
+    names: dict[str, object] = {}
+    codes = blocks(README, "python")
+    assert sum("build_privacy_assets(" in code for code in codes) == 2
+    for code in codes:
+        exec(compile(code, "README.md", "exec"), names)
+    dg.Definitions.validate_loadable(names["defs"])
+    assert names["defs"].resolve_job_def("patients_pipeline")
+    assert names["report"].verdict == "not_assessable"
+
+
+def test_the_yaml_of_the_pages_loads(folder: Path) -> None:
+    loaded = {"component": 0, "policy": 0}
+    for page in PAGES:
+        for text in blocks(page, "yaml"):
+            data = yaml.safe_load(text)
+            if "type" in data:
+                assert data["type"] == "privacy_assets.PrivacyGate"
+                gate = PrivacyGate.resolve_from_yaml(yaml.safe_dump(data["attributes"]))
+                defs = gate.build_defs(dg.ComponentTree.for_test().load_context)
+                dg.Definitions.validate_loadable(dg.Definitions.merge(defs, dg.Definitions(resources=RESOURCES)))
+                loaded["component"] += 1
+            else:
+                policy = Policy.from_dict(data, source=page.name)
+                assert {limit.figure for limit in policy.limits} <= set(figure_specs())
+                loaded["policy"] += 1
+    assert loaded == {"component": 1, "policy": 2}
+
+
+@pytest.mark.slow
+def test_the_numbers_about_the_split_come_from_the_script(capsys: pytest.CaptureFixture[str]) -> None:
+    code = blocks(FIGURES, "python")
+    assert len(code) == 1
+    exec(compile(code[0], "figures.md", "exec"), {})
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 3
+    assert [line for line in printed if line not in FIGURES.read_text(encoding="utf-8")] == []
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def limits_text() -> str:
+    """The table of default limits as docs/policy.md holds it, and the figures without one."""
+    specs = figure_specs()
+    lines = [
+        "| figure | direction | null | default limit | bound | smallest n | where the number comes from |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    limits = [limit for metric in METRICS.values() for limit in metric.default_limits]
+    for limit in limits:
+        spec = specs[limit.figure]
+        cells = [
+            f"`{limit.figure}`",
+            spec.direction.replace("_", " "),
+            f"{spec.null:g}",
+            _limit(limit),
+            limit.bound,
+            str(limit.smallest_n),
+            limit.source,
+        ]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    free = [f"- `{name}`" for name in specs if name not in {limit.figure for limit in limits}]
+    return "\n".join([*lines, "", "Shown in the report, and limited by nothing by default:", "", *free, ""])
+
+
+def _limit(limit: Limit) -> str:
+    return f"at most {limit.at_most:g}" if limit.at_most is not None else f"at least {limit.at_least:g}"
+
+
+def test_the_default_limits_are_those_of_the_registry() -> None:
+    page = POLICY.read_text(encoding="utf-8")
+    before, found, rest = page.partition(START)
+    shown, closed, after = rest.partition(END)
+    assert found and closed
+    expected = limits_text()
+    if os.environ.get("UPDATE_DOCS"):
+        POLICY.write_text(f"{before}{START}{expected}{END}{after}", encoding="utf-8")
+        shown = expected
+    assert shown == expected, f"docs/policy.md should hold (UPDATE_DOCS=1 writes it):\n{expected}"
+
+
+def test_every_figure_is_explained_once() -> None:
+    explained = re.findall(r"^\| `(\w+\.\w+)` \|", FIGURES.read_text(encoding="utf-8"), re.MULTILINE)
+    assert explained == list(figure_specs())
+
+
+# --- links and words --------------------------------------------------------------------------------------------------
+
+
+def anchors(page: Path) -> set[str]:
+    """Anchors of the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_resolve(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"https?:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page.name}: {link}"
+        assert not anchor or anchor in anchors(target), f"{page.name}: {link}"
+
+
+def test_no_file_names_a_workplace_or_a_package_host() -> None:
+    hosts = ("pypi." + "org", "python" + "hosted", "download.py" + "torch", "anaconda." + "org")
+    words = [word.encode() for word in (*hosts, "/wo" + "rk/", ".lib" + "rary")]
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True
+    )
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    paths = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
+    assert len(paths) > 50
+    found = [
+        f"{path.relative_to(ROOT)}: {word.decode()}"
+        for path in paths
+        if path.is_file()
+        for word in words
+        if word in path.read_bytes()
+    ]
+    assert found == []

@@ -1,0 +1,356 @@
+"""End to end, on real tables: what the whole gate says about releases whose truth is known."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from privacy_assets import evaluate
+from privacy_assets.engine.evaluation import attach_embedder, choose_metrics, fit_embedder, prepare_inputs, run_metrics
+from privacy_assets.engine.generators.registry import build_generator
+from privacy_assets.engine.geometry.neighbours import nearest
+from privacy_assets.report.evaluate import assemble
+
+FULL = (8_000, 2_000, 8_000)
+SMALL = (3_000, 1_000, 3_000)
+LABEL_CONDITIONAL = ("dcr.member_excess", "dcr.identical_excess", "membership_inference.advantage")
+LEAK_METRICS = ("dcr", "membership_inference")  # those with label-conditional figures
+
+
+def cut(frame, *sizes, seed=None):
+    """Disjoint parts of ``frame``, in its own order or reshuffled by ``seed``."""
+    if seed is not None:
+        frame = frame.sample(frac=1, random_state=seed)
+    ends = np.cumsum([0, *sizes])
+    return tuple(frame.iloc[a:b].reset_index(drop=True) for a, b in zip(ends[:-1], ends[1:], strict=True))
+
+
+def leaky(train, fresh, share):
+    """``fresh`` with its first rows replaced by rows of ``train``."""
+    count = round(share * len(fresh))
+    return pd.concat([train[:count], fresh[count:]], ignore_index=True)
+
+
+def judged(*tables, **options):
+    return evaluate(*tables, embedder=False, device="cpu", **options)
+
+
+def figure(report, key):
+    metric, name = key.split(".")
+    return report.results[metric].figure(name)
+
+
+def figures(report):
+    """Value and interval of every measurable figure, by key."""
+    found = {f"{name}.{f.name}": f for name, result in report.results.items() for f in result.figures}
+    return {key: (f.value, f.low, f.high) for key, f in found.items() if f.measurable}
+
+
+def width(report, key):
+    return figure(report, key).high - figure(report, key).low
+
+
+def label_conditional(report):
+    """Status of each limit on a label-conditional figure."""
+    found = {o.limit.key: o.status for o in report.judgement.outcomes if o.limit.figure.startswith(LABEL_CONDITIONAL)}
+    assert found
+    return found
+
+
+def broken(report):
+    """Keys of the limits that are demonstrably broken."""
+    return {o.limit.key for o in report.judgement.outcomes if o.status == "fail"}
+
+
+@pytest.fixture(scope="module")
+def adult_leak(adult):
+    """Report on a release of Adult of which the given share are copies; each is measured once."""
+    train, holdout, fresh = cut(adult, *FULL)
+
+    @cache
+    def report(share, metrics=None):
+        return judged(train, holdout, leaky(train, fresh, share), metrics=metrics)
+
+    return report
+
+
+@pytest.fixture(scope="module")
+def small(adult):
+    """A release with 10 % copies, small enough to measure often."""
+    train, holdout, fresh = cut(adult, *SMALL)
+    return train, holdout, leaky(train, fresh, 0.1)
+
+
+@pytest.fixture(scope="module")
+def small_report(small):
+    return judged(*small)
+
+
+# ------------------------------------------------------------------------------- releases of known truth
+
+
+def test_fresh_rows_of_adult_hold_the_default_policy(adult_leak):
+    assert adult_leak(0).verdict == "pass", broken(adult_leak(0))
+
+
+def test_fresh_rows_of_the_census_hold_the_default_policy_with_a_reference(uk_census):
+    train, holdout, fresh, reference = cut(uk_census, *FULL, 2_000)
+    report = judged(train, holdout, fresh, reference=reference)
+    assert report.verdict == "pass", broken(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("table", ["adult", "uk_census"])
+def test_fresh_rows_hold_and_copies_break_over_splits(table, request):
+    held = 0
+    for seed in range(1, 7):
+        train, holdout, fresh, reference = cut(request.getfixturevalue(table), *FULL, 2_000, seed=seed)
+        held += judged(train, holdout, fresh, reference=reference).verdict == "pass"
+        assert "fail" in label_conditional(judged(train, holdout, leaky(train, fresh, 0.05))).values()
+    assert held >= 5
+
+
+def test_five_percent_of_copies_break_label_conditional_limits(adult_leak, uk_census):
+    train, holdout, fresh = cut(uk_census, *FULL)
+    for report in (adult_leak(0.05), judged(train, holdout, leaky(train, fresh, 0.05), metrics=LEAK_METRICS)):
+        assert report.verdict == "fail"
+        assert "fail" in label_conditional(report).values()
+
+
+def test_a_copy_of_adult_is_as_bad_as_it_gets(adult_leak):
+    copy = adult_leak(1)
+    assert copy.verdict == "fail"
+    assert figure(copy, "dcr.privacy_score").value == 1
+    assert figure(copy, "dcr.identical_excess").value == 1
+    assert figure(copy, "singling_out.risk").value > 0.99
+    assert figure(copy, "membership_inference.precision").value > 0.9
+    assert figure(copy, "membership_inference.protection_score").value < 1
+    assert broken(copy) == {outcome.limit.key for outcome in copy.judgement.outcomes}
+
+
+def test_a_copy_of_the_census_is_seen_where_the_paper_figure_is_blind(uk_census):
+    train, holdout, _ = cut(uk_census, *FULL)
+    report = judged(train, holdout, train, metrics=LEAK_METRICS)
+    assert figure(report, "dcr.privacy_score").high < 0.09  # a fifth of unseen rows stand in the table as well
+    assert figure(report, "dcr.identical_excess").value == 1
+    assert set(label_conditional(report).values()) == {"fail"}
+
+
+@pytest.mark.parametrize("share", [0, 0.25, 0.5, 0.75, 1])
+def test_the_privacy_score_is_the_leaked_fraction(adult_leak, share):
+    report = adult_leak(share) if share in (0, 0.25, 1) else adult_leak(share, "dcr")
+    assert figure(report, "dcr.privacy_score").value == pytest.approx(share, abs=0.03)
+
+
+def test_a_copy_is_the_worst_of_a_list_of_releases(adult_leak):
+    releases = [figures(adult_leak(share)) for share in (0, 0.25, 1)]
+    assert len(releases[0]) >= 12
+    for key in releases[0]:
+        sign = -1 if key == "membership_inference.protection_score" else 1
+        at_null, leak, copy = (sign * release[key][0] for release in releases)
+        assert copy >= leak > at_null, key
+
+
+def test_the_densest_unseen_rows_break_no_label_conditional_limit(adult):
+    train, holdout, unseen = cut(adult, 8_000, 2_000, 20_000)
+    points = prepare_inputs(train, holdout, unseen).encoded("synthetic").dense
+    crowd = nearest(points, points, 5, exclude_self=True).distances[:, 4]
+    dense = unseen.iloc[np.argsort(crowd, kind="stable")[:8_000]].reset_index(drop=True)
+    report = judged(train, holdout, dense, metrics=LEAK_METRICS)
+    assert figure(report, "dcr.privacy_score").low > 0  # a paper figure is not 0 without a leak
+    assert set(label_conditional(report).values()) == {"pass"}
+
+
+def test_dropping_rows_near_train_is_refused_from_the_other_side(adult):
+    train, holdout, fresh = cut(adult, *FULL)
+    inputs = prepare_inputs(train, holdout, fresh)
+    away = nearest(inputs.encoded("synthetic").dense, inputs.encoded("train").dense).distances[:, 0]
+    report = judged(train, holdout, fresh[away > np.quantile(away, 0.1)], metrics=LEAK_METRICS)
+    assert report.verdict == "fail"
+    assert figure(report, "dcr.privacy_score").high < 0  # the best there is: the paper figure praises the filter
+    assert figure(report, "dcr.member_excess_any").high < 0
+    assert figure(report, "membership_inference.advantage_any").high < 0
+    assert {"dcr.member_excess_any.lower", "membership_inference.advantage_any.lower"} <= broken(report)
+
+
+@pytest.mark.slow
+def test_an_honest_generator_passes_the_default_policy(adult):
+    held = 0
+    for seed in range(6):
+        train, holdout = cut(adult, 8_000, 2_000, seed=20 + seed)
+        inputs = prepare_inputs(train, holdout, train)
+        fitted = build_generator("synthpop").fit(inputs.train, inputs.schema, seed=seed)
+        report = judged(train, holdout, fitted.sample(8_000, seed=seed))
+        held += report.verdict == "pass"
+    assert held >= 5
+
+
+# ------------------------------------------------------------------------------- people with several rows
+
+
+def with_ids(frame, start, copies, by_row=False):
+    """``frame`` stacked ``copies`` times, each row with the id of its person, or with one of its own."""
+    out = pd.concat([frame] * copies, ignore_index=True)
+    return out.assign(person=start + np.arange(len(out)) % (len(out) if by_row else len(frame)))
+
+
+def test_rows_repeated_by_their_own_people_are_no_new_evidence(small, small_report):
+    train, holdout, synthetic = small
+    twice = judged(with_ids(train, 0, 2), with_ids(holdout, 10**6, 2), synthetic, subject="person")
+    by_row = judged(
+        with_ids(train, 0, 2, True), with_ids(holdout, 10**6, 2, True), synthetic, subject="person", metrics="dcr"
+    )
+    keys = ("dcr.member_excess", "dcr.identical_excess", *(f"membership_inference.advantage{x}" for x in ("", "_any")))
+    for key in keys:
+        assert figure(twice, key).value == pytest.approx(figure(small_report, key).value, abs=0.01), key
+        assert width(twice, key) == pytest.approx(width(small_report, key), rel=0.1), key
+    assert width(by_row, keys[0]) < 0.85 * width(twice, keys[0])  # what it would be by row
+
+
+def visits(frame, start, seed):
+    """Two or four rows a person: age and hours of work change from visit to visit."""
+    rng = np.random.default_rng(seed)
+    times = rng.choice([2, 4], len(frame))
+    out = frame.loc[np.repeat(frame.index, times)].reset_index(drop=True)
+    out["age"] += out.groupby(np.repeat(frame.index, times)).cumcount()
+    out["hours_per_week"] = (out["hours_per_week"] + rng.integers(-5, 6, len(out))).clip(1, 99)
+    return out.assign(person=start + np.repeat(np.arange(len(frame)), times))
+
+
+def test_people_with_two_or_four_rows_are_judged_as_people(adult):
+    parts = cut(adult, 3_200, 1_050, 2_700)
+    train, holdout, fresh = (visits(part, 10**6 * role, role) for role, part in enumerate(parts))
+    report = judged(train, holdout, fresh.drop(columns="person"), subject="person")
+    assert report.verdict == "pass", broken(report)
+    assert report.tables["holdout"]["subjects"] == 1_050
+    assert figure(report, "membership_inference.advantage").subjects == 4_250
+    leak = leaky(train, fresh, 0.05).drop(columns="person")
+    leaking = judged(train, holdout, leak, subject="person", metrics="dcr")
+    assert "fail" in label_conditional(leaking).values()
+
+
+# ------------------------------------------------------------------------------- tables of every shape
+
+
+def one_column(kind, rng, n):
+    if kind == 0:
+        return pd.Series(rng.lognormal(3, 1, n))
+    if kind == 1:
+        return pd.Series(rng.integers(0, 90, n)).astype("Int64")
+    if kind == 2:
+        return pd.Series(rng.choice(list("abcde"), n, p=[0.4, 0.3, 0.2, 0.07, 0.03])).astype(object)
+    if kind == 3:
+        return pd.Series(rng.random(n) < 0.3).astype("boolean")
+    return pd.Series(pd.Timestamp("2021-03-01") + pd.to_timedelta(rng.integers(0, 10**6, n), unit="min"))
+
+
+def made(n, columns, missing, seed):
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({f"c{i:03d}": one_column(i % 5, rng, n) for i in range(columns)})
+    return frame.mask(rng.random(frame.shape) < missing) if missing else frame
+
+
+SHAPES = {"4 columns": (4, 0.0), "100 columns": (100, 0.0), "missing everywhere": (10, 0.2),
+          "unseen category": (10, 0.0), "missing in S only": (10, 0.0), "all missing in S": (10, 0.05)}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_table_runs_through_all_metrics(shape):
+    columns, missing = SHAPES[shape]
+    train, holdout, fresh, reference = (made(n, columns, missing, i) for i, n in enumerate((600, 400, 500, 200)))
+    embedder = fit_embedder(prepare_inputs(train, holdout, fresh, reference), max_epochs=2)
+    chosen, policy = choose_metrics(None, None)
+    for synthetic, leak in ((fresh, False), (train.copy(), True)):
+        if shape == "unseen category":
+            synthetic.loc[:20, "c002"] = "never seen"
+        elif shape == "missing in S only":
+            synthetic.loc[:20, ["c000", "c002", "c003", "c004"]] = None
+        elif shape == "all missing in S":
+            synthetic["c002"] = None
+        inputs = attach_embedder(prepare_inputs(train, holdout, synthetic, reference), embedder)
+        report = assemble(inputs, run_metrics(inputs, chosen), policy)
+        written = json.loads(json.dumps(report.to_json(), allow_nan=False))
+        assert figure(report, "dcr.privacy_score_embedded").measurable
+        assert figure(report, "singling_out.risk" if columns > 4 else "singling_out.risk_max").measurable
+        assert written["verdict"] == ("fail" if leak else report.verdict)
+        assert leak or report.verdict != "fail", broken(report)
+
+
+# ------------------------------------------------------------------------------- what must not matter
+
+
+def test_the_order_of_rows_changes_no_figure(small, small_report):
+    shuffled = judged(*(frame.sample(frac=1, random_state=9) for frame in small))
+    assert figures(shuffled) == figures(small_report)
+
+
+def renamed(frame):
+    """Other names for columns and categories, in another alphabetical order, and another unit."""
+    out = frame.assign(fnlwgt=frame["fnlwgt"] * 2)
+    for column in out.select_dtypes(exclude="number"):
+        out[column] = out[column].map(lambda text: "".join(chr(158 - ord(letter)) for letter in text))
+    return out.set_axis([f"v{99 - i}" for i in range(out.shape[1])], axis=1)
+
+
+def test_names_and_units_do_not_matter(small, small_report):
+    report = judged(*(renamed(frame) for frame in small))
+    assert report.verdict == small_report.verdict
+    old, new = figures(small_report), figures(report)
+    assert old["dcr.identical_excess"] == new["dcr.identical_excess"]
+    assert new["dcr.privacy_score"] == pytest.approx(old["dcr.privacy_score"], abs=1e-9)
+    assert new["dcr.member_excess"][0] == pytest.approx(old["dcr.member_excess"][0], abs=1e-9)
+    for key in ("singling_out.risk", "membership_inference.advantage"):  # drawn anew: the names order the columns
+        assert new[key][1] <= old[key][2] and old[key][1] <= new[key][2], key
+
+
+@pytest.mark.parametrize("role", [0, 2], ids=["train", "synthetic"])
+def test_one_absurd_cell_moves_little(small, small_report, role):
+    tables = [frame.copy() for frame in small]
+    tables[role].loc[2_900, "capital_gain"] = 10**9
+    report = judged(*tables, metrics="dcr,membership_inference")
+    for key in ("dcr.privacy_score", "dcr.identical_excess", "membership_inference.advantage"):
+        assert figure(report, key).value == pytest.approx(figure(small_report, key).value, abs=0.005), key
+    assert report.verdict == "fail"
+
+
+@pytest.mark.parametrize("sizes", [(1_500, 6_000, 3_000), (4_000, 4_000, 1_000)])
+def test_sizes_may_differ(adult, sizes):
+    report = judged(*cut(adult, *sizes))
+    assert not broken(report)
+    for key in ("dcr.member_excess_any", "membership_inference.advantage_any"):
+        assert figure(report, key).low <= 0 <= figure(report, key).high, key
+
+
+@pytest.mark.parametrize("leak", [False, True], ids=["fresh", "copy"])
+def test_a_holdout_of_40_rows_never_passes(adult, leak):
+    train, holdout, fresh = cut(adult, 2_000, 40, 2_000)
+    assert judged(train, holdout, train if leak else fresh).verdict == ("fail" if leak else "not_assessable")
+
+
+def test_a_seed_is_repeated_and_another_differs_within_the_intervals(small, small_report):
+    assert figures(judged(*small, seed=0)) == figures(small_report)
+    other, first = figures(judged(*small, seed=1)), figures(small_report)
+    assert other != first
+    for key, (value, _, _) in other.items():
+        assert first[key][1] <= value <= first[key][2], key
+
+
+@pytest.mark.slow
+def test_a_trained_embedding_sees_a_copy_and_acquits_fresh_rows(adult):
+    train, holdout, fresh = cut(adult, 4_000, 2_000, 4_000)
+    inputs = prepare_inputs(train, holdout, fresh)
+    embedder = fit_embedder(inputs, max_epochs=10)
+    chosen, policy = choose_metrics("dcr,singling_out", None)
+    reports = []
+    for synthetic in (fresh, train):
+        inputs = attach_embedder(prepare_inputs(train, holdout, synthetic), embedder)
+        reports.append(assemble(inputs, run_metrics(inputs, chosen), policy))
+    assert figure(reports[0], "dcr.privacy_score_embedded").value == pytest.approx(0, abs=0.02)
+    assert figure(reports[0], "singling_out.risk_embedded").low < 0.05
+    assert figure(reports[1], "dcr.privacy_score_embedded").value > 0.98
+    assert figure(reports[1], "singling_out.risk_embedded").value > 0.95
+    assert reports[1].verdict == "fail"
