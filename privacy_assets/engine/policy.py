@@ -148,7 +148,7 @@ class Policy:
         """
         unknown = set(data) - {"name", "limits", "extends"}
         if unknown:
-            first = sorted(unknown)[0]
+            first = sorted(map(str, unknown))[0]
             raise ConfigError(f"{source}: unknown key {first!r}.{did_you_mean(first, ('name', 'limits', 'extends'))}")
         if not isinstance(data.get("limits", []), list):
             raise ConfigError(f"{source}: 'limits' must be a list of mappings.")
@@ -166,7 +166,7 @@ class Policy:
 
         try:
             data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError) as error:
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise ConfigError(f"{path}: cannot be read as YAML ({type(error).__name__}).") from None
         if not isinstance(data, dict):
             raise ConfigError(f"{path}: expected a mapping with 'limits'.")

@@ -40,7 +40,7 @@ class Figure:
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain mapping; NaN becomes None."""
-        return {name: _plain(getattr(self, name)) for name in self.__slots__ if name != "name"}
+        return {name: plain(getattr(self, name)) for name in self.__slots__ if name != "name"}
 
     @classmethod
     def from_json(cls, name: str, data: Mapping[str, Any]) -> Figure:
@@ -79,14 +79,12 @@ class MetricResult:
         return {
             "metric": self.metric,
             "figures": {figure.name: figure.to_json() for figure in self.figures},
-            "tables": {
-                name: [{k: _plain(v) for k, v in row.items()} for row in rows] for name, rows in self.tables.items()
-            },
-            "settings": {key: _plain(value) for key, value in self.settings.items()},
+            "tables": plain(self.tables),
+            "settings": plain(self.settings),
             "inputs": dict(self.inputs),
             "seed": self.seed,
             "engine_version": self.engine_version,
-            "seconds": _plain(self.seconds),
+            "seconds": plain(self.seconds),
         }
 
     @classmethod
@@ -97,9 +95,12 @@ class MetricResult:
         return cls(**{**data, "figures": figures, "seconds": seconds})
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """``value`` in the form that JSON gives back: lists for tuples, None for NaN, no numpy scalars."""
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if hasattr(value, "item"):  # numpy scalars
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.policy import Judgement, Policy
-from privacy_assets.engine.results import MetricResult
+from privacy_assets.engine.results import MetricResult, plain
 from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.snapshot import Snapshot
@@ -65,11 +66,14 @@ def attest(
     policy: Policy,
     results: Mapping[str, MetricResult],
     inputs: Mapping[str, str],
+    metrics: Mapping[str, Metric],
+    seed: int,
 ) -> Attestation:
     """State the verdict of ``policy`` over ``results``.
 
-    ``inputs`` are the fingerprints of the tables of now. Every result must have been computed by this engine on exactly
-    these tables, and the synthetic table made from this train; PublicationRefused otherwise.
+    ``inputs`` are the fingerprints of the tables of now, ``metrics`` the metrics as they are set now. Every result must
+    have been computed by this engine on exactly these tables, with these settings and this ``seed``, and the synthetic
+    table made from this train; PublicationRefused otherwise.
     """
     if snapshot.train != inputs["train"]:
         text = "the synthetic table was made from another train table; materialise generator and synthetic again."
@@ -80,6 +84,8 @@ def attest(
         for role in sorted({*inputs, *result.inputs}):
             if result.inputs.get(role) != inputs.get(role):
                 raise PublicationRefused(f"{name} was computed on another {role} table; materialise it again.")
+        if name not in metrics or result.seed != seed or plain(result.settings) != plain(metrics[name].settings()):
+            raise PublicationRefused(f"{name} was computed with other settings or seed; materialise it again.")
     judgement = policy.judge(results)
     public = {name: {**result.to_json(), "inputs": {}} for name, result in results.items()}
     return Attestation(

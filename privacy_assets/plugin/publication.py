@@ -175,7 +175,16 @@ def _attest(
 ) -> Attestation:
     try:
         prints = steps.table_fingerprints(tables, read_snapshot(snapshot), context.resources.releases)
-        return attest(settings.name, partition_of(context), snapshot, settings.policy, results, prints)
+        return attest(
+            settings.name,
+            partition_of(context),
+            snapshot,
+            settings.policy,
+            results,
+            prints,
+            settings.metrics,
+            settings.seed,
+        )
     except PublicationRefused as error:
         raise dg.Failure(description=str(error), allow_retries=False) from None
 

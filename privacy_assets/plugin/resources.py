@@ -81,7 +81,7 @@ def home_of(instance: dg.DagsterInstance | None) -> Path | None:
 
 
 def private_folder(folder: Path) -> Path:
-    """Make ``folder`` for the own user only."""
+    """Make ``folder`` for the own user only; one that is there keeps its mode."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder
 

@@ -140,6 +140,15 @@ def test_wrong_policy_files_name_file_and_fix(tmp_path: Path, text: str, message
     assert "policy.yaml" in str(caught.value) or "no limits" in message
 
 
+def test_a_policy_file_that_is_no_text_or_has_odd_keys_is_an_error(tmp_path: Path) -> None:
+    path = write(tmp_path, "1: 3")
+    with pytest.raises(ConfigError, match="unknown key '1'"):
+        Policy.from_yaml(path)
+    path.write_bytes(b"\xff\xfe\x00limits")
+    with pytest.raises(ConfigError, match=r"policy\.yaml"):
+        Policy.from_yaml(path)
+
+
 def test_an_absent_policy_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"absent\.yaml"):
         Policy.from_yaml(tmp_path / "absent.yaml")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from privacy_assets.engine.metrics.dcr import Dcr
 from privacy_assets.engine.policy import Limit, Policy
 from privacy_assets.engine.results import Figure, MetricResult
 from privacy_assets.engine.version import ENGINE_VERSION
@@ -34,16 +37,22 @@ FRAME = pd.DataFrame(
 
 
 INPUTS = {"train": "t", "holdout": "h", "synthetic": "s"}
+DCR = Dcr()
 
 
 def result(high: float = 0.05, *, version: str = ENGINE_VERSION, **inputs: str) -> MetricResult:
     figure = Figure("privacy_score", 0.01, -0.02, high, n=1000, subjects=1000)
-    return MetricResult("dcr", (figure,), inputs={**INPUTS, **inputs}, engine_version=version)
+    settings = json.loads(json.dumps(DCR.settings()))
+    return MetricResult("dcr", (figure,), settings=settings, inputs={**INPUTS, **inputs}, engine_version=version)
+
+
+def stated(snapshot: Snapshot, measured: MetricResult) -> Attestation:
+    return attest("patients", None, snapshot, POLICY, {"dcr": measured}, INPUTS, {"dcr": DCR}, 0)
 
 
 def make(root: Path, high: float = 0.05, frame: pd.DataFrame = FRAME) -> tuple[Attestation, Snapshot]:
     snapshot = write_snapshot(frame, root / "snapshots", "t")
-    return attest("patients", None, snapshot, POLICY, {"dcr": result(high)}, INPUTS), snapshot
+    return stated(snapshot, result(high)), snapshot
 
 
 def test_a_passing_table_is_published_as_it_was_judged(tmp_path: Path) -> None:
@@ -106,19 +115,30 @@ def test_another_policy_table_or_verdict_is_refused(tmp_path: Path) -> None:
 def test_results_on_other_tables_are_not_attested(tmp_path: Path, role: str) -> None:
     snapshot = write_snapshot(FRAME, tmp_path, "t")
     with pytest.raises(PublicationRefused, match=f"another {role} table"):
-        attest("patients", None, snapshot, POLICY, {"dcr": result(**{role: "other"})}, INPUTS)
+        stated(snapshot, result(**{role: "other"}))
 
 
 def test_results_that_name_no_tables_or_are_of_another_engine_are_not_attested(tmp_path: Path) -> None:
     snapshot = write_snapshot(FRAME, tmp_path, "t")
     for wrong, word in ((dataclasses.replace(result(), inputs={}), "another"), (result(version="0.0.1"), "engine")):
         with pytest.raises(PublicationRefused, match=word):
-            attest("patients", None, snapshot, POLICY, {"dcr": wrong}, INPUTS)
+            stated(snapshot, wrong)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"seed": 1}, {"settings": {}}, {"settings": {**DCR.settings(), "permutations": 199}}, {"metric": "other"}],
+)
+def test_results_of_other_settings_are_not_attested(tmp_path: Path, change: dict[str, Any]) -> None:
+    snapshot = write_snapshot(FRAME, tmp_path, "t")
+    measured = dataclasses.replace(result(), **change)
+    with pytest.raises(PublicationRefused, match="other settings or seed"):
+        attest("patients", None, snapshot, POLICY, {measured.metric: measured}, INPUTS, {"dcr": DCR}, 0)
 
 
 def test_a_synthetic_table_made_from_another_train_is_not_attested(tmp_path: Path) -> None:
     with pytest.raises(PublicationRefused, match="made from another train table"):
-        attest("patients", None, write_snapshot(FRAME, tmp_path, "old"), POLICY, {"dcr": result()}, INPUTS)
+        stated(write_snapshot(FRAME, tmp_path, "old"), result())
 
 
 @pytest.mark.parametrize("change", [lambda path: path.write_bytes(path.read_bytes() + b"x"), Path.unlink])
