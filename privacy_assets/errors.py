@@ -54,5 +54,5 @@ class PublicationRefused(PrivacyAssetsError, RuntimeError):
 def did_you_mean(name: str, options: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the closest of ``options``, or the whole list when nothing is close."""
     known = sorted(options)
-    close = get_close_matches(name, known, n=1)
+    close = get_close_matches(name, known, n=1, cutoff=0.65)
     return f" Did you mean {close[0]!r}?" if close else f" Known: {', '.join(known) or 'none'}."

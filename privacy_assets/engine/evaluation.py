@@ -59,7 +59,7 @@ def prepare_inputs(
         check_frame(frame, where=names[role])
     subjects = _take_subjects(frames, names, subject)
     if schema is None:
-        schema = _joint_schema(frames, names, kinds)
+        schema = joint_schema(frames, names, kinds)
     tables = {role: conform(frame, schema, where=names[role]) for role, frame in frames.items()}
     inputs = MetricInputs(schema, tables, subjects, seed=seed, device=device, progress=progress)
     _check_unseen(inputs, names["holdout"])
@@ -123,21 +123,43 @@ def _take_subjects(
     return dict(zip(ids, np.split(codes.astype(np.int64), ends), strict=True))
 
 
-def _joint_schema(
+def joint_schema(
     frames: Mapping[str, pd.DataFrame], names: Mapping[str, str], kinds: Mapping[str, Kind] | None
 ) -> TableSchema:
-    """Schema of all real rows together, so that a value only one side has cannot change the kind of a column."""
+    """Schema of the real tables (by role, without the subject): kinds from all rows together, dtypes of train.
+
+    ``names`` are what messages call the tables. InputError when columns differ, or a column reads as another kind in
+    one table than in another: a single text among the numbers of train would make every number of it a category that no
+    other table has. Whole and other numbers agree; ``kinds`` settles the rest.
+    """
     train = frames["train"]
-    for role in REAL_ROLES:
-        if role in frames and set(frames[role].columns) != set(train.columns):
-            column = sorted(set(frames[role].columns) ^ set(train.columns))[0]
+    real = {role: frames[role] for role in REAL_ROLES if role in frames}
+    for role, frame in real.items():
+        if set(frame.columns) != set(train.columns):
+            column = sorted(set(frame.columns) ^ set(train.columns))[0]
             fix = "give every table the same columns"
             raise InputError(f"the columns differ from {names['train']}", where=names[role], column=column, fix=fix)
-    joined = pd.concat([frames[role][train.columns] for role in REAL_ROLES if role in frames], ignore_index=True)
+    _check_kinds_agree(real, names, kinds or {})
+    joined = pd.concat([frame[train.columns] for frame in real.values()], ignore_index=True)
     schema = infer_schema(joined, kinds, where="train, holdout and reference")
     dtypes = {column: str(train[column].dtype) for column in train.columns}
-    columns = (type(c)(c.name, c.kind, c.nullable, dtypes[c.name]) for c in schema.columns)
+    columns = (ColumnSchema(c.name, c.kind, c.nullable, dtypes[c.name]) for c in schema.columns)
     return TableSchema(tuple(columns))
+
+
+def _check_kinds_agree(real: Mapping[str, pd.DataFrame], names: Mapping[str, str], kinds: Mapping[str, Kind]) -> None:
+    seen: dict[str, tuple[str, str]] = {}
+    for role, frame in real.items():
+        filled = frame.loc[:, frame.notna().any() & ~frame.columns.isin(list(kinds))]
+        if filled.shape[1] == 0:
+            continue
+        for column in infer_schema(filled, where=names[role]).columns:
+            kind = "numeric" if column.kind == "integer" else column.kind
+            other, where = seen.setdefault(column.name, (kind, role))
+            if kind != other:
+                fix = f"make the values alike, or declare the kind (kinds={{...}}, --kind {column.name}=categorical)"
+                problem = f"it is {kind} here and {other} in {names[where]}"
+                raise InputError(problem, where=names[role], column=column.name, fix=fix)
 
 
 def choose_metrics(names: Iterable[str] | None, policy: Policy | None) -> tuple[dict[str, Metric], Policy]:

@@ -166,8 +166,12 @@ class Policy:
 
         try:
             data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise ConfigError(f"{path}: cannot be read as YAML ({type(error).__name__}).") from None
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from None
+        except (UnicodeDecodeError, yaml.YAMLError) as error:
+            mark = getattr(error, "problem_mark", None)
+            line = f", line {mark.line + 1}" if mark is not None else ""
+            raise ConfigError(f"{path}{line}: cannot be read as YAML ({type(error).__name__}).") from None
         if not isinstance(data, dict):
             raise ConfigError(f"{path}: expected a mapping with 'limits'.")
         return cls.from_dict(data, source=str(path))

@@ -102,6 +102,7 @@ def attest(
 
 
 def refusal(judgement: Judgement) -> str:
-    """One text for a verdict that is not "pass": each limit that did not hold, with what to do."""
-    lines = [f"{o.limit.figure}: {o.reason}. {o.limit.advice}".strip() for o in judgement.broken]
-    return f"The policy does not hold ({judgement.verdict}): " + "; ".join(lines)
+    """One text for a verdict that is not "pass": each limit that did not hold, with what was measured."""
+    lines = [f"{outcome.limit.key}: {outcome.reason}" for outcome in judgement.broken]
+    count = f"{len(lines)} of {len(judgement.outcomes)} limits"
+    return f"The policy does not hold ({judgement.verdict}, {count}): " + "; ".join(lines)

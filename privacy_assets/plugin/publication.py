@@ -9,7 +9,7 @@ from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.policy import Limit, LimitOutcome, judge_limit
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.errors import PublicationRefused
-from privacy_assets.gate.attestation import Attestation, attest
+from privacy_assets.gate.attestation import Attestation, attest, refusal
 from privacy_assets.gate.snapshot import Snapshot, read_snapshot
 from privacy_assets.plugin import steps
 from privacy_assets.plugin.assets import (
@@ -151,7 +151,7 @@ def build_attestation(settings: TableSettings) -> dg.AssetsDefinition:
             asset_key=key,
             check_name=HOLDS,
             passed=judgement.verdict == "pass",
-            description=f"verdict: {judgement.verdict}",
+            description=refusal(judgement) if judgement.broken else f"all {len(judgement.outcomes)} limits hold",
             metadata={"verdict": judgement.verdict, **broken_metadata(judgement.broken)},
         )
         facts: dict[str, Any] = {

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from privacy_assets.engine.evaluation import joint_schema
 from privacy_assets.engine.inputs import REAL_ROLES
 from privacy_assets.engine.tables.schema import ColumnSchema, Kind, TableSchema, check_frame, conform, infer_schema
 from privacy_assets.errors import InputError
@@ -84,14 +85,5 @@ def brought_splits(
 ) -> dict[str, pd.DataFrame]:
     """Tables that the user split: the schema is inferred over all of them together, dtypes are those of train."""
     real = {role: _without(frames[role], subject, role) for role in REAL_ROLES if role in frames}
-    names = list(real["train"].columns)
-    for role, frame in real.items():
-        differing = sorted(set(map(str, names)) ^ set(map(str, frame.columns)))
-        if differing:
-            fix = "give every table the same columns"
-            raise InputError("the columns differ from train", where=role, column=differing[0], fix=fix)
-    joined = pd.concat([frame[names] for frame in real.values()], ignore_index=True)
-    inferred = infer_schema(joined, kinds, where="train, holdout and reference")
-    dtypes = {name: str(real["train"][name].dtype) for name in names}
-    schema = TableSchema(tuple(ColumnSchema(c.name, c.kind, c.nullable, dtypes[c.name]) for c in inferred.columns))
+    schema = joint_schema(real, {role: role for role in real}, kinds)
     return {role: with_schema(frames[role], schema, subject, where=role) for role in real}

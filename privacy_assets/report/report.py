@@ -105,6 +105,9 @@ class Report:
 
         return report_table(self)
 
+    def __str__(self) -> str:
+        return self.to_text()
+
 
 def plain(value: Any) -> Any:
     """Return ``value`` as JSON can hold it: mappings with text keys, lists, NaN as None, numpy values as Python's.

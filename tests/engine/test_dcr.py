@@ -383,8 +383,9 @@ def alarms(by_subject, repeats):
     metric = Dcr(permutations=199, bootstraps=50, any_confidence=0.9)
     for seed in range(repeats):
         frames = repeated(3 * seed, 240), repeated(3 * seed + 1, 120), repeated(3 * seed + 2, 240)
-        codes = {"train": np.repeat(np.arange(240), 4), "holdout": np.repeat(np.arange(240, 360), 4)}
-        figure = evaluate(*frames, codes if by_subject else None, metric).figure("member_excess_any")
+        people, rows = np.repeat(np.arange(360), 4), np.arange(4 * 360)
+        codes = people if by_subject else rows
+        figure = evaluate(*frames, {"train": codes[:960], "holdout": codes[960:]}, metric).figure("member_excess_any")
         count += not figure.low <= 0 <= figure.high
     return count / repeats
 

@@ -101,6 +101,9 @@ def broken(tables: dict[str, pd.DataFrame], how: str) -> dict[str, pd.DataFrame]
         out["holdout"]["person"] = ["0", *out["holdout"]["person"].astype(str)[1:]]
     elif how == "holdout of train":
         out["holdout"] = out["train"].iloc[:30].assign(person=np.arange(5000, 5030))
+    elif how == "text in train":
+        out["train"]["age"] = out["train"]["age"].astype(object)
+        out["train"].loc[7, "age"] = SECRET
     elif how == "list":
         out["train"]["plan"] = [[SECRET]] * 60
     return out

@@ -52,6 +52,8 @@ def read_table(path: str | Path) -> pd.DataFrame:
 
 def _read_file(file: Path) -> pd.DataFrame:
     kind = SUFFIXES.get(file.suffix.lower())
+    if file.stat().st_size == 0:
+        raise InputError("the file is empty", where=str(file), fix="give a file with a header and rows")
     if kind is None:
         raise InputError(f"unknown file type {file.suffix!r}", where=str(file), fix="give .parquet or .csv")
     try:
