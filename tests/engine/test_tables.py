@@ -337,7 +337,7 @@ def test_a_named_index_is_a_column_and_another_index_is_none(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("t.csv", "", "cannot be read as csv"),
+        ("t.csv", "", "the file is empty"),
         ("t.csv", "a,b\n", "0 rows"),
         ("t.csv", f"a,b\n1,2\n{SECRET},2,3\n", "cannot be read as csv"),
         ("t.csv", f"a,a\n1,{SECRET}\n", "column 'a': the name stands twice"),
