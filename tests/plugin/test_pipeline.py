@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,7 +101,10 @@ def test_nothing_private_stands_in_the_event_log(
 ) -> None:
     log = "\n".join(record.event_log_entry.to_json() for record in instance.get_records_for_run(honest.run_id).records)
     incomes = people()["income"].dropna().astype(str)
-    assert not [value for value in incomes[incomes.str.len() > 6] if value in log]
+    numbers = set(
+        re.findall(r"(?<![\d.])\d+\.\d+(?!\d)", log)
+    )  # whole numbers of the log: time stamps end like incomes
+    assert not numbers & set(incomes[incomes.str.len() > 6])
     assert "p399" not in log
 
 
