@@ -109,7 +109,7 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 
 def _write(report: Report, json_out: str | None, html_out: str | None) -> None:
-    from privacy_assets.gate.atomic import put_atomic
+    from privacy_assets.gate.files import put_atomic
 
     try:
         if json_out:

@@ -6,8 +6,9 @@ column, the row position and the fix, and never hold a value of a private table.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from typing import Any
 
 
 class PrivacyAssetsError(Exception):
@@ -48,7 +49,14 @@ class LeaseTimeout(PrivacyAssetsError, TimeoutError):
 
 
 class PublicationRefused(PrivacyAssetsError, RuntimeError):
-    """The gate did not publish; the message names the limit, the measured value and the reason."""
+    """The gate did not publish; the message names the limit, the measured value and the reason.
+
+    ``broken`` are the outcomes of the limits that did not hold, where that is the reason.
+    """
+
+    def __init__(self, reason: str, broken: Sequence[Any] = ()) -> None:
+        super().__init__(reason)
+        self.broken = tuple(broken)
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:

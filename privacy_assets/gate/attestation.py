@@ -1,13 +1,10 @@
-"""Attestation: the verdict of a policy, bound to the exact bytes of a synthetic table.
-
-The simple form: a plain JSON statement. Whoever may write to the release folder could forge it.
-"""
+"""Attestation: the verdict of a policy on signed results, bound to the exact bytes of a synthetic table."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 from privacy_assets.engine.metrics.base import Metric
@@ -16,93 +13,138 @@ from privacy_assets.engine.results import MetricResult, plain
 from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.snapshot import Snapshot
-
-FORMAT = "privacy-assets/attestation/1"
+from privacy_assets.gate.statements import Place, Statement
 
 
 @dataclass(frozen=True)
 class Attestation:
-    """What was judged (table, partition, snapshot hash), by which policy, on which results, with which verdict.
+    """What was judged (table, partition, SHA-256 of the file), by which policy, on which results, with which verdict.
 
-    ``inputs`` are the fingerprints of all tables by role, those of private tables keyed: never a plain hash of one.
+    ``inputs`` are the fingerprints of all tables by role, ``content`` that of the synthetic rows: keyed, never a plain
+    hash of a private table. ``remembered`` are earlier failures of the same rows; with any of them the verdict is
+    "fail". ``keyid`` is the key that signed it, empty before.
     """
 
-    table: str
-    partition: str | None
+    place: Place
     sha256: str
+    content: str
     policy: Mapping[str, Any]
     policy_digest: str
     verdict: str
-    limits: tuple[Mapping[str, Any], ...]
+    limits: Sequence[Mapping[str, Any]]
+    remembered: Sequence[str]
     results: Mapping[str, Mapping[str, Any]]
     inputs: Mapping[str, str]
+    rows: int
+    made_at: str
     engine_version: str = ENGINE_VERSION
+    keyid: str = ""
 
-    def to_bytes(self) -> bytes:
-        """Canonical JSON: sorted keys, no NaN."""
-        body = {"format": FORMAT, **self.__dict__, "limits": list(self.limits)}
-        return json.dumps(body, sort_keys=True, indent=1, allow_nan=False).encode()
+    def statement(self) -> Statement:
+        """What the attestation step signs."""
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        body = {name: plain(value) for name, value in named.items() if name not in ("place", "sha256", "keyid")}
+        return Statement("attestation", self.place, self.sha256, body)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Attestation:
-        """Inverse of :meth:`to_bytes`; PublicationRefused for anything else."""
+    def of(cls, statement: Statement) -> Attestation:
+        """Inverse of :meth:`statement`; PublicationRefused when a part is missing or unknown."""
         try:
-            body = json.loads(data)
-            if body.pop("format") != FORMAT:
-                raise PublicationRefused("the attestation has an unknown format; materialise the attestation again.")
-            return cls(**{**body, "limits": tuple(body["limits"])})
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise PublicationRefused("the attestation cannot be read; materialise the attestation again.") from None
+            return cls(statement.place, statement.sha256, **statement.body, keyid=statement.keyid)
+        except TypeError:
+            text = "the attestation is of another version of privacy-assets; materialise it again."
+            raise PublicationRefused(text) from None
 
     def judge(self, policy: Policy) -> Judgement:
-        """Hold the stored results against ``policy`` once more."""
+        """Hold the stored results against ``policy`` once more, for the texts of a refusal."""
         return policy.judge({name: MetricResult.from_json(result) for name, result in self.results.items()})
 
 
 def attest(
-    table: str,
-    partition: str | None,
     snapshot: Snapshot,
     policy: Policy,
     results: Mapping[str, MetricResult],
     inputs: Mapping[str, str],
-    metrics: Mapping[str, Metric],
-    seed: int,
+    remembered: Sequence[str] = (),
 ) -> Attestation:
-    """State the verdict of ``policy`` over ``results``.
-
-    ``inputs`` are the fingerprints of the tables of now, ``metrics`` the metrics as they are set now. Every result must
-    have been computed by this engine on exactly these tables, with these settings and this ``seed``, and the synthetic
-    table made from this train; PublicationRefused otherwise.
-    """
-    if snapshot.train != inputs["train"]:
-        text = "the synthetic table was made from another train table; materialise generator and synthetic again."
-        raise PublicationRefused(text)
-    for name, result in results.items():
-        if result.engine_version != ENGINE_VERSION:
-            raise PublicationRefused(f"{name} was computed by engine {result.engine_version}; materialise it again.")
-        for role in sorted({*inputs, *result.inputs}):
-            if result.inputs.get(role) != inputs.get(role):
-                raise PublicationRefused(f"{name} was computed on another {role} table; materialise it again.")
-        if name not in metrics or result.seed != seed or plain(result.settings) != plain(metrics[name].settings()):
-            raise PublicationRefused(f"{name} was computed with other settings or seed; materialise it again.")
+    """State the verdict of ``policy`` over ``results``, which :func:`check_result` has found to belong together."""
     judgement = policy.judge(results)
-    public = {name: {**result.to_json(), "inputs": {}} for name, result in results.items()}
     return Attestation(
-        table=table,
-        partition=partition,
+        place=snapshot.place,
         sha256=snapshot.sha256,
+        content=snapshot.content,
         policy=policy.to_dict(),
         policy_digest=policy.digest(),
-        verdict=judgement.verdict,
-        limits=tuple(outcome.to_json() for outcome in judgement.outcomes),
-        results=public,
+        verdict="fail" if remembered else judgement.verdict,
+        limits=[outcome.to_json() for outcome in judgement.outcomes],
+        remembered=list(remembered),
+        results={name: {**result.to_json(), "inputs": {}} for name, result in results.items()},
         inputs=dict(inputs),
+        rows=snapshot.rows,
+        made_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
     )
 
 
-def refusal(judgement: Judgement) -> str:
+def check_place(found: Place, place: Place, what: str) -> None:
+    """Refuse what was stated about another table or partition."""
+    if found != place:
+        raise PublicationRefused(f"the {what} belongs to another table or partition ({found}); materialise it again.")
+
+
+def check_result(result: MetricResult, inputs: Mapping[str, str], metric: Metric | None, seed: int) -> None:
+    """Refuse a result that this engine did not compute on exactly these tables, with these settings and this seed.
+
+    ``inputs`` are the fingerprints of now, by role: the tables and, when there is one, the embedder.
+    """
+    if result.engine_version != ENGINE_VERSION:
+        text = f"{result.metric} was computed by engine {result.engine_version}; materialise it again."
+        raise PublicationRefused(text)
+    for role in sorted({*inputs, *result.inputs}):
+        unused = role == "embedder" and metric is not None and role not in metric.needs | metric.optional
+        if not unused and result.inputs.get(role) != inputs.get(role):
+            what = role if role == "embedder" else f"{role} table"
+            raise PublicationRefused(f"{result.metric} was computed on another {what}; materialise it again.")
+    if metric is None or result.seed != seed or plain(result.settings) != plain(metric.settings()):
+        raise PublicationRefused(f"{result.metric} was computed with other settings or seed; materialise it again.")
+
+
+def check_policy(attestation: Attestation, policy: Policy) -> None:
+    """Refuse an attestation that was made under another policy than the one in force."""
+    if attestation.policy_digest != policy.digest():
+        raise PublicationRefused("the attestation was made under another policy; materialise it again.")
+
+
+def check_version(attestation: Attestation) -> None:
+    """Refuse an attestation of another engine: its figures may be those of a mended error."""
+    if attestation.engine_version != ENGINE_VERSION:
+        text = f"the attestation was made by engine {attestation.engine_version}; materialise scores and attestation."
+        raise PublicationRefused(text)
+
+
+def check_verdict(attestation: Attestation, judgement: Judgement) -> None:
+    """Refuse every verdict but "pass"."""
+    if attestation.verdict != "pass" or judgement.verdict != "pass":
+        raise PublicationRefused(refusal(judgement, attestation.remembered), judgement.broken)
+
+
+def check_memory(remembered: Sequence[str]) -> None:
+    """Refuse rows that failed before."""
+    if remembered:
+        raise PublicationRefused(failed_before(remembered))
+
+
+def refusal(judgement: Judgement, remembered: Sequence[str] = ()) -> str:
     """One text for a verdict that is not "pass": each limit that did not hold, with what was measured."""
     lines = [f"{outcome.limit.key}: {outcome.reason}" for outcome in judgement.broken]
+    if not lines:
+        return failed_before(remembered)
     count = f"{len(lines)} of {len(judgement.outcomes)} limits"
     return f"The policy does not hold ({judgement.verdict}, {count}): " + "; ".join(lines)
+
+
+def failed_before(remembered: Sequence[str]) -> str:
+    """The text for rows that failed before."""
+    return (
+        "The policy does not hold: these rows failed before, and a failed verdict stays failed, whatever the run, seed"
+        f" or split ({'; '.join(remembered)}). Fix: mend the generator and make another synthetic table."
+    )

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import io
 import json
 import os
+import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import unquote
 
 import pandas as pd
 
-from privacy_assets.engine.policy import Policy
 from privacy_assets.errors import InputError, PublicationRefused
-from privacy_assets.gate.atomic import put_atomic, sync_folder
-from privacy_assets.gate.attestation import Attestation, refusal
-from privacy_assets.gate.snapshot import Snapshot
+from privacy_assets.gate.attestation import Attestation, check_place
+from privacy_assets.gate.files import locked, put_atomic, sync_folder
+from privacy_assets.gate.keys import TrustedKeys
+from privacy_assets.gate.snapshot import read_hashed
+from privacy_assets.gate.statements import Place, Sealed, unseal
 
 TABLE_FILE, ATTESTATION_FILE, POINTER = "table.parquet", "attestation.json", "latest.json"
+TRUSTED_VARIABLE = "PRIVACY_ASSETS_TRUSTED_KEYS"
+_ID = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{12}")
 
 
-def quoted(name: str) -> str:
-    """``name`` as one harmless part of a path."""
-    return quote(name, safe="-_= ").replace(".", "%2E")
+def default_trusted(root: Path) -> TrustedKeys:
+    """The keys that PRIVACY_ASSETS_TRUSTED_KEYS names, else those in ``trusted_keys`` beside the release folder."""
+    given = os.environ.get(TRUSTED_VARIABLE, "")
+    return TrustedKeys((Path(given) if given else root.absolute().parent / "trusted_keys",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +47,26 @@ class Release:
 
     @property
     def attestation(self) -> Path:
-        """The attestation that let it through."""
+        """The envelope of the attestation that let it through."""
         return self.folder / ATTESTATION_FILE
+
+    @property
+    def published_at(self) -> str:
+        """When it was put in place (UTC), from its id."""
+        return dt.datetime.strptime(self.id[:22], "%Y%m%dT%H%M%S.%f").isoformat(sep=" ", timespec="seconds")
+
+    def opened(self, place: Place, trusted: TrustedKeys) -> Attestation:
+        """Its attestation, signed by a trusted key, for this place, with the verdict "pass"; or PublicationRefused."""
+        try:
+            sealed = Sealed("attestation", self.attestation.read_bytes())
+        except OSError as error:
+            text = f"the attestation of release {self.id} cannot be read ({error.strerror})."
+            raise PublicationRefused(text) from None
+        stated = Attestation.of(unseal(sealed, trusted))
+        check_place(stated.place, place, "attestation")
+        if stated.verdict != "pass":
+            raise PublicationRefused(f"the attestation of release {self.id} says {stated.verdict!r}.")
+        return stated
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,87 +75,133 @@ class ReleaseStore:
 
     root: Path
 
-    def place(self, table: str, partition: str | None = None) -> Path:
-        """Folder of one table and partition; names are quoted, so that none can leave the root."""
-        parts = (table, "_all" if partition is None else f"partition={partition}")
-        return self.root.joinpath(*[quoted(part) for part in parts])
+    def add(self, place: Place, source: Path, sha256: str, attestation: bytes) -> Release:
+        """Copy ``source`` into a new release and point to it; it is hashed while it is copied, and only what was hashed
+        can be published.
 
-    def publish(self, attestation: Attestation, snapshot: Snapshot, policy: Policy) -> Release:
-        """Publish the snapshot that ``attestation`` names, if it holds ``policy``, the one in force now.
-
-        The bytes are copied to a private staging folder while being hashed; what was hashed is what is published.
-        Raises PublicationRefused, and leaves the previous release as it is, in every other case.
+        A release with this very attestation is pointed to again instead of being copied twice. PublicationRefused, and
+        the previous release stays, when the bytes are not those of ``sha256`` or the disk does not take them. A crash
+        at any moment leaves the old pointer or the new one, and each points to a whole release.
         """
-        self._check(attestation, snapshot, policy)
-        place = self.place(attestation.table, attestation.partition)
-        staging = place / "staging" / f"{os.getpid()}-{os.urandom(6).hex()}"
-        staging.mkdir(parents=True, mode=0o700)
+        folder = place.below(self.root)
         try:
-            if _copy_hashed(Path(snapshot.path), staging / TABLE_FILE) != attestation.sha256:
+            folder.mkdir(parents=True, exist_ok=True)
+            with locked(folder / ".lock"):
+                release = self._same(place, attestation, sha256) or self._stage(folder, source, sha256, attestation)
+                _point(folder, release)
+        except OSError as error:
+            raise PublicationRefused(f"the release could not be written ({error.strerror}); nothing changed.") from None
+        return release
+
+    def _same(self, place: Place, attestation: bytes, sha256: str) -> Release | None:
+        for release in self.history(place):
+            if release.attestation.is_file() and release.attestation.read_bytes() == attestation:
+                return release if hash_file(release.table) == sha256 else None
+        return None
+
+    def _stage(self, folder: Path, source: Path, sha256: str, attestation: bytes) -> Release:
+        """Copy to a private staging folder, hash the copy, and move it in one step to its place."""
+        shutil.rmtree(folder / "staging", ignore_errors=True)  # under the lock: whoever left it there is gone
+        staging = folder / "staging" / os.urandom(6).hex()
+        staging.parent.mkdir(mode=0o700)
+        staging.mkdir(mode=0o700)
+        try:
+            if _copy_hashed(source, staging / TABLE_FILE) != sha256:
                 raise PublicationRefused("the synthetic table changed after it was judged; score it again.")
-            put_atomic(staging / ATTESTATION_FILE, attestation.to_bytes(), mode=0o644)
-            release = self._move(staging, place, attestation.sha256)
+            put_atomic(staging / ATTESTATION_FILE, attestation, mode=0o444)
+            stamp = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+            release = Release(f"{stamp}-{sha256[:12]}", folder / "releases" / f"{stamp}-{sha256[:12]}")
+            release.folder.parent.mkdir(exist_ok=True)
+            staging.chmod(0o755)
+            os.rename(staging, release.folder)
+            release.folder.chmod(0o555)
+            sync_folder(release.folder.parent)
+            return release
         finally:
-            shutil.rmtree(staging, ignore_errors=True)
-        put_atomic(place / POINTER, json.dumps({"release": release.id}).encode(), mode=0o644)
-        return release
+            shutil.rmtree(folder / "staging", ignore_errors=True)
 
-    def _check(self, attestation: Attestation, snapshot: Snapshot, policy: Policy) -> None:
-        if attestation.policy_digest != policy.digest():
-            raise PublicationRefused("the attestation was made under another policy; materialise it again.")
-        judgement = attestation.judge(policy)
-        if judgement.verdict != "pass" or attestation.verdict != "pass":
-            raise PublicationRefused(refusal(judgement))
-        if snapshot.sha256 != attestation.sha256:
-            raise PublicationRefused("the attestation belongs to another synthetic table; materialise it again.")
-
-    def _move(self, staging: Path, place: Path, sha256: str) -> Release:
-        stamp = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-        release = Release(f"{stamp}-{sha256[:12]}", place / "releases" / f"{stamp}-{sha256[:12]}")
-        release.folder.parent.mkdir(parents=True, exist_ok=True)
-        staging.chmod(0o755)
-        os.rename(staging, release.folder)
-        sync_folder(release.folder.parent)
-        return release
-
-    def current(self, table: str, partition: str | None = None) -> Release:
-        """The release the pointer names; InputError when nothing was published."""
-        place = self.place(table, partition)
+    def point(self, place: Place, release: Release) -> None:
+        """Make ``release`` the current one."""
+        folder = place.below(self.root)
         try:
-            name = json.loads((place / POINTER).read_bytes())["release"]
+            with locked(folder / ".lock"):
+                _point(folder, release)
+        except OSError as error:
+            raise PublicationRefused(f"the pointer could not be written ({error.strerror}); nothing changed.") from None
+
+    def current(self, place: Place) -> Release:
+        """The release the pointer names; InputError when nothing was published."""
+        folder = place.below(self.root)
+        try:
+            name = str(json.loads((folder / POINTER).read_bytes())["release"])
         except FileNotFoundError:
-            raise InputError("nothing was published", where=f"{table}{f', {partition}' if partition else ''}") from None
-        return Release(name, place / "releases" / name)
+            raise InputError("nothing was published", where=str(place)) from None
+        except (OSError, ValueError, KeyError, TypeError):
+            raise PublicationRefused(f"{folder / POINTER} cannot be read; roll back to a release.") from None
+        if not _ID.fullmatch(name):
+            raise PublicationRefused(f"{folder / POINTER} names no release; roll back to one.")
+        return Release(name, folder / "releases" / name)
 
-    def history(self, table: str, partition: str | None = None) -> list[Release]:
-        """All releases, oldest first."""
-        folder = self.place(table, partition) / "releases"
-        return [Release(path.name, path) for path in sorted(folder.iterdir())] if folder.is_dir() else []
+    def history(self, place: Place) -> list[Release]:
+        """All releases of one place, oldest first."""
+        folder = place.below(self.root) / "releases"
+        names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+        return [Release(name, folder / name) for name in names if _ID.fullmatch(name)]
+
+    def places(self) -> Iterator[Place]:
+        """Every table and partition that has a release, in order."""
+        for folder in sorted(self.root.glob("*/*/releases")):
+            table, part = unquote(folder.parents[1].name), unquote(folder.parent.name)
+            yield Place(table, None if part == "_all" else part.removeprefix("partition="))
 
 
-def read_published(root: str | Path, table: str, partition: str | None = None) -> pd.DataFrame:
-    """Read the current release of ``table``; the bytes must be those that its attestation names."""
-    release = ReleaseStore(Path(root)).current(table, partition)
-    data = release.table.read_bytes()
-    attestation = Attestation.from_bytes(release.attestation.read_bytes())
-    if hashlib.sha256(data).hexdigest() != attestation.sha256:
-        raise PublicationRefused(f"release {release.id} does not hold the bytes that were judged.")
-    frame: pd.DataFrame = pd.read_parquet(io.BytesIO(data))
-    return frame
+def read_published(
+    root: str | Path, table: str, partition: str | None = None, *, trusted_keys: str | Path | None = None
+) -> pd.DataFrame:
+    """Read the current release of ``table`` below the release folder ``root``.
+
+    Its attestation must be signed by a trusted key, be about this table and partition and name these very bytes:
+    PublicationRefused otherwise. ``trusted_keys`` is a folder of public keys (PEM) or one key; default:
+    PRIVACY_ASSETS_TRUSTED_KEYS, else ``trusted_keys`` beside ``root``. InputError when nothing was published,
+    ConfigError when there is no trusted key.
+    """
+    root, place = Path(root), Place(table, partition)
+    release = ReleaseStore(root).current(place)
+    trusted = default_trusted(root) if trusted_keys is None else TrustedKeys((Path(trusted_keys),))
+    return read_hashed(release.table, release.opened(place, trusted).sha256)
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 (hex) of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def check_bytes(path: Path, sha256: str) -> None:
+    """PublicationRefused unless the file ``path`` has the bytes that the hash names."""
+    try:
+        found = hash_file(path)
+    except OSError as error:
+        raise PublicationRefused(f"{path} cannot be read ({error.strerror}).") from None
+    if found != sha256:
+        raise PublicationRefused(f"{path} does not hold the bytes that were judged.")
+
+
+def _point(folder: Path, release: Release) -> None:
+    put_atomic(folder / POINTER, json.dumps({"release": release.id}).encode(), mode=0o644)
 
 
 def _copy_hashed(source: Path, target: Path) -> str:
-    """Copy without following links, hashing what is copied."""
-    digest = hashlib.sha256()
+    """Copy without following links, exclusively; returns the SHA-256 of what was written, read only once."""
     try:
         descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as error:
         raise PublicationRefused(f"the snapshot cannot be read ({error.strerror}); materialise it again.") from None
-    with os.fdopen(descriptor, "rb") as reader, target.open("xb") as writer:
+    digest = hashlib.sha256()
+    with os.fdopen(descriptor, "rb", buffering=0) as reader, target.open("xb", buffering=0) as writer:
         while block := reader.read(1 << 20):
             digest.update(block)
             writer.write(block)
-        writer.flush()
+        os.fchmod(writer.fileno(), 0o444)
         os.fsync(writer.fileno())
-    target.chmod(0o644)
     return digest.hexdigest()

@@ -4,51 +4,66 @@ from __future__ import annotations
 
 import hashlib
 import io
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from privacy_assets.errors import PublicationRefused
-from privacy_assets.gate.atomic import put_atomic
+from privacy_assets.gate.files import put_atomic
+from privacy_assets.gate.statements import Place, Statement
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A Parquet file known by the SHA-256 of its bytes. ``train``: keyed fingerprint of the rows it was made from."""
+    """A Parquet file known by the SHA-256 of its bytes, and where it comes from.
 
-    path: str
+    ``train`` is the keyed fingerprint of the rows it was made from, ``content`` the keyed fingerprint of its own
+    rows whatever their order and file format: by it a failed verdict is remembered.
+    """
+
+    place: Place
+    path: Path
     sha256: str
     rows: int
     train: str
+    content: str
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a plain mapping."""
-        return asdict(self)
+    def statement(self) -> Statement:
+        """What the step that made the table signs; the path is left out: the gate knows where its files lie."""
+        body = {"rows": self.rows, "train": self.train, "content": self.content}
+        return Statement("snapshot", self.place, self.sha256, body)
+
+    @classmethod
+    def of(cls, statement: Statement, folder: Path) -> Snapshot:
+        """Inverse of :meth:`statement`, for a file in ``folder``."""
+        return cls(statement.place, folder / f"{statement.sha256}.parquet", statement.sha256, **statement.body)
 
 
-def write_snapshot(frame: pd.DataFrame, folder: Path, train: str) -> Snapshot:
+def write_snapshot(frame: pd.DataFrame, folder: Path) -> tuple[Path, str]:
     """Write ``frame`` (published dtypes) to ``folder/<sha256>.parquet``; the same table gives the same file."""
     table = pa.Table.from_pandas(frame.reset_index(drop=True), preserve_index=False)
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd", version="2.6")
-    data = buffer.getvalue()
+    data = buffer.getbuffer()
     digest = hashlib.sha256(data).hexdigest()
-    path = put_atomic(folder / f"{digest}.parquet", data)
-    return Snapshot(str(path), digest, len(frame), train)
+    return put_atomic(folder / f"{digest}.parquet", data), digest
 
 
 def read_snapshot(snapshot: Snapshot) -> pd.DataFrame:
     """Read a snapshot back; PublicationRefused unless its file has the bytes that the hash names."""
+    return read_hashed(snapshot.path, snapshot.sha256)
+
+
+def read_hashed(path: Path, sha256: str) -> pd.DataFrame:
+    """The table in ``path``, parsed from the very bytes that were hashed; PublicationRefused when they differ."""
     try:
-        data = Path(snapshot.path).read_bytes()
+        data = path.read_bytes()
     except OSError as error:
-        text = f"the synthetic table's file cannot be read ({error.strerror}); materialise it again."
-        raise PublicationRefused(text) from None
-    if hashlib.sha256(data).hexdigest() != snapshot.sha256:
-        raise PublicationRefused("the synthetic table's file changed after it was written; materialise it again.")
+        raise PublicationRefused(f"{path.name} cannot be read ({error.strerror}); materialise it again.") from None
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise PublicationRefused(f"{path.name} changed after it was written; materialise it again.")
     frame: pd.DataFrame = pq.ParquetFile(io.BytesIO(data)).read().to_pandas()
     return frame

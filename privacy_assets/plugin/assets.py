@@ -12,7 +12,7 @@ from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.tables.fingerprints import content_fingerprint
 from privacy_assets.engine.tables.splitting import split_table
 from privacy_assets.errors import InputError
-from privacy_assets.gate.snapshot import Snapshot, write_snapshot
+from privacy_assets.gate.statements import Place
 from privacy_assets.plugin import steps
 from privacy_assets.plugin.io import Trained
 from privacy_assets.plugin.metadata import synthetic_metadata, table_metadata, training_metadata
@@ -57,9 +57,14 @@ def common(settings: TableSettings, asset: str, *kinds: str) -> dict[str, Any]:
     }
 
 
-def partition_of(context: dg.AssetExecutionContext) -> str | None:
+def partition_of(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext) -> str | None:
     """The partition of this run, or None."""
     return context.partition_key if context.has_partition_key else None
+
+
+def place_of(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, settings: TableSettings) -> Place:
+    """Table and partition of this run."""
+    return Place(settings.name, partition_of(context))
 
 
 def window_of(context: dg.AssetExecutionContext) -> steps.Window | None:
@@ -119,7 +124,7 @@ def build_source(settings: TableSettings) -> dg.AssetsDefinition:
         check_feeds(context, settings, {"source": feed})
         version = source_version(feed, partition, releases.key("fingerprints"), context.instance)
         frame = steps.source_table(settings, given.get("given_source"), partition, window_of(context))
-        fingerprint = releases.keyed({"source": content_fingerprint(frame)})["source"]
+        fingerprint = releases.keyed(content_fingerprint(frame))
         facts = {**table_metadata(frame, "source"), **version, "keyed_fingerprint": fingerprint}
         return dg.MaterializeResult(value=frame, metadata=facts, data_version=dg.DataVersion(fingerprint))
 
@@ -253,8 +258,8 @@ def build_synthetic(settings: TableSettings) -> dg.AssetsDefinition:
             trained: Trained = given["generator"]
             made_from = trained.train
             frame = steps.generated(trained.generator, settings.rows or len(train), schema, settings.seed)
-        snapshot: Snapshot = write_snapshot(frame, releases.snapshots(settings.name, partition), made_from)
-        facts = synthetic_metadata(snapshot, settings.key("train"))
-        return dg.MaterializeResult(value=snapshot, metadata=facts, data_version=dg.DataVersion(snapshot.sha256))
+        snapshot, sealed = releases.gate().take_snapshot(frame, place_of(context, settings), made_from)
+        facts = synthetic_metadata(frame, snapshot.sha256, settings.key("train"))
+        return dg.MaterializeResult(value=sealed, metadata=facts, data_version=dg.DataVersion(snapshot.sha256))
 
     return synthetic

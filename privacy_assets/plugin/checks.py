@@ -17,7 +17,7 @@ from privacy_assets.engine.policy import Limit, judge_limit
 from privacy_assets.engine.tables.schema import Kind
 from privacy_assets.errors import ConfigError
 from privacy_assets.plugin.assets import GPU, POOL, check_name, device_of, limit_text
-from privacy_assets.plugin.publication import limit_result
+from privacy_assets.plugin.scores import limit_result
 from privacy_assets.plugin.settings import MetricsLike, PolicyLike, chosen_metrics
 from privacy_assets.plugin.versions import CHECK
 

@@ -11,6 +11,7 @@ from typing import Any
 import dagster as dg
 
 from privacy_assets.errors import ConfigError
+from privacy_assets.gate.statements import Place
 from privacy_assets.plugin.factory import build_privacy_assets
 from privacy_assets.plugin.gpu import GpuResource
 from privacy_assets.plugin.io import PrivacyIOManager
@@ -107,5 +108,5 @@ def _summary(name: str, outcome: Any, instance: dg.DagsterInstance, say: Say) ->
     if not outcome.success:
         say("release      none: publication was blocked")
         return 1
-    say(f"release      {releases.store.current(name).table}")
+    say(f"release      {releases.store.current(Place(name)).table}")
     return 0

@@ -17,7 +17,8 @@ from privacy_assets.plugin.assets import (
     build_synthetic,
 )
 from privacy_assets.plugin.metadata import caller_reference
-from privacy_assets.plugin.publication import build_attestation, build_published, build_report, build_score
+from privacy_assets.plugin.publication import build_attestation, build_published
+from privacy_assets.plugin.scores import build_report, build_score
 from privacy_assets.plugin.sensors import build_table_schedule
 from privacy_assets.plugin.settings import MetricsLike, PolicyLike, TableSettings, table_settings
 from privacy_assets.plugin.table_checks import build_table_checks

@@ -16,16 +16,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from privacy_assets.engine.results import MetricResult
-from privacy_assets.errors import InputError
-from privacy_assets.gate.atomic import put_atomic
-from privacy_assets.gate.attestation import Attestation
-from privacy_assets.gate.releases import quoted, read_published
-from privacy_assets.gate.snapshot import Snapshot, read_snapshot
-from privacy_assets.plugin.resources import home_of, private_folder
+from privacy_assets.errors import InputError, PublicationRefused
+from privacy_assets.gate.files import private_folder, put_atomic
+from privacy_assets.gate.releases import read_published
+from privacy_assets.gate.statements import KINDS, Kind, Sealed, quoted
+from privacy_assets.plugin.resources import home_of
 
 TABLE, MODEL, REPORT, PAGE = "table.parquet", "model.json", "report.json", "report.html"
-TRAINED_ON = "trained_on.json"
+PUBLISHED, TRAINED_ON = "published.json", "trained_on.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +31,7 @@ class Published:
     """Where a published table stands; loaded as a frame it is read, and verified, through the gate."""
 
     root: str
+    trusted_keys: str
     table: str
     partition: str | None
     release: str
@@ -62,8 +61,9 @@ class PrivacyIOManager(dg.ConfigurableIOManager):
     """Stores tables as Parquet, results as JSON and models as folders, readable by the own user only.
 
     ``base`` is the folder (default ``DAGSTER_HOME/storage/privacy_assets``), with one folder an asset and partition.
-    A value is stored by its type. Loading gives it back; a snapshot or a published table comes as a DataFrame when the
-    input is annotated so. Several partitions of tables come as one frame. A local or shared folder, no object store.
+    A value is stored by its type. Loading gives it back. A published table comes as a DataFrame when the input is
+    annotated so; the synthetic table, which may never be released, does not: depend on ``published``. Several
+    partitions of tables come as one frame. A local or shared folder, no object store.
     """
 
     base: str = ""
@@ -102,41 +102,45 @@ def store_value(value: Any, folder: Path) -> None:
     private_folder(folder)
     if isinstance(value, pd.DataFrame):
         table = pa.Table.from_pandas(value.reset_index(drop=True), preserve_index=False)
-        put_atomic(folder / TABLE, lambda stream: pq.write_table(table, stream, compression="zstd"))
-    elif type(value) in _JSON:
-        name, encode, _ = _JSON[type(value)]
-        put_atomic(folder / name, encode(value))
+        kept = put_atomic(folder / TABLE, lambda stream: pq.write_table(table, stream, compression="zstd"))
+    elif isinstance(value, Sealed):
+        kept = put_atomic(folder / f"{value.kind}.json", value.data)
+    elif isinstance(value, Published):
+        kept = put_atomic(folder / PUBLISHED, json.dumps(asdict(value)).encode())
     elif type(value).__name__ == "Report":
         put_atomic(folder / PAGE, value.to_html().encode())
-        put_atomic(folder / REPORT, json.dumps(value.to_json(), allow_nan=False).encode())
+        kept = put_atomic(folder / REPORT, json.dumps(value.to_json(), allow_nan=False).encode())
     elif callable(getattr(value, "save", None)):
-        _store_model(value, folder)
+        kept = _store_model(value, folder)
     else:
         raise TypeError(f"PrivacyIOManager does not store {type(value).__name__}; give the asset another IO manager.")
+    for name in _LOADERS:  # what an earlier definition of the asset left would be read instead
+        if name != kept.name:
+            (folder / name).unlink(missing_ok=True)
 
 
 def load_value(folder: Path, key: dg.AssetKey, partition: str | None, wanted: Any = None) -> Any:
     """Load what :func:`store_value` put into ``folder``; as a DataFrame when ``wanted`` is one."""
     for name, load in _LOADERS.items():
         if (folder / name).is_file():
-            return _as_wanted(load(folder / name), wanted)
+            return _as_wanted(load(folder / name), wanted, key)
     place = key.to_user_string() + (f", partition {partition}" if partition is not None else "")
     raise InputError("it was not materialised yet", where=place, fix="materialise it first")
 
 
-def _as_wanted(value: Any, wanted: Any) -> Any:
+def _as_wanted(value: Any, wanted: Any, key: dg.AssetKey) -> Any:
     if wanted is not pd.DataFrame:
         return value
-    if isinstance(value, Snapshot):
-        return read_snapshot(value)
+    if isinstance(value, Sealed):
+        text = f"{key.to_user_string()} is not released: depend on {key.path[0]}/published, which is."
+        raise PublicationRefused(text)
     if isinstance(value, Published):
-        return read_published(value.root, value.table, value.partition)
+        return read_published(value.root, value.table, value.partition, trusted_keys=value.trusted_keys)
     return value
 
 
 def _joined(found: list[Any], key: dg.AssetKey) -> Any:
-    frames = [read_snapshot(value) if isinstance(value, Snapshot) else value for value in found]
-    frames = [_as_wanted(value, pd.DataFrame) for value in frames]
+    frames = [_as_wanted(value, pd.DataFrame, key) for value in found]
     if not frames:
         raise InputError("no partition to load", where=key.to_user_string(), fix="check the partition mapping")
     if not all(isinstance(frame, pd.DataFrame) for frame in frames):
@@ -149,14 +153,15 @@ def _joined(found: list[Any], key: dg.AssetKey) -> Any:
     return joined
 
 
-def _store_model(value: Any, folder: Path) -> None:
+def _store_model(value: Any, folder: Path) -> Path:
     """Save into a new folder and point to it: a reader never sees half a model."""
     name = f"model-{uuid.uuid4().hex}"
     value.save(private_folder(folder / name))
-    put_atomic(folder / MODEL, json.dumps({"kind": _model_kind(value), "folder": name}).encode())
+    pointer = put_atomic(folder / MODEL, json.dumps({"kind": _model_kind(value), "folder": name}).encode())
     for old in folder.glob("model-*"):
         if old.name != name:
             shutil.rmtree(old, ignore_errors=True)
+    return pointer
 
 
 def _model_kind(value: Any) -> str:
@@ -184,23 +189,18 @@ def _load_report(path: Path) -> Any:
     return Report.from_json(json.loads(path.read_bytes()))
 
 
-def _load_json(decode: Callable[[bytes], Any], path: Path) -> Any:
-    return decode(path.read_bytes())
+def _load_sealed(kind: Kind, path: Path) -> Sealed:
+    return Sealed(kind, path.read_bytes())
 
 
-def _json_bytes(value: Any) -> bytes:
-    return json.dumps(value.to_json() if hasattr(value, "to_json") else asdict(value), allow_nan=False).encode()
+def _load_published(path: Path) -> Published:
+    return Published(**json.loads(path.read_bytes()))
 
 
-_JSON: dict[type, tuple[str, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
-    MetricResult: ("result.json", _json_bytes, lambda data: MetricResult.from_json(json.loads(data))),
-    Attestation: ("attestation.json", Attestation.to_bytes, Attestation.from_bytes),
-    Snapshot: ("snapshot.json", _json_bytes, lambda data: Snapshot(**json.loads(data))),
-    Published: ("published.json", _json_bytes, lambda data: Published(**json.loads(data))),
-}
 _LOADERS: dict[str, Callable[[Path], Any]] = {
     TABLE: _load_table,
     MODEL: _load_model,
     REPORT: _load_report,
-    **{name: partial(_load_json, decode) for name, _, decode in _JSON.values()},
+    PUBLISHED: _load_published,
+    **{f"{kind}.json": partial(_load_sealed, kind) for kind in KINDS},
 }

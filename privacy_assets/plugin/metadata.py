@@ -16,7 +16,6 @@ import pandas as pd
 from privacy_assets.engine.policy import LimitOutcome
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.schema import TableSchema
-from privacy_assets.gate.snapshot import Snapshot, read_snapshot
 from privacy_assets.plugin.tagging import schema_of, subject_of
 
 PACKAGE = Path(__file__).parents[1]
@@ -54,9 +53,8 @@ def table_metadata(frame: pd.DataFrame, where: str, upstream: dg.AssetKey | None
     return facts
 
 
-def synthetic_metadata(snapshot: Snapshot, upstream: dg.AssetKey) -> dict[str, Any]:
+def synthetic_metadata(frame: pd.DataFrame, sha256: str, upstream: dg.AssetKey) -> dict[str, Any]:
     """Rows, hash, columns (as they are in the file) and lineage of a synthetic or published table."""
-    frame = read_snapshot(snapshot)
     columns = [
         dg.TableColumn(
             name, str(frame[name].dtype), constraints=dg.TableColumnConstraints(nullable=bool(frame[name].isna().any()))
@@ -67,7 +65,7 @@ def synthetic_metadata(snapshot: Snapshot, upstream: dg.AssetKey) -> dict[str, A
         "dagster/row_count": len(frame),
         "dagster/column_schema": dg.TableSchema(columns),
         "dagster/column_lineage": lineage(list(frame.columns), upstream),
-        "sha256": snapshot.sha256,
+        "sha256": sha256,
     }
 
 
@@ -119,13 +117,21 @@ def picture(outcome: LimitOutcome) -> dg.MetadataValue[Any]:
 
 
 def broken_metadata(outcomes: Sequence[LimitOutcome]) -> dict[str, Any]:
-    """One entry a limit that does not hold."""
+    """A table of the limits that do not hold: what was measured, and what to do about it."""
     from privacy_assets.report.text import what_to_do
 
-    return {
-        outcome.limit.key: dg.MetadataValue.text(f"{outcome.status}: {outcome.reason}. {what_to_do(outcome)}".strip())
+    records = [
+        dg.TableRecord(
+            {
+                "limit": outcome.limit.key,
+                "verdict": outcome.status,
+                "reason": outcome.reason,
+                "what to do": what_to_do(outcome),
+            }
+        )
         for outcome in outcomes
-    }
+    ]
+    return {"broken limits": dg.MetadataValue.table(records)} if records else {}
 
 
 def training_metadata(history: Sequence[Mapping[str, float]]) -> dict[str, Any]:

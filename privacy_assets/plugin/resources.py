@@ -1,37 +1,46 @@
-"""The release resource: where releases and snapshots lie, and the secret behind splits and keyed fingerprints."""
+"""The release resource: where releases and snapshots lie, the keys of the gate, and the secret of the split."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import os
 import secrets
-import stat
-from collections.abc import Mapping
 from pathlib import Path
 
 import dagster as dg
 from pydantic import PrivateAttr
 
-from privacy_assets.engine.tables.fingerprints import keyed
+from privacy_assets.engine.tables.fingerprints import derived, keyed
 from privacy_assets.errors import ConfigError
-from privacy_assets.gate.releases import ReleaseStore
+from privacy_assets.gate.files import make_secret, private_folder, read_secret
+from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.keys import SIGNING_KEY, SigningKey, TrustedKeys, first_key
+from privacy_assets.gate.releases import TRUSTED_VARIABLE, ReleaseStore, default_trusted
 
 _SMALLEST = 16  # bytes of a secret
 
 
 class ReleaseResource(dg.ConfigurableResource):
-    """Where releases go, and the secret of this deployment.
+    """Where releases go, the keys that sign and are trusted, and the secret of this deployment.
 
     ``root`` is the folder of releases (default ``DAGSTER_HOME/releases``), ``private`` a folder for snapshots that were
-    not published and for the secret (default ``DAGSTER_HOME/private``). The secret decides on which side of the split a
-    person stands: keep it, and keep it secret. It is read from the environment variable ``secret_variable`` when
-    that is set, else from ``private/secret.key``, which is made on first use, for the own user only.
+    not published, failed verdicts, the signing key and the secret (default ``DAGSTER_HOME/private``); nobody else may
+    read it. The secret decides on which side of the split a person stands: keep it, and keep it secret. It is read from
+    the environment variable ``secret_variable`` when that is set, else from ``private/secret.key``, which is made on
+    first use.
+
+    The signing key (Ed25519, PEM) is read from the environment variable ``signing_key_variable`` when that is set, else
+    from the file ``signing_key`` (default ``private/signing.key``). ``trusted_keys`` is a folder of public keys (PEM;
+    default PRIVACY_ASSETS_TRUSTED_KEYS, else ``trusted_keys`` beside ``root``). Only when none of these was given, and
+    there is no key at all yet, is a first pair made. These fields are paths and names, never keys: a resource's fields
+    are shown in the UI.
     """
 
     root: str = ""
     private: str = ""
     secret_variable: str = "PRIVACY_ASSETS_SECRET"
+    signing_key: str = ""
+    signing_key_variable: str = "PRIVACY_ASSETS_SIGNING_KEY"
+    trusted_keys: str = ""
 
     _home: Path | None = PrivateAttr(default=None)
 
@@ -44,19 +53,30 @@ class ReleaseResource(dg.ConfigurableResource):
         """The releases."""
         return ReleaseStore(self._folder(self.root, "releases"))
 
-    def snapshots(self, table: str, partition: str | None) -> Path:
-        """Private folder for the snapshots of one table and partition."""
-        folder = self._folder(self.private, "private")
-        return private_folder(ReleaseStore(folder / "snapshots").place(table, partition))
+    @property
+    def trusted(self) -> TrustedKeys:
+        """The public keys that this deployment trusts."""
+        return TrustedKeys((Path(self.trusted_keys),)) if self.trusted_keys else default_trusted(self.store.root)
+
+    def gate(self) -> Gate:
+        """The gate of this deployment; a first pair of keys is made when there is none and none was configured."""
+        private, trusted = self._private(), self.trusted
+        path = Path(self.signing_key) if self.signing_key else private / SIGNING_KEY
+        if not (self.signing_key or self.trusted_keys or self._from_environment()):
+            first_key(path, trusted.places[0])
+        key = SigningKey(path, self.signing_key_variable, trusted)
+        return Gate(self.store.root, private, key, self.key("content"))
 
     def key(self, purpose: str) -> bytes:
         """A key for one purpose, derived from the secret."""
-        return hmac.new(self._secret(), purpose.encode(), hashlib.sha256).digest()
+        return derived(self._secret(), purpose)
 
-    def keyed(self, fingerprints: Mapping[str, str]) -> dict[str, str]:
-        """Fingerprints of private tables in the only form that may be shown."""
-        key = self.key("fingerprints")
-        return {role: keyed(fingerprint, key) for role, fingerprint in fingerprints.items()}
+    def keyed(self, fingerprint: str) -> str:
+        """Fingerprint of a private table in the only form that may be shown."""
+        return keyed(fingerprint, self.key("fingerprints"))
+
+    def _from_environment(self) -> bool:
+        return any(os.environ.get(name) for name in (self.signing_key_variable, TRUSTED_VARIABLE))
 
     def _folder(self, given: str, default: str) -> Path:
         if given:
@@ -66,60 +86,24 @@ class ReleaseResource(dg.ConfigurableResource):
             raise ConfigError(f"ReleaseResource: set DAGSTER_HOME, or give the folder for {default}.")
         return home / default
 
+    def _private(self) -> Path:
+        folder = private_folder(self._folder(self.private, "private"))
+        if folder.stat().st_mode & 0o077:
+            raise ConfigError(f"{folder}: others may enter the gate's private folder. Fix: chmod 700.")
+        return folder
+
     def _secret(self) -> bytes:
-        given = os.environ.get(self.secret_variable, "")
-        if given:
-            if len(given.encode()) < _SMALLEST:
-                raise ConfigError(f"{self.secret_variable}: the secret needs at least {_SMALLEST} bytes.")
-            return given.encode()
-        return read_secret(private_folder(self._folder(self.private, "private")) / "secret.key")
+        secret, where = os.environ.get(self.secret_variable, "").encode(), self.secret_variable
+        if not secret:
+            path = self._private() / "secret.key"
+            if not path.exists():
+                make_secret(path, secrets.token_bytes(32))
+            secret, where = read_secret(path), str(path)
+        if len(secret) < _SMALLEST:
+            raise ConfigError(f"{where}: the secret needs at least {_SMALLEST} bytes.")
+        return secret
 
 
 def home_of(instance: dg.DagsterInstance | None) -> Path | None:
     """Folder of a Dagster instance (``DAGSTER_HOME``, or a temporary folder of an ephemeral one)."""
     return Path(instance.root_directory) if instance is not None else None
-
-
-def private_folder(folder: Path) -> Path:
-    """Make ``folder`` for the own user only; one that is there keeps its mode."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return folder
-
-
-def read_secret(path: Path) -> bytes:
-    """Read the secret in ``path``, made (32 random bytes, mode 0600) when it is not there.
-
-    ConfigError unless it is a regular file of the own user that nobody else can read.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        _make_secret(path)
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError as error:
-        raise ConfigError(f"{path}: the secret cannot be read ({error.strerror}).") from None
-    with os.fdopen(descriptor, "rb") as stream:
-        facts = os.fstat(stream.fileno())
-        secret = stream.read(4096)
-    if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o077:
-        raise ConfigError(f"{path}: the secret must be a regular file of your own with mode 0600.")
-    if len(secret) < _SMALLEST:
-        raise ConfigError(f"{path}: the secret needs at least {_SMALLEST} bytes.")
-    return secret
-
-
-def _make_secret(path: Path) -> None:
-    """Place a new secret unless another process was quicker: a link, unlike a rename, never replaces a file."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(6)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(secrets.token_bytes(32))
-            stream.flush()
-            os.fsync(stream.fileno())
-        try:
-            os.link(draft, path)
-        except FileExistsError:
-            return
-    finally:
-        draft.unlink(missing_ok=True)

@@ -136,31 +136,41 @@ def metric_inputs(
     )
 
 
-def score(metric: Metric, inputs: MetricInputs, embedder: Embedder | None, releases: ReleaseResource) -> MetricResult:
-    """Run one metric; its result names all tables by their fingerprints, those of private tables keyed."""
+def score(
+    metric: Metric,
+    tables: Mapping[str, pd.DataFrame],
+    synthetic: pd.DataFrame,
+    embedder: Embedder | None,
+    releases: ReleaseResource,
+    *,
+    seed: int,
+    device: str = "cpu",
+    progress: Progress = silent,
+) -> MetricResult:
+    """Run one metric; its result names all that the step read by keyed fingerprints."""
     from privacy_assets.engine.evaluation import run_metrics
 
+    inputs = metric_inputs(tables, synthetic, seed=seed, device=device, progress=progress)
     if embedder is not None:
         inputs = attach_embedder(inputs, embedder)
     result = run_metrics(inputs, {metric.name: metric})[metric.name]
-    return replace(result, inputs=public_fingerprints(inputs.fingerprints, releases))
+    return replace(result, inputs=fingerprints(tables, synthetic, embedder, releases))
 
 
-def public_fingerprints(fingerprints: Mapping[str, str], releases: ReleaseResource) -> dict[str, str]:
-    """Key the fingerprints of private tables; that of the synthetic table stays as it is."""
-    private = {role: value for role, value in fingerprints.items() if role != "synthetic"}
-    return {**releases.keyed(private), **{role: v for role, v in fingerprints.items() if role == "synthetic"}}
-
-
-def table_fingerprints(
-    tables: Mapping[str, pd.DataFrame], synthetic: pd.DataFrame, releases: ReleaseResource
+def fingerprints(
+    tables: Mapping[str, pd.DataFrame], synthetic: pd.DataFrame, embedder: Embedder | None, releases: ReleaseResource
 ) -> dict[str, str]:
-    """Fingerprints of the tables as the score assets state them."""
-    keyed = {role: table_fingerprint(frame, role, releases) for role, frame in tables.items()}
+    """What identifies the inputs of a score, by role: fingerprints of the tables and of the embedder.
+
+    All are keyed but that of the synthetic table, which may be published.
+    """
     schema = schema_of(tables["train"], "train")
-    return {**keyed, "synthetic": content_fingerprint(conform(synthetic, schema, where="synthetic"))}
+    found = {role: table_fingerprint(frame, role, releases) for role, frame in tables.items()}
+    found["synthetic"] = content_fingerprint(conform(synthetic, schema, where="synthetic"))
+    return found if embedder is None else {**found, "embedder": releases.keyed(embedder.fingerprint())}
 
 
 def table_fingerprint(frame: pd.DataFrame, role: str, releases: ReleaseResource) -> str:
-    """Keyed fingerprint of a tagged private table, the subject column left out."""
-    return releases.keyed({role: content_fingerprint(data_columns(frame, role))})[role]
+    """Keyed fingerprint of a tagged private table: its rows, and whose they are."""
+    rows, subject = data_columns(frame, role), subject_of(frame, role)
+    return releases.keyed(content_fingerprint(rows if subject is None else rows.assign(**{subject: frame[subject]})))

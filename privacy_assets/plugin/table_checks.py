@@ -8,7 +8,7 @@ import pandas as pd
 from privacy_assets.engine.tables.schema import conform
 from privacy_assets.gate.snapshot import read_snapshot
 from privacy_assets.plugin import steps
-from privacy_assets.plugin.assets import FRAME
+from privacy_assets.plugin.assets import FRAME, RELEASES, place_of
 from privacy_assets.plugin.expectations import Expected, check_source, check_synthetic
 from privacy_assets.plugin.settings import TableSettings
 from privacy_assets.plugin.tagging import data_columns, schema_of
@@ -45,10 +45,14 @@ def _synthetic_check(settings: TableSettings) -> dg.AssetChecksDefinition:
         additional_ins={"train": dg.AssetIn(key=settings.key("train"), dagster_type=FRAME)},
         description="The synthetic table has the columns and types of train, and no value that train does not have.",
         partitions_def=settings.partitions_def,
+        required_resource_keys={RELEASES},
     )
-    def schema_and_values(synthetic: Any, train: pd.DataFrame) -> dg.AssetCheckResult:
+    def schema_and_values(
+        context: dg.AssetCheckExecutionContext, synthetic: Any, train: pd.DataFrame
+    ) -> dg.AssetCheckResult:
         schema = schema_of(train, "train")
-        frame = conform(read_snapshot(synthetic), schema, where="synthetic")
+        taken = context.resources.releases.gate().snapshot(synthetic, place_of(context, settings))
+        frame = conform(read_snapshot(taken), schema, where="synthetic")
         return expectation_result(check_synthetic(frame, schema, data_columns(train, "train")))
 
     return schema_and_values

@@ -27,7 +27,7 @@ def test_a_table_by_region_from_one_file(tmp_path: Path) -> None:
         for region in ("north", "south"):
             result = run(defs, "people_pipeline", instance, partition=region)
             assert result.success, failures(result)
-            assert len(checks(result)) == 6 and all(check.passed for check in checks(result).values())
+            assert len(checks(result)) == 7 and all(check.passed for check in checks(result).values())
             released = read_published(tmp_path / "releases", "people", region)
             assert set(released["region"]) == {region}
             for role, seen in sides.items():

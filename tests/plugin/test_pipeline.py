@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
+import base64
 import json
 import re
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from standins import LENIENT, QUICK, checks, failures, independent, made, memori
 from privacy_assets import build_privacy_assets, read_published
 from privacy_assets.engine.tables.fingerprints import content_fingerprint
 from privacy_assets.gate.releases import ReleaseStore
+from privacy_assets.gate.statements import Place, Sealed
 from privacy_assets.plugin.io import load_value
 from privacy_assets.plugin.tagging import data_columns
 
@@ -80,6 +82,7 @@ def test_every_check_ran(honest: dg.ExecuteInProcessResult) -> None:
         ("dcr", "dcr_identical_excess_lower"),
         ("dcr", "dcr_member_excess_any_lower"),
         ("attestation", "policy_holds"),
+        ("published", "released"),
     }
     assert all(evaluation.passed for evaluation in found.values()), found
     limit = found["dcr", "dcr_identical_excess_lower"].metadata
@@ -119,8 +122,8 @@ def test_the_same_run_again_gives_the_same_bytes(honest: dg.ExecuteInProcessResu
 def test_a_leaky_table_is_blocked_and_the_previous_release_stays(
     honest: dg.ExecuteInProcessResult, place: Path, instance: dg.DagsterInstance
 ) -> None:
-    before = ReleaseStore(place / "releases").current("people")
-    count = len(ReleaseStore(place / "releases").history("people"))
+    before = ReleaseStore(place / "releases").current(Place("people"))
+    count = len(ReleaseStore(place / "releases").history(Place("people")))
     leaky = table(place, generator=memorise)
     blocked = run(leaky, "people_pipeline", instance)
     assert not blocked.success
@@ -134,9 +137,13 @@ def test_a_leaky_table_is_blocked_and_the_previous_release_stays(
     by_hand = run(leaky, "people_pipeline", instance, only="people/published")
     data = failures(by_hand)["people__published"]
     assert "dcr.identical_excess" in data.user_failure_data.description
-    assert "above the limit 0.3" in data.user_failure_data.metadata["dcr.identical_excess.lower"].value
-    assert ReleaseStore(place / "releases").current("people") == before
-    assert len(ReleaseStore(place / "releases").history("people")) == count
+    row = data.user_failure_data.metadata["broken limits"].records[0]
+    assert row.data["limit"] == "dcr.identical_excess.lower" and "above the limit 0.3" in row.data["reason"]
+    assert row.data["what to do"] == "Use larger leaves."
+    alarm = checks(by_hand)["published", "released"]
+    assert not alarm.passed and "dcr.identical_excess" in alarm.description
+    assert ReleaseStore(place / "releases").current(Place("people")) == before
+    assert len(ReleaseStore(place / "releases").history(Place("people"))) == count
 
 
 def test_a_stricter_policy_blocks_what_was_attested(place: Path, instance: dg.DagsterInstance) -> None:
@@ -167,11 +174,12 @@ def test_a_table_made_from_rows_of_the_past_is_not_attested(tmp_path: Path, agai
             instance=instance, raise_on_error=False, asset_selection=keys
         )
     assert "made from another train table" in failures(stale)["people__attestation"].user_failure_data.description
-    assert not ReleaseStore(tmp_path / "releases").history("people")
+    assert not ReleaseStore(tmp_path / "releases").history(Place("people"))
 
 
 def test_no_plain_fingerprint_of_a_private_table_is_attested(honest: dg.ExecuteInProcessResult, place: Path) -> None:
-    text = (place / "storage/people/attestation/attestation.json").read_text()
+    envelope = json.loads((place / "storage/people/attestation/attestation.json").read_bytes())
+    text = base64.b64decode(envelope["payload"]).decode()
     for role in ("train", "holdout", "reference"):
         frame = load_value(place / "storage/people" / role, dg.AssetKey(role), None)
         plain = content_fingerprint(data_columns(frame, role))
@@ -182,8 +190,9 @@ def test_a_synthetic_file_changed_after_scoring_is_refused(tmp_path: Path) -> No
     people().to_parquet(tmp_path / "people.parquet")
     with dg.DagsterInstance.ephemeral() as instance:
         assert run(table(tmp_path), "people_pipeline", instance).success
-        pointer = json.loads((tmp_path / "storage/people/synthetic/snapshot.json").read_text())
-        pd.read_parquet(pointer["path"]).head(5).to_parquet(pointer["path"])
+        shutil.rmtree(tmp_path / "releases")  # as if the run had been stopped before its last step
+        (snapshot,) = (tmp_path / "private/snapshots/people/_all").iterdir()
+        pd.read_parquet(snapshot).head(5).to_parquet(snapshot)
         refused = run(table(tmp_path), "people_pipeline", instance, only="people/published")
     assert "changed after it was judged" in failures(refused)["people__published"].user_failure_data.description
 
@@ -240,12 +249,14 @@ def test_assets_can_be_called_directly(place: Path) -> None:
         dg.build_asset_context(resources=given), train=frames["train"], generator=fitted
     ).value
     score = assets["dcr"](dg.build_asset_context(resources=given), **frames, synthetic=snapshot)
-    assert score.value.metric == "dcr"
     inputs = {"score_dcr": score.value, **frames, "synthetic": snapshot}
-    attestation = assets["attestation"](dg.build_asset_context(resources=given), **inputs).value
-    leaked = dataclasses.replace(attestation, verdict="fail")
-    with pytest.raises(dg.Failure) as refused:
-        assets["published"](dg.build_asset_context(resources=given), attestation=leaked, synthetic=snapshot)
+    check, attestation = assets["attestation"](dg.build_asset_context(resources=given), **inputs)
+    assert check.check_name == "policy_holds"
+    forged = Sealed("attestation", attestation.value.data.replace(b"payloadType", b"PayloadType"))
+    steps = assets["published"](dg.build_asset_context(resources=given), attestation=forged, synthetic=snapshot)
+    assert not next(steps).passed
+    with pytest.raises(dg.Failure, match="signed statement") as refused:
+        next(steps)
     assert refused.value.allow_retries is False
     assert {check.check_name for check in score.check_results} == {
         "dcr_identical_excess_lower",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import stat
 from pathlib import Path
@@ -14,10 +13,10 @@ import pytest
 from standins import people
 
 from privacy_assets import PrivacyIOManager, ReleaseResource
-from privacy_assets.engine.results import Figure, MetricResult
-from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.errors import ConfigError, InputError, PublicationRefused
+from privacy_assets.gate.files import read_secret
+from privacy_assets.gate.statements import Kind, Sealed
 from privacy_assets.plugin.io import Published, load_value, store_value
-from privacy_assets.plugin.resources import read_secret
 from privacy_assets.plugin.tagging import canonical_source, data_columns, schema_of, subject_of
 
 KEY = dg.AssetKey(["people", "train"])
@@ -62,10 +61,20 @@ def test_every_dtype_comes_back(column: object, tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(loaded, frame, check_dtype=frame["x"].dtype != object)
 
 
-def test_a_result_with_a_figure_that_is_not_measurable(tmp_path: Path) -> None:
-    figure = Figure("x", math.nan, math.nan, math.nan, 0, 0, note="no rows")
-    found = back(MetricResult("dcr", (figure,), engine_version="1"), tmp_path)
-    assert found.figure("x").note == "no rows" and math.isnan(found.figure("x").value)
+@pytest.mark.parametrize("kind", ["snapshot", "result", "attestation"])
+def test_a_signed_record_comes_back_as_it_is(tmp_path: Path, kind: Kind) -> None:
+    assert back(Sealed(kind, b"{}"), tmp_path) == Sealed(kind, b"{}")
+
+
+def test_a_synthetic_table_is_no_dataframe_before_its_release(tmp_path: Path) -> None:
+    with pytest.raises(PublicationRefused, match="people/train is not released: depend on people/published"):
+        back(Sealed("snapshot", b"{}"), tmp_path, pd.DataFrame)
+
+
+def test_only_the_newest_value_is_kept(tmp_path: Path) -> None:
+    store_value(pd.DataFrame({"x": [1]}), tmp_path)
+    assert back(Sealed("snapshot", b"{}"), tmp_path) == Sealed("snapshot", b"{}")
+    assert [file.name for file in tmp_path.iterdir()] == ["snapshot.json"]
 
 
 def test_what_was_never_stored_says_so(tmp_path: Path) -> None:
@@ -100,7 +109,7 @@ def test_without_a_place_the_manager_says_what_to_set() -> None:
 
 def test_a_published_pointer_reads_the_current_release(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nothing was published"):
-        back(Published(str(tmp_path), "people", None, "x"), tmp_path / "io", pd.DataFrame)
+        back(Published(str(tmp_path), str(tmp_path), "people", None, "x"), tmp_path / "io", pd.DataFrame)
 
 
 def test_the_secret_is_made_once_and_for_the_owner_only(tmp_path: Path) -> None:
@@ -136,8 +145,15 @@ def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         read_secret(tmp_path / "link.key")
     path.write_bytes(b"short")
-    with pytest.raises(ConfigError, match="at least"):
-        read_secret(path)
+    tmp_path.chmod(0o700)
+    with pytest.raises(ConfigError, match=r"secret\.key: the secret needs at least"):
+        ReleaseResource(private=str(tmp_path)).key("split")
+
+
+def test_a_private_folder_that_others_may_enter_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o750)
+    with pytest.raises(ConfigError, match="chmod 700"):
+        ReleaseResource(private=str(tmp_path)).key("split")
 
 
 def test_the_resource_needs_a_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ for the likeness of records whatever their columns are. Torch is imported where 
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import math
 from collections.abc import Sequence
@@ -136,6 +137,13 @@ class Embedder:
                 out[start : start + len(block)] = block
                 start += len(block)
         return out[inverse]
+
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) of settings, schema, encoder and weights."""
+        from safetensors.torch import save
+
+        facts = [asdict(self.settings), self.schema.to_json(), self.encoder.to_json()]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode() + save(self.network.state_dict())).hexdigest()
 
     def save(self, folder: str | Path) -> None:
         """Write the weights (safetensors) and everything else (JSON) into ``folder``; equal embedders, equal bytes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,24 @@ def content_fingerprint(frame: pd.DataFrame) -> str:
     The order of rows and of columns does not matter, nor does the file format the table came from. Rows are hashed one
     by one (BLAKE2b, 128 bits), sorted and hashed again; two tables share it only when they hold the same rows.
     """
+    return _fingerprint(frame, value_bytes)
+
+
+def lasting_fingerprint(frame: pd.DataFrame) -> str:
+    """Like :func:`content_fingerprint`, of any frame, and blind to how its values are stored.
+
+    1, 1.0, "1" and True are one value, and so are a date and its ISO text: rows keep their fingerprint when a column
+    changes its kind or dtype, or the file its format.
+    """
+    return _fingerprint(frame, _lasting_bytes)
+
+
+def _fingerprint(frame: pd.DataFrame, spell: Callable[[object], bytes]) -> str:
     names = sorted(frame.columns)
     digests = np.zeros((len(frame), len(names) * _WIDTH), dtype=np.uint8)
     for position, name in enumerate(names):
         codes, uniques = pd.factorize(frame[name])
-        table = b"".join(_digest(value_bytes(value)) for value in uniques) + b"\0" * _WIDTH
+        table = b"".join(_digest(spell(value)) for value in uniques) + b"\0" * _WIDTH
         cells = np.frombuffer(table, dtype=np.uint8).reshape(-1, _WIDTH)
         digests[:, position * _WIDTH : (position + 1) * _WIDTH] = cells[codes]
     rows = sorted(_digest(row.tobytes()) for row in digests)
@@ -46,6 +60,11 @@ def keyed(fingerprint: str, key: bytes) -> str:
     return hmac.new(key, fingerprint.encode(), hashlib.sha256).hexdigest()
 
 
+def derived(secret: bytes, purpose: str) -> bytes:
+    """A key for one purpose (32 bytes), derived from ``secret``."""
+    return hmac.new(secret, purpose.encode(), hashlib.sha256).digest()
+
+
 def _digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=_WIDTH).digest()
 
@@ -61,3 +80,13 @@ def value_bytes(value: object) -> bytes:
     if isinstance(value, (float, np.floating)):
         return b"f" + np.float64(value + 0.0).tobytes()
     return b"s" + str(value).encode("utf-8", "surrogatepass")
+
+
+def _lasting_bytes(value: object) -> bytes:
+    if isinstance(value, (pd.Timestamp, np.datetime64)):
+        return pd.Timestamp(value).isoformat().removesuffix("T00:00:00").encode()
+    text = str(value)
+    try:
+        return repr(float(text.replace("True", "1").replace("False", "0")) + 0.0).encode()
+    except ValueError:
+        return text.strip().replace(" 00:00:00", "").replace(" ", "T").encode("utf-8", "surrogatepass")

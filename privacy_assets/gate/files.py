@@ -1,0 +1,99 @@
+"""Files of the gate: placed atomically, locked, and, where they are secret, for the own user only."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from privacy_assets.errors import ConfigError
+
+
+def put_atomic(path: Path, write: bytes | memoryview | Callable[[BinaryIO], None], *, mode: int = 0o600) -> Path:
+    """Place bytes, or what ``write(stream)`` writes, at ``path``; parent folders are made.
+
+    A reader sees the old bytes or the new ones, never a mixture: written to a temporary file beside the target, flushed
+    to disk and renamed over it; the folder is flushed last. On any error the target is untouched and the temporary file
+    is gone.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            if callable(write):
+                write(stream)
+            else:
+                stream.write(write)
+            stream.flush()
+            os.fchmod(stream.fileno(), mode)
+            os.fsync(stream.fileno())
+        os.replace(name, path)
+    finally:
+        Path(name).unlink(missing_ok=True)
+    sync_folder(path.parent)
+    return path
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's entries to disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock file ``path`` against other processes; it waits, and the lock goes when the process does."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def private_folder(folder: Path) -> Path:
+    """Make ``folder``, and the parents that it lacks, for the own user only; one that is there keeps its mode."""
+    for parent in reversed([folder, *folder.parents]):
+        if not parent.exists():
+            parent.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def read_secret(path: Path) -> bytes:
+    """Read a secret file; ConfigError unless it is a regular file of the own user that nobody else can read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise ConfigError(f"{path}: the secret cannot be read ({error.strerror}).") from None
+    with os.fdopen(descriptor, "rb") as stream:
+        facts = os.fstat(stream.fileno())
+        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o077:
+            raise ConfigError(f"{path}: the secret must be a regular file of your own with mode 0600.")
+        return stream.read(65536)
+
+
+def make_secret(path: Path, secret: bytes) -> None:
+    """Place a secret unless another process was quicker: a link, unlike a rename, never replaces a file."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(6)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(secret)
+            stream.flush()
+            os.fsync(stream.fileno())
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            return
+    finally:
+        draft.unlink(missing_ok=True)
+    sync_folder(path.parent)

@@ -1,0 +1,139 @@
+"""The gate: what the steps of a pipeline may sign, and the one door to a release."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+
+from privacy_assets.engine.metrics.base import Metric
+from privacy_assets.engine.policy import LimitOutcome, Policy
+from privacy_assets.engine.results import MetricResult
+from privacy_assets.engine.tables.fingerprints import keyed, lasting_fingerprint
+from privacy_assets.errors import PublicationRefused
+from privacy_assets.gate import attestation as judged
+from privacy_assets.gate.attestation import Attestation
+from privacy_assets.gate.failures import Failures
+from privacy_assets.gate.files import private_folder
+from privacy_assets.gate.keys import SigningKey
+from privacy_assets.gate.releases import Release, ReleaseStore, check_bytes
+from privacy_assets.gate.snapshot import Snapshot, write_snapshot
+from privacy_assets.gate.statements import Kind, Place, Sealed, Statement, seal, unseal
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Releases below ``releases``, snapshots and the memory of failures below ``private``, and the key that signs.
+
+    ``content_key`` keys the fingerprint by which rows are remembered. Every method raises PublicationRefused for what
+    it does not believe, and ConfigError when the keys are not what they should be.
+    """
+
+    releases: Path
+    private: Path
+    key: SigningKey
+    content_key: bytes
+
+    @property
+    def store(self) -> ReleaseStore:
+        """The releases."""
+        return ReleaseStore(self.releases)
+
+    @property
+    def failures(self) -> Failures:
+        """The memory of failed verdicts."""
+        return Failures(self.private / "failures", self.key)
+
+    def take_snapshot(self, frame: pd.DataFrame, place: Place, train: str) -> tuple[Snapshot, Sealed]:
+        """Write a synthetic table to the gate's own file and sign what it is and which ``train`` it was made from."""
+        self.key.check()  # before there is a file
+        path, sha256 = write_snapshot(frame, private_folder(self._snapshots(place)))
+        content = keyed(lasting_fingerprint(frame), self.content_key)
+        snapshot = Snapshot(place, path, sha256, len(frame), train, content)
+        return snapshot, seal(snapshot.statement(), self.key)
+
+    def snapshot(self, sealed: Sealed, place: Place) -> Snapshot:
+        """The snapshot that a sealed record names, if the record is about ``place``."""
+        return Snapshot.of(self._opened(sealed, "snapshot", place), self._snapshots(place))
+
+    def sign_result(self, result: MetricResult, snapshot: Snapshot, outcomes: Iterable[LimitOutcome]) -> Sealed:
+        """Sign what one score step found on ``snapshot``; its failed limits are remembered first."""
+        self.failures.remember(snapshot, outcomes)
+        return seal(Statement("result", snapshot.place, snapshot.sha256, result.to_json()), self.key)
+
+    def result(self, sealed: Sealed, snapshot: Snapshot) -> MetricResult:
+        """The result that a score step signed, if it was computed on ``snapshot``."""
+        statement = self._opened(sealed, "result", snapshot.place)
+        if statement.sha256 != snapshot.sha256:
+            metric = statement.body.get("metric", "a score")
+            raise PublicationRefused(f"{metric} was computed on another synthetic table; materialise it again.")
+        return MetricResult.from_json(statement.body)
+
+    def attest(
+        self,
+        snapshot: Snapshot,
+        policy: Policy,
+        results: Mapping[str, MetricResult],
+        inputs: Mapping[str, str],
+        metrics: Mapping[str, Metric],
+        seed: int,
+    ) -> tuple[Attestation, Sealed]:
+        """State and sign the verdict of ``policy`` over ``results``; failures are remembered before it is signed.
+
+        ``inputs`` are the fingerprints of the tables of now, ``metrics`` the metrics as they are set now: every result
+        must belong to them, and the synthetic table must be made from this train.
+        """
+        if snapshot.train != inputs["train"]:
+            text = "the synthetic table was made from another train table; materialise generator and synthetic again."
+            raise PublicationRefused(text)
+        for name, result in results.items():
+            judged.check_result(result, inputs, metrics.get(name), seed)
+        self.failures.remember(snapshot, policy.judge(results).outcomes)
+        remembered = self.failures.against(policy, snapshot.place, snapshot.content)
+        stated = judged.attest(snapshot, policy, results, inputs, remembered)
+        sealed = seal(stated.statement(), self.key)
+        return replace(stated, keyid=self.key.signer.public_key.keyid), sealed
+
+    def attestation(self, sealed: Sealed, place: Place) -> Attestation:
+        """The attestation inside, if it is about ``place``."""
+        return Attestation.of(self._opened(sealed, "attestation", place))
+
+    def publish(self, sealed: Sealed, snapshot: Sealed, place: Place, policy: Policy) -> Release:
+        """Publish the snapshot that the attestation names, if it holds ``policy``, the one in force now.
+
+        Verified: that this deployment's own key is in order; signatures, table and partition of both; engine, policy
+        and verdict; that the attestation names this snapshot, and the bytes are those that it names; and that no run
+        ever found these rows to fail. In every other case the previous release stays.
+        """
+        self.key.check()
+        stated, taken = self.attestation(sealed, place), self.snapshot(snapshot, place)
+        judged.check_version(stated)
+        judged.check_policy(stated, policy)
+        judged.check_verdict(stated, stated.judge(policy))
+        if (taken.sha256, taken.content) != (stated.sha256, stated.content):
+            raise PublicationRefused("the attestation belongs to another synthetic table; materialise it again.")
+        judged.check_memory(self.failures.against(policy, place, stated.content))
+        return self.store.add(place, taken.path, stated.sha256, sealed.data)
+
+    def roll_back(self, place: Place, name: str) -> Release:
+        """Point to an earlier release again, if it is whole and none of its limits was found broken since."""
+        found = [release for release in self.store.history(place) if release.id == name]
+        if not found:
+            raise PublicationRefused(f"{place} has no release {name!r}; `privacy-assets releases` lists them.")
+        stated = found[0].opened(place, self.key.trusted)
+        check_bytes(found[0].table, stated.sha256)
+        judged.check_memory(self.failures.against(Policy.from_dict(stated.policy), place, stated.content))
+        self.store.point(place, found[0])
+        return found[0]
+
+    def _snapshots(self, place: Place) -> Path:
+        return place.below(self.private / "snapshots")
+
+    def _opened(self, sealed: Sealed, kind: Kind, place: Place) -> Statement:
+        if sealed.kind != kind:
+            raise PublicationRefused(f"a signed {sealed.kind} stands for the {kind}; materialise it again.")
+        statement = unseal(sealed, self.key.trusted)
+        judged.check_place(statement.place, place, kind)
+        return statement

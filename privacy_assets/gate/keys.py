@@ -1,0 +1,162 @@
+"""Keys: the one that signs here, and the public ones that are trusted. Ed25519 only."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from privacy_assets.errors import ConfigError
+from privacy_assets.gate.files import locked, make_secret, private_folder, put_atomic, read_secret
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import CryptoSigner, SSlibKey
+
+SIGNING_KEY = "signing.key"
+_WORLD_WRITABLE = 0o002
+
+
+@dataclass(frozen=True)
+class TrustedKeys:
+    """Public keys whose signatures count: a folder of ``*.pem`` files, or single files.
+
+    Read on first use. ConfigError, naming the file, when there is none, when one is no Ed25519 public key, or when
+    everybody may write to it: a key that cannot be judged is no reason to go on with the others.
+    """
+
+    places: tuple[Path, ...]
+
+    @cached_property
+    def by_id(self) -> dict[str, SSlibKey]:
+        """The keys by key id; the id is computed from the key, whatever its file is called."""
+        files = [file for place in self.places for file in _key_files(place)]
+        if not files:
+            where = ", ".join(map(str, self.places)) or "no folder"
+            raise ConfigError(f"no trusted key in {where}: give the public key (PEM) of the publisher.")
+        keys = [_public_key(file) for file in files]
+        return {key.keyid: key for key in keys}
+
+
+@dataclass(frozen=True)
+class SigningKey:
+    """The private key of this deployment: PEM text in the environment variable ``variable``, else the file ``path``.
+
+    It signs only when its own id is among the ``trusted`` keys: a flipped bit can load as another key.
+    """
+
+    path: Path
+    variable: str
+    trusted: TrustedKeys
+
+    @cached_property
+    def signer(self) -> CryptoSigner:
+        """What signs; ConfigError when the key is missing, unreadable, open to others, foreign or not trusted."""
+        from securesystemslib.signer import CryptoSigner, SSlibKey
+
+        private = self._load()
+        public = SSlibKey.from_crypto(private.public_key())
+        if public.keyid not in self.trusted.by_id:
+            raise ConfigError(
+                f"{self._where}: the signing key {public.keyid[:12]} is not among the trusted keys. Fix: bring the key"
+                " of this deployment back, or add its public half to the trusted keys."
+            )
+        return CryptoSigner(private, public)
+
+    def check(self) -> None:
+        """ConfigError unless the key is in order: with a lost or a foreign one nothing is done."""
+        _ = self.signer
+
+    @property
+    def _where(self) -> str:
+        return self.variable if os.environ.get(self.variable) else str(self.path)
+
+    def _load(self) -> Any:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+        given = os.environ.get(self.variable, "").encode()
+        try:
+            key = load_pem_private_key(given or read_secret(self.path), password=None)
+        except (ValueError, TypeError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"{self._where}: no private key in PEM form without a password.") from None
+        if not isinstance(key, Ed25519PrivateKey):
+            raise ConfigError(f"{self._where}: the signing key must be an Ed25519 key.")
+        return key
+
+
+def first_key(path: Path, trusted: Path) -> None:
+    """Make the first signing key and its trusted public half, unless there is a signing key or a trusted one already.
+
+    A deployment that has trusted keys but no signing key lost it: nothing is made in its place.
+    """
+    private_folder(path.parent)
+    with locked(path.parent / ".keys.lock"):
+        if _key_files(trusted):
+            return
+        if not path.exists():
+            make_secret(path, _new_private_pem())
+        _trust(path, trusted)
+
+
+def rotate_key(path: Path, trusted: Path) -> str:
+    """Replace the signing key by a new one; the old public key stays trusted. Returns the new key's id.
+
+    The old private key is gone. To distrust what it signed, remove its file from the trusted keys.
+    """
+    private_folder(path.parent)
+    with locked(path.parent / ".keys.lock"):
+        draft = path.with_name(f".{path.name}.new")
+        draft.unlink(missing_ok=True)
+        make_secret(draft, _new_private_pem())
+        # Trusted first: a crash in between leaves a deployment that still signs with the old key.
+        name = _trust(draft, trusted)
+        os.replace(draft, path)
+    return name
+
+
+def _trust(private: Path, trusted: Path) -> str:
+    """Place the public half of a private key among the trusted keys."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+    from securesystemslib.signer import SSlibKey
+
+    public = load_pem_private_key(read_secret(private), password=None).public_key()
+    keyid = SSlibKey.from_crypto(public).keyid
+    pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    put_atomic(trusted / f"{keyid[:16]}.pem", pem, mode=0o644)
+    return keyid
+
+
+def _new_private_pem() -> bytes:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    return Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _key_files(place: Path) -> list[Path]:
+    return sorted(place.glob("*.pem")) if place.is_dir() else [place] if place.exists() else []
+
+
+def _public_key(file: Path) -> SSlibKey:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+    from securesystemslib.signer import SSlibKey
+
+    try:
+        if file.stat().st_mode & _WORLD_WRITABLE:
+            raise ConfigError(f"{file}: everybody may write to this trusted key. Fix: chmod o-w.")
+        key = load_pem_public_key(file.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{file}: the trusted key cannot be read ({error.strerror}).") from None
+    except (ValueError, UnsupportedAlgorithm) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{file}: no public key in PEM form.") from None
+    if not isinstance(key, Ed25519PublicKey):
+        raise ConfigError(f"{file}: a trusted key must be an Ed25519 public key.")
+    return SSlibKey.from_crypto(key)

@@ -1,0 +1,37 @@
+"""How a refusal of the gate looks in Dagster: a failed check, which alerts, and a failure that is never retried."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dagster as dg
+
+from privacy_assets.errors import ConfigError, PublicationRefused
+from privacy_assets.plugin.metadata import broken_metadata
+
+REFUSALS = (PublicationRefused, ConfigError)
+
+
+def failure(error: Exception) -> dg.Failure:
+    """The failure of a step that the gate refused."""
+    return dg.Failure(str(error), metadata=_facts(error), allow_retries=False)
+
+
+def refused_check(asset: dg.AssetKey, name: str, error: Exception) -> dg.AssetCheckResult:
+    """The failed check of a step that the gate refused."""
+    return dg.AssetCheckResult(
+        asset_key=asset,
+        check_name=name,
+        passed=False,
+        severity=dg.AssetCheckSeverity.ERROR,
+        description=str(error),
+        metadata=_facts(error),
+    )
+
+
+def _facts(error: Exception) -> dict[str, Any]:
+    return {
+        "refused because": str(error),
+        "what stays": "the previous release, if there was one; nothing was published",
+        **broken_metadata(getattr(error, "broken", ())),
+    }
