@@ -1,4 +1,4 @@
-"""The command line: ``privacy-assets evaluate``, ``policy`` and ``demo``.
+"""The command line: ``privacy-assets evaluate``, ``policy`` and ``demo``; the commands of the gate stand next door.
 
 Exit status: 0 = the policy holds, 1 = broken or not assessable, 2 = bad input or bad settings.
 """
@@ -12,13 +12,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from privacy_assets.errors import ConfigError, PrivacyAssetsError
+from privacy_assets.cli_gate import add_commands
+from privacy_assets.cli_keys import add_keys
+from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, StepError
 
 if TYPE_CHECKING:
     from privacy_assets.engine.tables.schema import Kind
     from privacy_assets.report.report import Report
 
 HOLDS, BROKEN, BAD_INPUT = 0, 1, 2
+_EXIT = "Exit status: 0 the policy holds, 1 it is broken or cannot be assessed, 2 bad input."
+_LONGEST_VALUE = 80  # characters
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,11 +31,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = options.run(options)
     except PrivacyAssetsError as error:
-        sys.stderr.write(f"privacy-assets: {error}\n")
+        shown = _offending(options, error) if getattr(options, "show_values", False) else ""
+        sys.stderr.write(f"privacy-assets: {error}{shown}\n")
         return BAD_INPUT
     except KeyboardInterrupt:
         sys.stderr.write("privacy-assets: interrupted\n")
         return 130
+    except Exception as error:  # noqa: BLE001 (a library can raise anything, and quote what it read)
+        sys.stderr.write(f"privacy-assets: {StepError.hiding(error)}\n")
+        return BAD_INPUT
     return status
 
 
@@ -39,10 +47,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="privacy-assets",
         description="The privacy gate between a synthetic table and its publication.",
-        epilog="Exit status: 0 the policy holds, 1 it is broken or cannot be assessed, 2 bad input.",
+        epilog=f"{_EXIT} COMMAND --help tells what they mean elsewhere.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_evaluate(commands)
+    add_commands(commands)
+    add_keys(commands)
     _add_demo(commands)
     policy = commands.add_parser("policy", help="print the default policy as YAML, to start your own from")
     policy.set_defaults(run=_policy)
@@ -50,7 +60,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    command = commands.add_parser("evaluate", help="measure a synthetic table and judge it by a policy")
+    what = "measure a synthetic table and judge it by a policy"
+    command = commands.add_parser("evaluate", help=what, description=f"{what.capitalize()}.", epilog=_EXIT)
     command.set_defaults(run=_evaluate)
     files = "a Parquet or CSV file, a folder or a glob"
     command.add_argument("--train", required=True, metavar="FILE", help=f"rows the generator was trained on: {files}")
@@ -75,6 +86,8 @@ def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     command.add_argument("--json", metavar="OUT", help="write the results as JSON")
     command.add_argument("--html", metavar="OUT", help="write the report as one HTML file")
     command.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    values = "an error about a cell also prints that cell, a private value (default: position only)"
+    command.add_argument("--show-values", action="store_true", help=values)
 
 
 def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -106,6 +119,23 @@ def _evaluate(options: argparse.Namespace) -> int:
     _write(report, options.json, options.html)
     sys.stdout.write(report.to_text() + "\n")
     return HOLDS if report.verdict == "pass" else BROKEN
+
+
+def _offending(options: argparse.Namespace, error: PrivacyAssetsError) -> str:
+    """The cell that ``error`` names, read again from its table; empty when it names none.
+
+    Only the command line shows private values, and only when it is asked to: errors never hold one.
+    """
+    if not isinstance(error, InputError) or error.column is None or error.row is None:
+        return ""
+    from privacy_assets.engine.tables.reading import read_table
+
+    for role in ("train", "holdout", "synthetic", "reference"):
+        path = getattr(options, role)
+        if path and error.where in (role, path, f"{role} ({path})"):
+            (value,) = read_table(path)[error.column].iloc[[error.row]].tolist()
+            return f" The value is {repr(value)[:_LONGEST_VALUE]}"
+    return ""
 
 
 def _write(report: Report, json_out: str | None, html_out: str | None) -> None:

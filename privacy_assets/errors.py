@@ -6,8 +6,14 @@ column, the row position and the fix, and never hold a value of a private table.
 
 from __future__ import annotations
 
+import errno
+import os
+import sysconfig
+import traceback
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 
@@ -57,6 +63,39 @@ class PublicationRefused(PrivacyAssetsError, RuntimeError):
     def __init__(self, reason: str, broken: Sequence[Any] = ()) -> None:
         super().__init__(reason)
         self.broken = tuple(broken)
+
+
+class StepError(PrivacyAssetsError, RuntimeError):
+    """Other code raised: its type and place are told, its message is not, because it can quote private values."""
+
+    @classmethod
+    def hiding(cls, error: BaseException) -> StepError:
+        """What may be shown of ``error``: type, a system error's name, where; the traceback holds source lines only."""
+        kind = type(error).__name__
+        if isinstance(error, OSError) and error.errno is not None and error.errno in errno.errorcode:
+            kind += f" ({os.strerror(error.errno)})"  # not its own text, which anybody can set
+        hint = "Fix: look at that line, and run it by hand on the table that the step reads"
+        text = f"{kind} at {_place(error.__traceback__)}. Its message is hidden: it can quote private values. {hint}."
+        return cls(text).with_traceback(error.__traceback__)
+
+
+def _place(trace: TracebackType | None) -> str:
+    """The innermost line of this package or of the user's own code; of a library when there is no other."""
+    package = Path(__file__).parent
+    lines = [(Path(frame.f_code.co_filename), line, frame.f_code) for frame, line in traceback.walk_tb(trace)]
+    own = [found for found in lines if package in found[0].parents or not _of_a_library(found[0])]
+    if not lines:
+        return "an unknown line"
+    file, number, code = (own or lines)[-1]
+    shown = file.relative_to(package.parent) if package in file.parents else file
+    return f"{shown}:{number}, in {code.co_name}"
+
+
+def _of_a_library(file: Path) -> bool:
+    folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+    installed = {"site-packages", "dist-packages"} & set(file.parts)
+    # Compiled and generated code has a relative name, or none.
+    return not file.is_absolute() or bool(installed) or any(str(parent) in folders for parent in file.parents)
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:

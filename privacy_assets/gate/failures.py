@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,7 @@ class Failures:
         PublicationRefused when a record cannot be read or is not signed by a trusted key: it may hold a failure.
         """
         found = []
-        for path in sorted(self._folder(place, content).glob("*.json")):
+        for path in self._records(place, content):
             try:
                 record = unseal(Sealed("failure", path.read_bytes()), self.key.trusted)
             except (OSError, PublicationRefused):
@@ -61,6 +62,16 @@ class Failures:
             if any(_as_strict(one, limit) for one in policy.limits):
                 found.append(f"{limit['figure']}: {record.body['reason']}")
         return found
+
+    def _records(self, place: Place, content: str) -> list[Path]:
+        folder = self._folder(place, content)
+        try:
+            return [folder / name for name in sorted(os.listdir(folder)) if name.endswith(".json")]
+        except FileNotFoundError:
+            return []
+        except OSError as error:  # a glob would find nothing, and so let the rows pass
+            text = f"the memory of failed verdicts cannot be read ({folder}: {error.strerror})."
+            raise PublicationRefused(text) from None
 
     def _folder(self, place: Place, content: str) -> Path:
         return place.below(self.root) / content

@@ -68,6 +68,13 @@ def private_folder(folder: Path) -> Path:
     return folder
 
 
+def check_private(folder: Path) -> Path:
+    """ConfigError when anybody else may enter ``folder``."""
+    if folder.stat().st_mode & 0o077:
+        raise ConfigError(f"{folder}: others may enter the gate's private folder. Fix: chmod 700.")
+    return folder
+
+
 def read_secret(path: Path) -> bytes:
     """Read a secret file; ConfigError unless it is a regular file of the own user that nobody else can read."""
     try:

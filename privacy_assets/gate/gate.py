@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from privacy_assets.engine.metrics.base import Metric
-from privacy_assets.engine.policy import LimitOutcome, Policy
+from privacy_assets.engine.policy import Limit, LimitOutcome, Policy
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.fingerprints import keyed, lasting_fingerprint
 from privacy_assets.errors import PublicationRefused
@@ -90,8 +90,8 @@ class Gate:
             raise PublicationRefused(text)
         for name, result in results.items():
             judged.check_result(result, inputs, metrics.get(name), seed)
-        self.failures.remember(snapshot, policy.judge(results).outcomes)
         remembered = self.failures.against(policy, snapshot.place, snapshot.content)
+        self.failures.remember(snapshot, policy.judge(results).outcomes)
         stated = judged.attest(snapshot, policy, results, inputs, remembered)
         sealed = seal(stated.statement(), self.key)
         return replace(stated, keyid=self.key.signer.public_key.keyid), sealed
@@ -124,7 +124,8 @@ class Gate:
             raise PublicationRefused(f"{place} has no release {name!r}; `privacy-assets releases` lists them.")
         stated = found[0].opened(place, self.key.trusted)
         check_bytes(found[0].table, stated.sha256)
-        judged.check_memory(self.failures.against(Policy.from_dict(stated.policy), place, stated.content))
+        policy = Policy(tuple(Limit(**limit) for limit in stated.policy["limits"]), stated.policy["name"])
+        judged.check_memory(self.failures.against(policy, place, stated.content))
         self.store.point(place, found[0])
         return found[0]
 

@@ -14,7 +14,7 @@ from privacy_assets.gate.files import locked, make_secret, private_folder, put_a
 if TYPE_CHECKING:
     from securesystemslib.signer import CryptoSigner, SSlibKey
 
-SIGNING_KEY = "signing.key"
+SIGNING_KEY, SIGNING_VARIABLE = "signing.key", "PRIVACY_ASSETS_SIGNING_KEY"
 _WORLD_WRITABLE = 0o002
 
 
@@ -22,7 +22,7 @@ _WORLD_WRITABLE = 0o002
 class TrustedKeys:
     """Public keys whose signatures count: a folder of ``*.pem`` files, or single files.
 
-    Read on first use. ConfigError, naming the file, when there is none, when one is no Ed25519 public key, or when
+    Read on first use. ConfigError, naming the place, when it holds none, when one is no Ed25519 public key, or when
     everybody may write to it: a key that cannot be judged is no reason to go on with the others.
     """
 
@@ -31,11 +31,7 @@ class TrustedKeys:
     @cached_property
     def by_id(self) -> dict[str, SSlibKey]:
         """The keys by key id; the id is computed from the key, whatever its file is called."""
-        files = [file for place in self.places for file in _key_files(place)]
-        if not files:
-            where = ", ".join(map(str, self.places)) or "no folder"
-            raise ConfigError(f"no trusted key in {where}: give the public key (PEM) of the publisher.")
-        keys = [_public_key(file) for file in files]
+        keys = [_public_key(file) for place in self.places for file in _some(place)]
         return {key.keyid: key for key in keys}
 
 
@@ -139,6 +135,13 @@ def _new_private_pem() -> bytes:
 
 def _key_files(place: Path) -> list[Path]:
     return sorted(place.glob("*.pem")) if place.is_dir() else [place] if place.exists() else []
+
+
+def _some(place: Path) -> list[Path]:
+    files = _key_files(place)
+    if not files:
+        raise ConfigError(f"no trusted key in {place}: give the public key (PEM) of the publisher.")
+    return files
 
 
 def _public_key(file: Path) -> SSlibKey:

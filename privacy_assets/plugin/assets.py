@@ -17,6 +17,7 @@ from privacy_assets.plugin import steps
 from privacy_assets.plugin.io import Trained
 from privacy_assets.plugin.metadata import synthetic_metadata, table_metadata, training_metadata
 from privacy_assets.plugin.resources import ReleaseResource
+from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import Feed, TableSettings
 from privacy_assets.plugin.tagging import data_columns, schema_of, tag
 from privacy_assets.plugin.versions import feed_metadata, source_version
@@ -118,6 +119,7 @@ def build_source(settings: TableSettings) -> dg.AssetsDefinition:
         metadata=feed_metadata(feed),
         description=f"The private table, from {feed.describe()}: rows about real people. It never leaves this machine.",
     )
+    @guarded
     def source(context: dg.AssetExecutionContext, **given: pd.DataFrame) -> dg.MaterializeResult:
         releases: ReleaseResource = context.resources.releases
         partition = partition_of(context)
@@ -157,6 +159,7 @@ def build_splits(settings: TableSettings) -> dg.AssetsDefinition:
         partitions_def=settings.partitions_def,
         required_resource_keys={RELEASES},
     )
+    @guarded
     def splits(context: dg.AssetExecutionContext, **given: pd.DataFrame) -> Iterator[dg.Output[pd.DataFrame]]:
         releases: ReleaseResource = context.resources.releases
         check_feeds(context, settings, feeds)
@@ -190,6 +193,7 @@ def build_embedder(settings: TableSettings) -> dg.AssetsDefinition:
         pool=POOL,
         description="A contrastive encoder, trained on all real rows alike: it sees likeness beyond single columns.",
     )
+    @guarded
     def embedder(context: dg.AssetExecutionContext, **tables: pd.DataFrame) -> dg.MaterializeResult:
         from privacy_assets.engine.geometry.embedder import EmbedderSettings, train_embedder
 
@@ -218,6 +222,7 @@ def build_generator_asset(settings: TableSettings) -> dg.AssetsDefinition:
         pool=POOL if torch else None,
         description=f"The generator {settings.generator_label}, fitted to train and to nothing else.",
     )
+    @guarded
     def generator(context: dg.AssetExecutionContext, train: pd.DataFrame) -> dg.MaterializeResult:
         schema = schema_of(train, "train")
         rows = data_columns(train, "train")
@@ -247,6 +252,7 @@ def build_synthetic(settings: TableSettings) -> dg.AssetsDefinition:
         required_resource_keys={RELEASES},
         description=f"The synthetic table, {text}. Downstream steps read one file, known by the hash of its bytes.",
     )
+    @guarded
     def synthetic(context: dg.AssetExecutionContext, train: pd.DataFrame, **given: Any) -> dg.MaterializeResult:
         schema, partition = schema_of(train, "train"), partition_of(context)
         releases: ReleaseResource = context.resources.releases

@@ -18,6 +18,7 @@ from privacy_assets.engine.tables.schema import Kind
 from privacy_assets.errors import ConfigError
 from privacy_assets.plugin.assets import GPU, POOL, check_name, device_of, limit_text
 from privacy_assets.plugin.scores import limit_result
+from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import MetricsLike, PolicyLike, chosen_metrics
 from privacy_assets.plugin.versions import CHECK
 
@@ -77,6 +78,7 @@ def build_privacy_checks(
 # Dagster reads the types of the inputs from the signature, so there is one signature for each case.
 def _with_reference(arguments: dict[str, Any], measured: Any) -> dg.AssetChecksDefinition:
     @dg.multi_asset_check(**arguments)
+    @guarded
     def privacy(
         context: dg.AssetCheckExecutionContext,
         train: pd.DataFrame,
@@ -93,6 +95,7 @@ def _with_reference(arguments: dict[str, Any], measured: Any) -> dg.AssetChecksD
 
 def _without_reference(arguments: dict[str, Any], measured: Any) -> dg.AssetChecksDefinition:
     @dg.multi_asset_check(**arguments)
+    @guarded
     def privacy(
         context: dg.AssetCheckExecutionContext, train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame
     ) -> Iterator[dg.AssetCheckResult]:

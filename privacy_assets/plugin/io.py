@@ -21,6 +21,7 @@ from privacy_assets.gate.files import private_folder, put_atomic
 from privacy_assets.gate.releases import read_published
 from privacy_assets.gate.statements import KINDS, Kind, Sealed, quoted
 from privacy_assets.plugin.resources import home_of
+from privacy_assets.plugin.scrubbing import guarded
 
 TABLE, MODEL, REPORT, PAGE = "table.parquet", "model.json", "report.json", "report.html"
 PUBLISHED, TRAINED_ON = "published.json", "trained_on.json"
@@ -68,6 +69,7 @@ class PrivacyIOManager(dg.ConfigurableIOManager):
 
     base: str = ""
 
+    @guarded
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Store ``obj``; nothing for None."""
         if obj is None:
@@ -78,6 +80,7 @@ class PrivacyIOManager(dg.ConfigurableIOManager):
         shown = folder / PAGE if (folder / PAGE).is_file() else folder
         context.add_output_metadata({"path": dg.MetadataValue.path(str(shown))})
 
+    @guarded
     def load_input(self, context: dg.InputContext) -> Any:
         """Load what the upstream asset stored; InputError when that was never materialised."""
         wanted = context.dagster_type.typing_type
@@ -98,7 +101,7 @@ class PrivacyIOManager(dg.ConfigurableIOManager):
 
 
 def store_value(value: Any, folder: Path) -> None:
-    """Store ``value`` in ``folder`` by its type; TypeError for a type that is not stored here."""
+    """Store ``value`` in ``folder`` by its type; InputError for a type that is not stored here."""
     private_folder(folder)
     if isinstance(value, pd.DataFrame):
         table = pa.Table.from_pandas(value.reset_index(drop=True), preserve_index=False)
@@ -113,7 +116,8 @@ def store_value(value: Any, folder: Path) -> None:
     elif callable(getattr(value, "save", None)):
         kept = _store_model(value, folder)
     else:
-        raise TypeError(f"PrivacyIOManager does not store {type(value).__name__}; give the asset another IO manager.")
+        fix = "give the asset another IO manager"
+        raise InputError(f"PrivacyIOManager does not store {type(value).__name__}", fix=fix)
     for name in _LOADERS:  # what an earlier definition of the asset left would be read instead
         if name != kept.name:
             (folder / name).unlink(missing_ok=True)

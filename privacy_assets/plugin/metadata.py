@@ -117,21 +117,13 @@ def picture(outcome: LimitOutcome) -> dg.MetadataValue[Any]:
 
 
 def broken_metadata(outcomes: Sequence[LimitOutcome]) -> dict[str, Any]:
-    """A table of the limits that do not hold: what was measured, and what to do about it."""
+    """One entry a limit that does not hold: what was measured, and what to do about it."""
     from privacy_assets.report.text import what_to_do
 
-    records = [
-        dg.TableRecord(
-            {
-                "limit": outcome.limit.key,
-                "verdict": outcome.status,
-                "reason": outcome.reason,
-                "what to do": what_to_do(outcome),
-            }
-        )
+    return {
+        outcome.limit.key: dg.MetadataValue.text(f"{outcome.status}: {outcome.reason}. {what_to_do(outcome)}".strip())
         for outcome in outcomes
-    ]
-    return {"broken limits": dg.MetadataValue.table(records)} if records else {}
+    }
 
 
 def training_metadata(history: Sequence[Mapping[str, float]]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from privacy_assets.plugin.io import Published
 from privacy_assets.plugin.metadata import broken_metadata, synthetic_metadata
 from privacy_assets.plugin.refusals import REFUSALS, failure, refused_check
 from privacy_assets.plugin.scores import embedder_in, opened, score_ins, synthetic_in
+from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import TableSettings
 from privacy_assets.plugin.versions import CHECK
 
@@ -41,6 +42,7 @@ def build_attestation(settings: TableSettings) -> dg.AssetsDefinition:
         ],
         description="The verdict of the policy over all scores, bound to the exact bytes of the synthetic table.",
     )
+    @guarded
     def attestation(context: dg.AssetExecutionContext, **inputs: Any) -> Iterator[Any]:
         try:
             gate, snapshot, results, prints = opened(context, settings, inputs)
@@ -94,6 +96,7 @@ def build_published(settings: TableSettings) -> dg.AssetsDefinition:
         automation_condition=dg.AutomationCondition.eager() & dg.AutomationCondition.all_deps_blocking_checks_passed(),
         description="The released table, the only one other teams may read. Verified before it is moved into place.",
     )
+    @guarded
     def published(context: dg.AssetExecutionContext, attestation: Any, synthetic: Any) -> Iterator[Any]:
         place = place_of(context, settings)
         try:

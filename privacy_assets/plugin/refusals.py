@@ -30,8 +30,5 @@ def refused_check(asset: dg.AssetKey, name: str, error: Exception) -> dg.AssetCh
 
 
 def _facts(error: Exception) -> dict[str, Any]:
-    return {
-        "refused because": str(error),
-        "what stays": "the previous release, if there was one; nothing was published",
-        **broken_metadata(getattr(error, "broken", ())),
-    }
+    stays = "nothing was published; the previous release stays, if there is one"
+    return {"what stays": stays, **broken_metadata(getattr(error, "broken", ()))}

@@ -11,9 +11,9 @@ from pydantic import PrivateAttr
 
 from privacy_assets.engine.tables.fingerprints import derived, keyed
 from privacy_assets.errors import ConfigError
-from privacy_assets.gate.files import make_secret, private_folder, read_secret
+from privacy_assets.gate.files import check_private, make_secret, private_folder, read_secret
 from privacy_assets.gate.gate import Gate
-from privacy_assets.gate.keys import SIGNING_KEY, SigningKey, TrustedKeys, first_key
+from privacy_assets.gate.keys import SIGNING_KEY, SIGNING_VARIABLE, SigningKey, TrustedKeys, first_key
 from privacy_assets.gate.releases import TRUSTED_VARIABLE, ReleaseStore, default_trusted
 
 _SMALLEST = 16  # bytes of a secret
@@ -39,7 +39,7 @@ class ReleaseResource(dg.ConfigurableResource):
     private: str = ""
     secret_variable: str = "PRIVACY_ASSETS_SECRET"
     signing_key: str = ""
-    signing_key_variable: str = "PRIVACY_ASSETS_SIGNING_KEY"
+    signing_key_variable: str = SIGNING_VARIABLE
     trusted_keys: str = ""
 
     _home: Path | None = PrivateAttr(default=None)
@@ -87,10 +87,7 @@ class ReleaseResource(dg.ConfigurableResource):
         return home / default
 
     def _private(self) -> Path:
-        folder = private_folder(self._folder(self.private, "private"))
-        if folder.stat().st_mode & 0o077:
-            raise ConfigError(f"{folder}: others may enter the gate's private folder. Fix: chmod 700.")
-        return folder
+        return check_private(private_folder(self._folder(self.private, "private")))
 
     def _secret(self) -> bytes:
         secret, where = os.environ.get(self.secret_variable, "").encode(), self.secret_variable

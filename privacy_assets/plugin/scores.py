@@ -25,6 +25,7 @@ from privacy_assets.plugin.assets import (
 )
 from privacy_assets.plugin.metadata import limit_metadata, score_metadata
 from privacy_assets.plugin.resources import ReleaseResource
+from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import TableSettings
 from privacy_assets.plugin.versions import CHECK
 
@@ -102,6 +103,7 @@ def build_score(settings: TableSettings, metric: Metric) -> dg.AssetsDefinition:
         check_specs=[limit_spec(settings, limit) for limit in limits],
         description=metric.summary,
     )
+    @guarded
     def score(context: dg.AssetExecutionContext, **inputs: Any) -> dg.MaterializeResult:
         releases: ReleaseResource = context.resources.releases
         gate = releases.gate()
@@ -130,6 +132,7 @@ def build_report(settings: TableSettings) -> dg.AssetsDefinition:
         required_resource_keys={RELEASES},
         description="What the synthetic table gives away about real people: verdict, figures, limits. One HTML page.",
     )
+    @guarded
     def privacy_report(context: dg.AssetExecutionContext, **inputs: Any) -> dg.MaterializeResult:
         from privacy_assets.report.evaluate import assemble
 

@@ -131,17 +131,11 @@ def report_table(report: Report) -> str:
 
     Plain text without colours or control characters; ends without a newline.
     """
-    rows = [("figure", "value [low, high]", "limit", "verdict", "reason")]
-    for outcome in report.judgement.outcomes:
-        limit = outcome.limit
-        figure = clean(limit.figure, 60) + ("" if limit.bound == "upper" else f" ({limit.bound})")
-        held = limit_text(limit, outcome.figure)
-        rows.append((figure, interval(outcome.figure), held, LABELS[outcome.status], clean(outcome.reason)))
     lines = [
         f"{LABELS[report.verdict].upper()}  {clean(report.title)}",
         *textwrap.wrap(headline(report), 100),
         "",
-        *_aligned(rows),
+        *limits_table(report.judgement.outcomes),
     ]
     if report.judgement.broken:
         lines += ["", "What to do"]
@@ -151,7 +145,19 @@ def report_table(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def limits_table(outcomes: Sequence[LimitOutcome]) -> list[str]:
+    """One aligned line a limit, under a header."""
+    rows = [("figure", "value [low, high]", "limit", "verdict", "reason")]
+    for outcome in outcomes:
+        limit = outcome.limit
+        figure = clean(limit.figure, 60) + ("" if limit.bound == "upper" else f" ({limit.bound})")
+        held = limit_text(limit, outcome.figure)
+        rows.append((figure, interval(outcome.figure), held, LABELS[outcome.status], clean(outcome.reason)))
+    return aligned(rows)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns of one width, under a header with a rule."""
     widths = [max(width(row[i]) for row in rows) for i in range(len(rows[0]))]
     rule = ["-" * w for w in widths]
     return [

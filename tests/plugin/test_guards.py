@@ -54,7 +54,7 @@ print("done")
 @pytest.mark.parametrize("environment", ["local", "production"])
 def test_loading_the_definitions_imports_nothing_heavy(environment: str) -> None:
     code = f"import sys, definitions; print([name for name in {HEAVY!r} if name in sys.modules])"
-    places = dict.fromkeys(("STORAGE", "RELEASES", "PRIVATE"), "/nowhere")
+    places = dict.fromkeys(("STORAGE", "RELEASES", "PRIVATE", "TRUSTED_KEYS"), "/nowhere")
     env = {f"PRIVACY_ASSETS_{name}": value for name, value in places.items()}
     assert python(code, PRIVACY_ASSETS_ENV=environment, **env) == "[]"
 

@@ -83,7 +83,7 @@ def test_what_was_never_stored_says_so(tmp_path: Path) -> None:
 
 
 def test_a_type_that_is_not_stored_here(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="another IO manager"):
+    with pytest.raises(InputError, match="another IO manager"):
         store_value(object(), tmp_path)
 
 

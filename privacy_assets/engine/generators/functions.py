@@ -15,7 +15,7 @@ import pandas as pd
 from privacy_assets.engine.generators.base import FittedGenerator, Generator, read_train, write_train
 from privacy_assets.engine.inputs import Progress
 from privacy_assets.engine.tables.schema import TableSchema, restore
-from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.errors import ConfigError, InputError, StepError
 
 SampleFunction = Callable[[pd.DataFrame, int, int], pd.DataFrame]
 
@@ -88,10 +88,8 @@ class FittedCallable(FittedGenerator):
     def _sample(self, rows: int, seed: int) -> pd.DataFrame:
         name = self.generator.reference
         outcome = _call(self.generator.function, restore(self.train, self.schema).copy(), rows, seed)  # type: ignore[arg-type]
-        if isinstance(outcome, _Failure):
-            # Raised here, outside any except block: neither cause nor context may carry the function's own message,
-            # which can quote private values.
-            raise InputError(outcome, where=f"generator {name}", fix="run the function on the training table by hand")
+        if isinstance(outcome, StepError):
+            raise outcome  # outside any except block: neither cause nor context may carry the function's own message
         if not isinstance(outcome, pd.DataFrame):
             kind = type(outcome).__name__
             raise InputError(f"it returned {kind}, not a table", where=f"generator {name}", fix="return a DataFrame")
@@ -103,19 +101,11 @@ class FittedCallable(FittedGenerator):
         return {}
 
 
-class _Failure(str):
-    """What went wrong in the user's function, in words without values."""
-
-
 def _call(function: SampleFunction, train: pd.DataFrame, rows: int, seed: int) -> object:
     try:
         return function(train, rows, seed)
-    except Exception as error:  # noqa: BLE001 (the user's own code can raise anything)
-        trace = error.__traceback__
-        while trace and trace.tb_next and trace.tb_frame.f_code is not getattr(function, "__code__", None):
-            trace = trace.tb_next
-        line = f" at its line {trace.tb_lineno}" if trace else ""
-        return _Failure(f"it raised {type(error).__name__}{line}")
+    except Exception as error:  # noqa: BLE001 (the user's own code can raise anything, and quote what it read)
+        return StepError.hiding(error)
 
 
 def _label(function: object) -> str:

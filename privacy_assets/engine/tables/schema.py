@@ -70,12 +70,15 @@ def check_frame(frame: pd.DataFrame, *, where: str, smallest: int = 1) -> None:
     """Raise InputError unless ``frame`` has unique text column names, at least one column and ``smallest`` rows."""
     if frame.shape[1] == 0:
         raise InputError("the table has no columns", where=where, fix="give a table with at least one column")
-    for name in frame.columns:
+    # By position: in a table that was turned or pivoted by mistake, values of rows stand where names should be.
+    for position, name in enumerate(frame.columns):
         if not isinstance(name, str):
-            raise InputError(f"column name {name!r} is not text", where=where, fix="rename the columns to text")
-    repeated = frame.columns[frame.columns.duplicated()]
+            problem = f"the name of column {position} is a {type(name).__name__}, not text"
+            raise InputError(problem, where=where, fix="rename the columns to text")
+    repeated = frame.columns.duplicated().nonzero()[0]
     if len(repeated):
-        raise InputError("the name stands twice", where=where, column=str(repeated[0]), fix="rename one of the columns")
+        problem = f"the name of column {repeated[0]} stands twice"
+        raise InputError(problem, where=where, fix="rename one of the columns")
     if len(frame) < smallest:
         raise InputError(
             f"the table has {len(frame)} rows, at least {smallest} are needed", where=where, fix="add rows"
@@ -178,10 +181,10 @@ def conform(frame: pd.DataFrame, schema: TableSchema, *, where: str, smallest: i
         raise InputError(
             "the column is missing", where=where, column=absent[0], fix="give every table the same columns"
         )
-    extra = [name for name in frame.columns if name not in names]
+    extra = [position for position, name in enumerate(frame.columns) if name not in names]
     if extra:
-        fix = "drop it, or add it to every table"
-        raise InputError("the column does not stand in the schema", where=where, column=str(extra[0]), fix=fix)
+        problem = f"{len(extra)} columns do not stand in the schema, the first at position {extra[0]}"
+        raise InputError(problem, where=where, fix="drop them, or add them to every table")
     data = {column.name: canonical(frame[column.name], column, where) for column in schema.columns}
     return pd.DataFrame(data, columns=names).reset_index(drop=True)
 

@@ -1,0 +1,104 @@
+"""Generators that go wrong with private rows in their hands, each in its own way."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import dagster as dg
+import pandas as pd
+from planting import PLANTED, plain, row_of
+from standins import independent
+
+from privacy_assets.errors import InputError
+
+
+def honest(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    return independent(plain(train), rows, seed)
+
+
+def raises(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    raise ValueError(row_of(train))
+
+
+def raises_from(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    try:
+        raise KeyError(row_of(train))
+    except KeyError as error:
+        error.add_note(row_of(train))
+        raise RuntimeError(row_of(train)) from error
+
+
+def raises_while_handling(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    try:
+        raise KeyError(row_of(train))
+    except KeyError:
+        raise InputError("no value in here") from ExceptionGroup("g", [ValueError(row_of(train))])
+
+
+def exits(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    sys.exit(row_of(train))
+
+
+def panics(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    raise type("PanicException", (BaseException,), {})(row_of(train))
+
+
+def fails_like_dagster(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    raise dg.Failure(row_of(train), metadata={"row": row_of(train)})
+
+
+def returns_nothing(train: pd.DataFrame, rows: int, seed: int) -> None:
+    return None
+
+
+def returns_rows(train: pd.DataFrame, rows: int, seed: int) -> Any:
+    return train.to_dict("records")
+
+
+def returns_an_object(train: pd.DataFrame, rows: int, seed: int) -> Any:
+    return type("Model", (), {"__repr__": lambda self: row_of(train), "__str__": lambda self: row_of(train)})()
+
+
+def lacks_columns(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    return train.drop(columns=["income"])
+
+
+def names_columns_by_values(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    return train.join(pd.get_dummies(train["name"], prefix="name"))
+
+
+def names_columns_by_numbers(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    return train.pivot_table(columns="income", values="visits", aggfunc="first").iloc[:, ::-1]
+
+
+def repeats_columns_named_by_values(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    return train.assign(**{PLANTED["name"]: 1}).iloc[:, [0, 1, 2, 3, 4, 5, -1, -1]]
+
+
+def writes_numbers_as_text(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    return train.assign(income=train["income"].map("{} EUR".format))
+
+
+def mixes_types(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    mixed = train["visits"].astype(object).where(train["name"] != PLANTED["name"], train["name"])
+    return train.assign(visits=mixed)
+
+
+def holds_lists(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    return train.assign(name=[[name] for name in train["name"]])
+
+
+def holds_foreign_objects(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    class Name:
+        def __init__(self, text: str) -> None:
+            self.text = text
+
+        def __str__(self) -> str:
+            raise TypeError(f"no text for {self.text}")
+
+    return train.assign(name=[Name(name) for name in train["name"]])
+
+
+def returns_few(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    return train.head(3)

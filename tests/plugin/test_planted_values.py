@@ -1,0 +1,595 @@
+"""No private value gets out: steps succeed and fail in many ways, all that they told is searched for planted ones."""
+
+# No `from __future__ import annotations` here: Dagster reads the annotations of local assets.
+
+import base64
+import html
+import inspect
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_type_hints
+from urllib.parse import quote
+
+import broken_generators as wrong
+import dagster as dg
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from dagster._utils.error import serializable_error_info_from_exc_info
+from planting import PLANTED, SPELLINGS, World, leaks, plain, private, row_of, traces
+from standins import LENIENT, memorise, sqlite_instance
+
+from privacy_assets import PrivacyIOManager, build_failed_check_sensor, build_privacy_checks, build_source_sensor
+from privacy_assets.cli import main
+from privacy_assets.engine.generators.functions import CallableGenerator
+from privacy_assets.engine.metrics.dcr import Dcr
+from privacy_assets.engine.results import MetricResult
+from privacy_assets.errors import InputError, StepError
+from privacy_assets.plugin import assets, sensors, steps, table_checks
+from privacy_assets.plugin.scrubbing import guarded
+
+
+@pytest.fixture
+def world(
+    tmp_path: Path, capfd: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[World]:
+    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "the same split in every run")
+    caplog.set_level(logging.INFO)
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield World(tmp_path, instance, wrong.honest, capfd, caplog)
+
+
+# Cases. Each makes the deployment fail in one way and returns what it was told; the words must stand in it.
+Case = Callable[[World, pytest.MonkeyPatch], str]
+CASES: dict[str, tuple[str, Case]] = {}
+
+
+def case(words: str) -> Callable[[Case], Case]:
+    def add(function: Case) -> Case:
+        CASES[function.__name__] = words, function
+        return function
+
+    return add
+
+
+def generator_case(function: Callable[..., Any], words: str) -> None:
+    CASES[f"generator {function.__name__}"] = words, lambda world, _: world.table(generator=function) and world.run()
+
+
+for broken_generator, told in {
+    wrong.raises: "ValueError at",
+    wrong.raises_from: "RuntimeError at",
+    wrong.raises_while_handling: "InputError at",
+    wrong.exits: "SystemExit at",
+    wrong.panics: "PanicException at",
+    wrong.fails_like_dagster: "Failure at",
+    wrong.returns_nothing: "NoneType, not a table",
+    wrong.returns_rows: "list, not a table",
+    wrong.returns_an_object: "Model, not a table",
+    wrong.lacks_columns: "the column is missing",
+    wrong.names_columns_by_values: "do not stand in the schema",
+    wrong.names_columns_by_numbers: "not text",
+    wrong.repeats_columns_named_by_values: "twice",
+    wrong.writes_numbers_as_text: "a value is not a number",
+    wrong.mixes_types: "a value is not a whole number",
+    wrong.holds_lists: "a list is not a category",
+    wrong.holds_foreign_objects: "TypeError at",
+    wrong.returns_few: "3 rows came",
+}.items():
+    generator_case(broken_generator, told)
+
+
+def quoting(argument: int = 0) -> Callable[..., Any]:
+    """A third-party function that quotes the table it is given in its error."""
+
+    def fails(*args: Any, **kwargs: Any) -> Any:
+        given = args[argument]
+        frame = given.train if hasattr(given, "train") else given.to_pandas() if isinstance(given, pa.Table) else given
+        raise ValueError(frame.to_string() + row_of(frame)) from KeyError(row_of(frame))
+
+    return fails
+
+
+@case("dcr_identical_excess_lower is red")
+def a_memorised_table(world: World, _: pytest.MonkeyPatch) -> str:
+    world.table(generator=memorise)
+    told = world.run()
+    assert "policy_holds is red" in told
+    return told + world.run("attestation") + world.run("published")
+
+
+@case("CSV")
+def a_ragged_csv(world: World, _: pytest.MonkeyPatch) -> str:
+    text = private().to_csv(index=False).splitlines()
+    (world.data / "ragged.csv").write_text("\n".join([*text, text[1] + "," + PLANTED["name"]]))
+    world.table(source=world.data / "ragged.csv")
+    return world.run().replace("csv", "CSV")
+
+
+@case("a value is not a whole number")
+def a_csv_with_a_cell_that_cannot_be_read(world: World, _: pytest.MonkeyPatch) -> str:
+    synthetic = plain(private(seed=1)).drop(columns="pid").assign(visits=lambda f: f["visits"].astype(str))
+    synthetic.loc[7, "visits"] = PLANTED["name"]
+    real = private()
+    world.table(**world.brought(train=real[:400], holdout=real[400:], synthetic=synthetic))
+    return world.run()
+
+
+@case("a value is not a number")
+def kinds_that_the_values_are_not(world: World, _: pytest.MonkeyPatch) -> str:
+    world.table(kinds={"name": "numeric"})
+    return world.run()
+
+
+@case("the subject is missing")
+def a_row_without_subject(world: World, _: pytest.MonkeyPatch) -> str:
+    frame = private()
+    frame.loc[0, "pid"] = None
+    frame.to_parquet(world.data / "people.parquet")
+    return world.run()
+
+
+@case("the name stands twice")
+def duplicate_columns(world: World, _: pytest.MonkeyPatch) -> str:
+    table = pa.Table.from_pandas(private(), preserve_index=False)
+    pq.write_table(table.append_column("name", table["name"]), world.data / "people.parquet")
+    return world.run()
+
+
+@case("no such file")
+def a_file_that_vanished(world: World, _: pytest.MonkeyPatch) -> str:
+    (world.data / "people.parquet").unlink()
+    return world.run()
+
+
+def upstream(world: World, value: Any, **more: Any) -> str:
+    @dg.asset(**({"io_manager_def": dg.InMemoryIOManager()} | more))
+    def raw() -> Any:
+        return value
+
+    world.table(raw, source=raw)
+    return world.run(upstream=True)
+
+
+@case("Type check failed")
+def an_upstream_asset_of_rows(world: World, _: pytest.MonkeyPatch) -> str:
+    return upstream(world, private().to_dict("records"))
+
+
+@case("type bytes are not supported")
+def an_upstream_table_of_bytes(world: World, _: pytest.MonkeyPatch) -> str:
+    return upstream(world, private().assign(name=lambda f: f["name"].str.encode("utf-8")))
+
+
+@case("Arrow")
+def an_upstream_table_of_mixed_types_in_our_storage(world: World, _: pytest.MonkeyPatch) -> str:
+    mixed = private()["income"].astype(object)
+    mixed[::2] = private()["name"][::2]
+    told = upstream(world, private().assign(income=mixed), io_manager_def=PrivacyIOManager(base=str(world.place)))
+    assert "failed" in told and "handling output" in told
+    return told
+
+
+@case("the partition has no rows")
+def a_partition_column_with_strange_values(world: World, _: pytest.MonkeyPatch) -> str:
+    world.table(partitions_def=dg.DailyPartitionsDefinition("2024-01-01"), partition_column="name")
+    return world.run(partition="2024-01-01")
+
+
+@case("exchangeable_with_train is red")
+def train_and_holdout_that_are_not_alike(world: World, _: pytest.MonkeyPatch) -> str:
+    real = private()
+    chosen = (real["name"] == PLANTED["name"]) | (real.index < 300)
+    frames = {"train": real[chosen], "holdout": real[~chosen], "synthetic": plain(private(seed=1)).drop(columns="pid")}
+    world.table(**world.brought(**frames))
+    return world.run()
+
+
+@case("schema_and_values is red")
+def values_outside_the_set(world: World, _: pytest.MonkeyPatch) -> str:
+    real, copy = private(), private(seed=1).drop(columns="pid")
+    train, holdout = plain(real), real[real["name"] == PLANTED["name"]]
+    world.table(**world.brought(train=train, holdout=holdout, synthetic=copy), policy=NEVER)
+    return world.run()
+
+
+NEVER = {"limits": [{**LENIENT["limits"][0], "at_most": -1.0}]}
+
+
+@case("schema_and_values is red")
+def an_expectation_that_raises(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
+    from great_expectations.expectations.metrics.column_map_metrics.column_values_in_set import ColumnValuesInSet
+
+    monkeypatch.setattr(ColumnValuesInSet, "_pandas", classmethod(lambda *_, **__: 1 / 0))
+    from great_expectations.execution_engine import PandasExecutionEngine
+
+    real = PandasExecutionEngine.resolve_metrics
+
+    def resolve(self: Any, metrics_to_resolve: Any, **kwargs: Any) -> Any:
+        values = [metric for metric in metrics_to_resolve if "in_set" in metric.metric_name]
+        if values:
+            raise ValueError(str(values))
+        return real(self, metrics_to_resolve, **kwargs)
+
+    monkeypatch.setattr(PandasExecutionEngine, "resolve_metrics", resolve)
+    return world.run()
+
+
+@case("ArrowInvalid at")
+def a_truncated_table_in_the_storage(world: World, _: pytest.MonkeyPatch) -> str:
+    world.run()
+    file = world.stored("train", ".parquet")
+    file.write_bytes(file.read_bytes()[:-100])
+    return world.run("generator")
+
+
+@case("Error at")
+def a_damaged_table_in_the_storage(world: World, _: pytest.MonkeyPatch) -> str:
+    world.run()
+    file = world.stored("train", ".parquet")
+    data = bytearray(file.read_bytes())
+    data[200:2000] = data[2000:200:-1]
+    file.write_bytes(bytes(data))
+    return world.run("generator", "dcr")
+
+
+@case("people__attestation")
+def results_cut_off_in_the_storage(world: World, _: pytest.MonkeyPatch) -> str:
+    world.run()
+    for file in (world.place / "storage" / "people" / "dcr").iterdir():
+        file.write_bytes(file.read_bytes()[:-50])
+    return world.run("attestation") + world.run("privacy_report")
+
+
+@case("not materialised")
+def a_table_that_vanished_from_the_storage(world: World, _: pytest.MonkeyPatch) -> str:
+    world.run()
+    world.stored("train", ".parquet").unlink()
+    return world.run("generator")
+
+
+@case("changed after it was")
+def a_broken_snapshot(world: World, _: pytest.MonkeyPatch) -> str:
+    world.run()
+    for file in (world.place / "private").rglob("*.parquet"):
+        file.write_bytes(file.read_bytes()[:-7] + b"1234567")
+    return world.run("dcr") + world.run("published")
+
+
+@case("attestation")
+def a_broken_attestation(world: World, _: pytest.MonkeyPatch) -> str:
+    world.run()
+    for file in (world.place / "storage" / "people" / "attestation").iterdir():
+        file.write_bytes(file.read_bytes()[:-20] + json.dumps(row_of(private())).encode())
+        told = world.run("published")
+        file.unlink()
+    return told
+
+
+@case("ValueError at")
+def a_metric_that_raises(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(Dcr, "measure", quoting(1))
+    return world.run()
+
+
+@case("ValueError at")
+def a_writer_that_raises(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(pq, "write_table", quoting())
+    return world.run()
+
+
+@case("No space left on device")
+def a_full_disk(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
+    def full(table: pa.Table, *_: Any, **__: Any) -> None:
+        raise OSError(28, row_of(table.to_pandas()), row_of(table.to_pandas()))
+
+    monkeypatch.setattr(pq, "write_table", full)
+    return world.run()
+
+
+@case("no value in here")
+def an_error_of_ours_raised_from_another(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
+    def fails(frame: pd.DataFrame, *_: Any) -> None:
+        try:
+            raise ValueError(row_of(frame))
+        except ValueError as error:
+            wrapped = InputError("no value in here")
+            wrapped.add_note(row_of(frame))
+            raise wrapped from error
+
+    monkeypatch.setattr(steps, "canonical_source", fails)
+    return world.run()
+
+
+@case("what the step says")
+def a_failure_raised_from_another(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
+    def fails(frame: pd.DataFrame, *_: Any) -> None:
+        raise dg.Failure("what the step says", allow_retries=False) from ValueError(row_of(frame))
+
+    monkeypatch.setattr(steps, "canonical_source", fails)
+    return world.run()
+
+
+@case("ValueError at")
+def a_split_that_raises(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(assets, "split_table", quoting())
+    return world.run()
+
+
+@case("ValueError at")
+def a_fit_that_raises(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(CallableGenerator, "_fit", quoting(1))
+    return world.run()
+
+
+@case("ValueError at")
+def a_check_that_raises(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(table_checks, "check_source", quoting())
+    monkeypatch.setattr(table_checks, "check_synthetic", quoting(2))
+    monkeypatch.setattr(table_checks, "exchangeability_result", lambda tables, _: quoting()(tables["train"]))
+    told = world.run()
+    assert told.count("ValueError at") >= 3
+    return told
+
+
+@case("RuntimeError at")
+def gate_steps_that_raise(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
+    def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError(row_of(private()))
+
+    world.run()
+    monkeypatch.setattr(MetricResult, "from_json", fails)
+    told = [world.run(name) for name in ("privacy_report", "attestation", "published")]
+    assert all("RuntimeError at" in text for text in told), told
+    return told[0]
+
+
+@case("No space left on device")
+def a_release_that_cannot_be_moved_into_place(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, os.strerror(28)) from ValueError(row_of(private()))
+
+    world.run()
+    monkeypatch.setattr(os, "rename", full)
+    monkeypatch.setattr(os, "replace", full)
+    return world.run("published")
+
+
+@case("ValueError at")
+def an_embedder_that_raises(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
+    from privacy_assets.engine.geometry import embedder
+
+    monkeypatch.setattr(embedder, "train_embedder", lambda frames, *_, **__: quoting()(frames[0]))
+    world.table(embedder=True)
+    return world.run()
+
+
+@case("ValueError at")
+def checks_on_tables_of_ones_own(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(Dcr, "measure", quoting(1))
+    roles = ["train", "holdout", "synthetic", "reference"]
+    made = [table_asset(role, private(seed=seed)) for seed, role in enumerate(roles)]
+    told = []
+    for count in (3, 4):
+        given = dict(zip(roles[:count], made, strict=False))
+        found = build_privacy_checks(**given, metrics=["dcr"], policy=LENIENT, embedder=False)
+        world.defs = dg.Definitions(assets=made, asset_checks=found)
+        told.append(world.run(upstream=True))
+    assert all("ValueError at" in text for text in told), told
+    return told[0]
+
+
+def table_asset(role: str, frame: pd.DataFrame) -> dg.AssetsDefinition:
+    @dg.asset(name=role, io_manager_def=dg.InMemoryIOManager())
+    def table() -> pd.DataFrame:
+        return frame.drop(columns="pid")
+
+    return table
+
+
+@case("ValueError at")
+def sensors_and_schedules_that_raise(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name in ("source_version", "stat_token", "new_failures"):
+        monkeypatch.setattr(sensors, name, lambda *_: quoting()(private()))
+    source = build_source_sensor("people", str(world.data / "people.parquet"))
+    alerts = build_failed_check_sensor()
+    world.table(schedule="0 6 * * *")
+    defs = dg.Definitions.merge(world.defs, dg.Definitions(sensors=[source, alerts]))
+    repository = defs.get_repository_def()
+    told: list[str] = []
+    with sqlite_instance(world.place) as stored:
+        for definition in (source, alerts, repository.get_schedule_def("people_schedule")):
+            build = (
+                dg.build_sensor_context if isinstance(definition, dg.SensorDefinition) else dg.build_schedule_context
+            )
+            given = {"instance": stored, "repository_def": repository, "resources": defs.resources}
+            try:
+                definition.evaluate_tick(build(**given))
+            except Exception:
+                told.append(serializable_error_info_from_exc_info(sys.exc_info()).to_string())
+    assert len(told) == 3 and all("ValueError at" in text for text in told), told
+    world.said += told
+    return told[0]
+
+
+@case("bad.csv")
+def bad_files_of_the_command_line(world: World, _: pytest.MonkeyPatch) -> str:
+    paths = world.brought(train=private()[:400], holdout=private()[400:], synthetic=plain(private(seed=1)))
+    lines = paths["synthetic"].read_text().splitlines()
+    bad = world.data / "bad.csv"
+    for text in ("\n".join([*lines, PLANTED["name"] + ",1"]), "\n".join([lines[0], *["x," * 6 + PLANTED["name"]] * 9]),
+                 f"{lines[0]}\n\xff{PLANTED['name']}"):  # fmt: skip
+        bad.write_text(text, encoding="latin-1")
+        assert main(arguments(paths | {"synthetic": bad})) == 2
+    return "bad.csv"  # in standard error, which is searched with the rest
+
+
+@case("ValueError at")
+def a_metric_that_raises_on_the_command_line(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(Dcr, "measure", quoting(1))
+    synthetic = plain(private(seed=1)).drop(columns="pid")
+    assert main(arguments(world.brought(train=private()[:400], holdout=private()[400:], synthetic=synthetic))) == 2
+    text = world.capture.readouterr().err
+    world.said.append(text)
+    return text
+
+
+def arguments(paths: dict[str, Path]) -> list[str]:
+    files = [f"--{role}={path}" for role, path in paths.items()]
+    return ["evaluate", *files, "--subject=pid", "--metrics=dcr", "--no-embedder", "--quiet"]
+
+
+def generate(number: int) -> Iterator[int]:
+    yield number
+    raise ValueError(PLANTED["name"]) from KeyError(PLANTED["name"])
+
+
+def compute(context: dg.AssetExecutionContext, frame: pd.DataFrame) -> int:
+    try:
+        raise KeyError(PLANTED["name"])
+    except KeyError:
+        raise OSError(28, PLANTED["name"])  # noqa: B904
+
+
+def test_the_guard_hides_what_an_error_says_and_tells_where() -> None:
+    with pytest.raises(StepError) as caught:
+        guarded(compute)(None, private())
+    line = inspect.getsourcelines(compute)[1] + 4
+    assert f"OSError (No space left on device) at {__file__}:{line}, in compute." in str(caught.value)
+    assert caught.value.__cause__ is None and caught.value.__context__ is None
+    assert traces(str(caught.value)) == set()
+    forged = StepError.hiding(OSError(PLANTED["visits"], PLANTED["name"], PLANTED["name"]))
+    assert "OSError at an unknown line" in str(forged)
+    with pytest.raises(StepError, match=r"Arrow\w+ at .*test_planted_values.py:\d+, in <lambda>"):
+        guarded(lambda: pa.array([PLANTED["name"], 1.5]))()
+
+
+def test_the_guard_keeps_what_dagster_reads() -> None:
+    for function in (compute, generate):
+        wrapped = guarded(function)
+        assert inspect.signature(wrapped) == inspect.signature(function)
+        assert get_type_hints(wrapped) == get_type_hints(function)
+        assert inspect.isgeneratorfunction(wrapped) == inspect.isgeneratorfunction(function)
+        assert (wrapped.__name__, wrapped.__module__) == (function.__name__, function.__module__)
+    found = guarded(generate)(3)
+    assert next(found) == 3
+    with pytest.raises(StepError, match="ValueError at"):
+        next(found)
+    guarded(generate)(3).close()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyboardInterrupt(),
+        dg.Failure("x"),
+        dg.RetryRequested(2),
+        dg.DagsterInvariantViolationError("x"),
+        InputError("x"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_steers_a_step_passes_without_its_chain(error: BaseException) -> None:
+    def step() -> None:
+        try:
+            raise ValueError(PLANTED["name"])
+        except ValueError as cause:
+            error.add_note(PLANTED["name"])
+            raise error from cause
+
+    with pytest.raises(type(error)) as caught:
+        guarded(step)()
+    assert caught.value is error and error.__cause__ is None and error.__context__ is None
+    info = serializable_error_info_from_exc_info((type(error), error, error.__traceback__))
+    assert traces(info.to_string()) == set()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_private_is_told_when_it_fails(name: str, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    words, provoke = CASES[name]
+    told = provoke(world, monkeypatch)
+    monkeypatch.undo()
+    assert leaks(world) == {}
+    assert words in told
+
+
+def test_nothing_private_is_told_when_it_succeeds(world: World, tmp_path: Path) -> None:
+    with sqlite_instance(tmp_path) as stored:
+        world.instance = stored
+        assert world.run() == ""
+        assert leaks(world) == {}
+        found = world.everything()
+    places = (
+        "compute_logs",
+        "history/runs",
+        "report.html",
+        "report.json",
+        "attestation",
+        "/releases/",
+        "storage/people/dcr",
+    )
+    for part in places:
+        assert [where for where in found if part in f"/{where}"], (part, sorted(found))
+
+
+def test_the_planted_values_are_in_reach() -> None:
+    assert traces(private().to_csv()) == set(SPELLINGS)
+    assert traces(plain(private()).to_csv()) == set()
+
+
+@pytest.mark.parametrize("column", SPELLINGS)
+def test_every_spelling_is_found(column: str) -> None:
+    value = PLANTED[column]
+    texts = [
+        str(value),
+        repr(value),
+        f"x={value};",
+        json.dumps(str(value)),
+        quote(f"<{value}>"),
+        html.escape(f"'{value}"),
+    ]
+    texts += [base64.b64encode(f"{'-' * shift}{value!s:>20}".encode()).decode() for shift in range(3)]
+    if column == "income":
+        texts += ["987,654.32", "987654", "9.877e+05", f"{np.float32(value)!r}", "[987654.32]"]
+    if column == "visits":
+        texts += ["1234567891.0", "1,234,567,891", "1.235e+09", "1.234567891e9"]
+    if column == "born":
+        moment = int(value.timestamp())
+        texts += [repr(value.date()), str(value.date()), "4 March 1907", f"{value:%d/%m/%Y}", f"{value:%Y%m%d}"]
+        texts += [str(moment * scale) for scale in (1, 10**3, 10**6, 10**9)] + [str(moment // 86400)]
+    assert [text for text in texts if column not in traces(text)] == []
+
+
+def test_the_search_can_fail(world: World) -> None:
+    """The same values, told on purpose through each channel."""
+
+    @dg.asset(check_specs=[dg.AssetCheckSpec("loud", asset="loud")])
+    def loud(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+        context.log.info(PLANTED["pid"])
+        sys.stdout.write(PLANTED["name"] + "\n")
+        logging.getLogger("elsewhere").warning(PLANTED["plan"])
+        check = dg.AssetCheckResult(passed=False, description=f"found {PLANTED['income']}")
+        return dg.MaterializeResult(metadata={"largest": PLANTED["visits"]}, check_results=[check])
+
+    @dg.asset(deps=[loud])
+    def louder() -> None:
+        raise RuntimeError("nothing in the message itself") from ValueError(f"of {PLANTED['born']}")
+
+    (world.place / "releases").mkdir()
+    private().to_parquet(world.place / "releases" / "table.parquet")
+    payload = base64.b64encode(json.dumps({"row": row_of(private())}).encode()).decode()
+    (world.place / "releases" / "attestation.json").write_text(json.dumps({"payload": payload}))
+    world.defs = dg.Definitions(assets=[loud, louder])
+    world.run(upstream=True)
+    found = leaks(world)
+    run = next(found[where] for where in found if where.startswith("run "))
+    assert run >= {"pid", "income", "visits", "born"}
+    assert "name" in found["stdout"] and "plan" in found["logging"] and "pid" in found["stderr"]
+    assert [where for where in found if where.startswith("alert ") and "income" in found[where]]
+    assert found["releases/table.parquet"] == found["releases/attestation.json"] | {"pid"} == set(SPELLINGS)
