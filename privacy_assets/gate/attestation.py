@@ -96,6 +96,8 @@ def check_result(result: MetricResult, inputs: Mapping[str, str], metric: Metric
 
     ``inputs`` are the fingerprints of now, by role: the tables and, when there is one, the embedder.
     """
+    if metric is not None and result.metric != metric.name:
+        raise PublicationRefused(f"a result of {result.metric} stands for {metric.name}; materialise it again.")
     if result.engine_version != ENGINE_VERSION:
         text = f"{result.metric} was computed by engine {result.engine_version}; materialise it again."
         raise PublicationRefused(text)

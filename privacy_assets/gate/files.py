@@ -81,11 +81,13 @@ def read_secret(path: Path) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise ConfigError(f"{path}: the secret cannot be read ({error.strerror}).") from None
-    with os.fdopen(descriptor, "rb") as stream:
-        facts = os.fstat(stream.fileno())
+    try:
+        facts = os.fstat(descriptor)  # before fdopen, which a folder makes fail
         if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o077:
             raise ConfigError(f"{path}: the secret must be a regular file of your own with mode 0600.")
-        return stream.read(65536)
+        return os.read(descriptor, 65536)
+    finally:
+        os.close(descriptor)
 
 
 def make_secret(path: Path, secret: bytes) -> None:

@@ -69,19 +69,8 @@ class SigningKey:
         return self.variable if os.environ.get(self.variable) else str(self.path)
 
     def _load(self) -> Any:
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-        from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-        given = os.environ.get(self.variable, "").encode()
-        try:
-            key = load_pem_private_key(given or read_secret(self.path), password=None)
-        except (ValueError, TypeError) as error:
-            if isinstance(error, ConfigError):
-                raise
-            raise ConfigError(f"{self._where}: no private key in PEM form without a password.") from None
-        if not isinstance(key, Ed25519PrivateKey):
-            raise ConfigError(f"{self._where}: the signing key must be an Ed25519 key.")
-        return key
+        given = os.fsencode(os.environ.get(self.variable, ""))
+        return _private_key(given or read_secret(self.path), self._where)
 
 
 def first_key(path: Path, trusted: Path) -> None:
@@ -91,7 +80,8 @@ def first_key(path: Path, trusted: Path) -> None:
     """
     private_folder(path.parent)
     with locked(path.parent / ".keys.lock"):
-        if _key_files(trusted):
+        # An empty folder is no fresh start: whoever took the last key out of it no longer trusts it.
+        if trusted.exists():
             return
         if not path.exists():
             make_secret(path, _new_private_pem())
@@ -116,10 +106,10 @@ def rotate_key(path: Path, trusted: Path) -> str:
 
 def _trust(private: Path, trusted: Path) -> str:
     """Place the public half of a private key among the trusted keys."""
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
     from securesystemslib.signer import SSlibKey
 
-    public = load_pem_private_key(read_secret(private), password=None).public_key()
+    public = _private_key(read_secret(private), str(private)).public_key()
     keyid = SSlibKey.from_crypto(public).keyid
     pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     put_atomic(trusted / f"{keyid[:16]}.pem", pem, mode=0o644)
@@ -133,6 +123,26 @@ def _new_private_pem() -> bytes:
     return Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
+def _closed(place: Path) -> None:
+    if place.stat().st_mode & _WORLD_WRITABLE:
+        raise ConfigError(f"{place}: everybody may write to what is trusted here. Fix: chmod o-w.")
+
+
+def _private_key(pem: bytes, where: str) -> Any:
+    """The Ed25519 key in ``pem``; ConfigError, which names ``where`` and never the key, for anything else."""
+    from cryptography.exceptions import InternalError, UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        key = load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm, InternalError):
+        raise ConfigError(f"{where}: no private key in PEM form without a password.") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ConfigError(f"{where}: the signing key must be an Ed25519 key.")
+    return key
+
+
 def _key_files(place: Path) -> list[Path]:
     return sorted(place.glob("*.pem")) if place.is_dir() else [place] if place.exists() else []
 
@@ -141,22 +151,25 @@ def _some(place: Path) -> list[Path]:
     files = _key_files(place)
     if not files:
         raise ConfigError(f"no trusted key in {place}: give the public key (PEM) of the publisher.")
+    if place.is_dir():
+        _closed(place)  # who can add a file there can add a signer
     return files
 
 
 def _public_key(file: Path) -> SSlibKey:
-    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.exceptions import InternalError, UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
     from securesystemslib.signer import SSlibKey
 
     try:
-        if file.stat().st_mode & _WORLD_WRITABLE:
-            raise ConfigError(f"{file}: everybody may write to this trusted key. Fix: chmod o-w.")
+        _closed(file)
+        if not file.is_file():  # to read a pipe would wait for ever
+            raise ConfigError(f"{file}: a trusted key must be a regular file.")
         key = load_pem_public_key(file.read_bytes())
     except OSError as error:
         raise ConfigError(f"{file}: the trusted key cannot be read ({error.strerror}).") from None
-    except (ValueError, UnsupportedAlgorithm) as error:
+    except (ValueError, UnsupportedAlgorithm, InternalError) as error:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"{file}: no public key in PEM form.") from None

@@ -136,7 +136,7 @@ class ReleaseStore:
             name = str(json.loads((folder / POINTER).read_bytes())["release"])
         except FileNotFoundError:
             raise InputError("nothing was published", where=str(place)) from None
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             raise PublicationRefused(f"{folder / POINTER} cannot be read; roll back to a release.") from None
         if not _ID.fullmatch(name):
             raise PublicationRefused(f"{folder / POINTER} names no release; roll back to one.")
@@ -194,7 +194,7 @@ def _point(folder: Path, release: Release) -> None:
 def _copy_hashed(source: Path, target: Path) -> str:
     """Copy without following links, exclusively; returns the SHA-256 of what was written, read only once."""
     try:
-        descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW)
+        descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise PublicationRefused(f"the snapshot cannot be read ({error.strerror}); materialise it again.") from None
     digest = hashlib.sha256()

@@ -46,7 +46,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """An envelope as bytes: not to be believed before it was unsealed."""
+    """An envelope as bytes, empty for none: not to be believed before it was unsealed."""
 
     kind: Kind
     data: bytes
@@ -88,12 +88,16 @@ def unseal(sealed: Sealed, trusted: TrustedKeys) -> Statement:
     from securesystemslib.exceptions import FormatError, VerificationError
 
     keys = trusted.by_id
+    if not sealed.data:
+        raise PublicationRefused(f"there is no {sealed.kind} yet; materialise it first.")
     try:
         envelope = Envelope.from_dict(json.loads(sealed.data))
         spelled = _canonical(envelope.to_dict())
         if spelled != sealed.data or envelope.payload_type != PAYLOAD or len(envelope.signatures) != 1:
             raise PublicationRefused(f"the {sealed.kind} is not in the form that this version signs; {_AGAIN}.")
-        (keyid,) = envelope.signatures
+        ((keyid, signature),) = envelope.signatures.items()
+        if signature.unrecognized_fields:  # kept by the library, and signed by nobody
+            raise PublicationRefused(f"the {sealed.kind} is not in the form that this version signs; {_AGAIN}.")
         if keyid not in keys:
             raise PublicationRefused(f"the {sealed.kind} was signed by a key that is not trusted here; {_AGAIN}.")
         envelope.verify([keys[keyid]], 1)

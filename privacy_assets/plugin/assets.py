@@ -12,7 +12,7 @@ from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.tables.fingerprints import content_fingerprint
 from privacy_assets.engine.tables.splitting import split_table
 from privacy_assets.errors import InputError
-from privacy_assets.gate.statements import Place
+from privacy_assets.gate.statements import Place, Sealed
 from privacy_assets.plugin import steps
 from privacy_assets.plugin.io import Trained
 from privacy_assets.plugin.metadata import synthetic_metadata, table_metadata, training_metadata
@@ -25,6 +25,7 @@ from privacy_assets.plugin.versions import feed_metadata, source_version
 IO_KEY, RELEASES, GPU = "privacy_io", "releases", "gpu"
 POOL = "gpu"
 FRAME = dg.PythonObjectDagsterType(pd.DataFrame, name="PrivacyAssetsFrame")
+SEALED = dg.PythonObjectDagsterType(Sealed, name="PrivacyAssetsSealed")
 
 SPLIT_TEXT = {
     "train": "The rows the generator learns from. Every person is wholly in train, in holdout or in reference.",

@@ -10,7 +10,7 @@ from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.releases import Release
 from privacy_assets.gate.snapshot import read_hashed
 from privacy_assets.gate.statements import Place, Sealed
-from privacy_assets.plugin.assets import RELEASES, common, place_of, split_ins
+from privacy_assets.plugin.assets import RELEASES, SEALED, common, place_of, split_ins
 from privacy_assets.plugin.io import Published
 from privacy_assets.plugin.metadata import broken_metadata, synthetic_metadata
 from privacy_assets.plugin.refusals import REFUSALS, failure, refused_check
@@ -82,7 +82,10 @@ def build_published(settings: TableSettings) -> dg.AssetsDefinition:
 
     @dg.asset(
         **common(settings, "published", "parquet"),
-        ins={"attestation": dg.AssetIn(key=settings.key("attestation")), **synthetic_in(settings)},
+        ins={
+            "attestation": dg.AssetIn(key=settings.key("attestation"), dagster_type=SEALED),
+            **synthetic_in(settings),
+        },
         required_resource_keys={RELEASES},
         check_specs=[
             dg.AssetCheckSpec(

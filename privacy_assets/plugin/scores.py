@@ -15,6 +15,7 @@ from privacy_assets.plugin.assets import (
     GPU,
     POOL,
     RELEASES,
+    SEALED,
     check_name,
     common,
     device_of,
@@ -32,12 +33,12 @@ from privacy_assets.plugin.versions import CHECK
 
 def synthetic_in(settings: TableSettings) -> dict[str, dg.AssetIn]:
     """The sealed record of the synthetic table as an input."""
-    return {"synthetic": dg.AssetIn(key=settings.key("synthetic"))}
+    return {"synthetic": dg.AssetIn(key=settings.key("synthetic"), dagster_type=SEALED)}
 
 
 def score_ins(settings: TableSettings) -> dict[str, dg.AssetIn]:
     """The sealed results as inputs."""
-    return {f"score_{name}": dg.AssetIn(key=settings.key(name)) for name in settings.metrics}
+    return {f"score_{name}": dg.AssetIn(key=settings.key(name), dagster_type=SEALED) for name in settings.metrics}
 
 
 def embedder_in(settings: TableSettings) -> dict[str, dg.AssetIn]:

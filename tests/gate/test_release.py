@@ -1,8 +1,8 @@
-"""Publication in its simple form: only a passing verdict on these very bytes is published."""
+"""Releases and snapshots as files: whole, private until they are out, and read only as they were judged."""
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 import json
 import os
 import stat
@@ -10,180 +10,331 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
+from gate_standins import FRAME, PLACE, Chain, chain, make_gate, overwrite, read, tree
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from privacy_assets.engine.metrics.dcr import Dcr
-from privacy_assets.engine.policy import Limit, Policy
-from privacy_assets.engine.results import Figure, MetricResult
-from privacy_assets.engine.version import ENGINE_VERSION
-from privacy_assets.errors import InputError, PublicationRefused
-from privacy_assets.gate.atomic import put_atomic
-from privacy_assets.gate.attestation import Attestation, attest
-from privacy_assets.gate.releases import ReleaseStore, read_published
-from privacy_assets.gate.snapshot import Snapshot, read_snapshot, write_snapshot
-
-POLICY = Policy((Limit("dcr.privacy_score", at_most=0.1),), name="test")
-FRAME = pd.DataFrame(
-    {
-        "age": pd.array([31, None, 58], dtype="Int64"),
-        "dose": [0.5, np.nan, 2.25],
-        "plan": ["a", None, 'it\'s "quoted"'],
-        "seen": pd.to_datetime(["2024-01-01", None, "2024-02-03"]),
-        "active": [True, False, True],
-    }
-)
+from privacy_assets.errors import ConfigError, InputError, PublicationRefused
+from privacy_assets.gate import releases
+from privacy_assets.gate.files import put_atomic
+from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.releases import POINTER, TRUSTED_VARIABLE, ReleaseStore, check_bytes, hash_file, read_published
+from privacy_assets.gate.snapshot import read_hashed, read_snapshot, write_snapshot
+from privacy_assets.gate.statements import Place
 
 
-INPUTS = {"train": "t", "holdout": "h", "synthetic": "s"}
-DCR = Dcr()
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
 
 
-def result(high: float = 0.05, *, version: str = ENGINE_VERSION, **inputs: str) -> MetricResult:
-    figure = Figure("privacy_score", 0.01, -0.02, high, n=1000, subjects=1000)
-    settings = json.loads(json.dumps(DCR.settings()))
-    return MetricResult("dcr", (figure,), settings=settings, inputs={**INPUTS, **inputs}, engine_version=version)
+@pytest.fixture
+def ready(gate: Gate) -> Chain:
+    return chain(gate)
 
 
-def stated(snapshot: Snapshot, measured: MetricResult) -> Attestation:
-    return attest("patients", None, snapshot, POLICY, {"dcr": measured}, INPUTS, {"dcr": DCR}, 0)
-
-
-def make(root: Path, high: float = 0.05, frame: pd.DataFrame = FRAME) -> tuple[Attestation, Snapshot]:
-    snapshot = write_snapshot(frame, root / "snapshots", "t")
-    return stated(snapshot, result(high)), snapshot
-
-
-def test_a_passing_table_is_published_as_it_was_judged(tmp_path: Path) -> None:
-    attestation, snapshot = make(tmp_path)
-    release = ReleaseStore(tmp_path / "releases").publish(attestation, snapshot, POLICY)
-    assert release.table.read_bytes() == Path(snapshot.path).read_bytes()
-    assert Attestation.from_bytes(release.attestation.read_bytes()) == attestation
-    pd.testing.assert_frame_equal(read_published(tmp_path / "releases", "patients"), FRAME)
-    pd.testing.assert_frame_equal(read_snapshot(snapshot), FRAME)
-    assert not list((release.folder.parents[1] / "staging").iterdir())
+# Snapshots
 
 
 def test_the_same_table_gives_the_same_snapshot(tmp_path: Path) -> None:
-    assert write_snapshot(FRAME, tmp_path, "t") == write_snapshot(FRAME.copy(), tmp_path, "t")
+    other_index = FRAME.set_index(pd.Index([5, 5, 9]))
+    assert write_snapshot(FRAME, tmp_path) == write_snapshot(FRAME.copy(), tmp_path)
+    assert write_snapshot(FRAME, tmp_path) == write_snapshot(other_index, tmp_path)
+    assert write_snapshot(FRAME, tmp_path) != write_snapshot(FRAME.iloc[::-1], tmp_path)
 
 
-@pytest.mark.parametrize("high", [0.2, float("nan")])
-def test_a_broken_or_missing_figure_is_refused_and_the_old_release_stays(tmp_path: Path, high: float) -> None:
-    store = ReleaseStore(tmp_path / "releases")
-    kept = store.publish(*make(tmp_path), POLICY)
-    with pytest.raises(PublicationRefused, match=r"dcr\.privacy_score"):
-        store.publish(*make(tmp_path, high, FRAME.iloc[:2]), POLICY)
-    assert store.current("patients") == kept
-    assert store.history("patients") == [kept]
-
-
-def test_a_changed_byte_between_judgement_and_publication_is_refused(tmp_path: Path) -> None:
-    attestation, snapshot = make(tmp_path)
-    data = bytearray(Path(snapshot.path).read_bytes())
-    data[len(data) // 2] ^= 1
-    Path(snapshot.path).write_bytes(bytes(data))
-    with pytest.raises(PublicationRefused, match="changed after it was judged"):
-        ReleaseStore(tmp_path / "releases").publish(attestation, snapshot, POLICY)
-    with pytest.raises(InputError, match="nothing was published"):
-        read_published(tmp_path / "releases", "patients")
-
-
-def test_a_changed_release_is_not_read(tmp_path: Path) -> None:
-    release = ReleaseStore(tmp_path).publish(*make(tmp_path), POLICY)
-    release.table.write_bytes(release.table.read_bytes() + b"x")
-    with pytest.raises(PublicationRefused, match="does not hold the bytes"):
-        read_published(tmp_path, "patients")
-
-
-def test_another_policy_table_or_verdict_is_refused(tmp_path: Path) -> None:
-    attestation, snapshot = make(tmp_path)
-    other = make(tmp_path, frame=FRAME.iloc[:1])[1]
-    stricter = Policy((Limit("dcr.privacy_score", at_most=0.06),))
-    store = ReleaseStore(tmp_path / "releases")
-    with pytest.raises(PublicationRefused, match="another policy"):
-        store.publish(attestation, snapshot, stricter)
-    with pytest.raises(PublicationRefused, match="another synthetic table"):
-        store.publish(attestation, other, POLICY)
-    failing = make(tmp_path, 0.2)[0]
-    with pytest.raises(PublicationRefused):
-        store.publish(dataclasses.replace(failing, verdict="pass"), snapshot, POLICY)
-
-
-@pytest.mark.parametrize("role", ["train", "holdout", "synthetic", "reference"])
-def test_results_on_other_tables_are_not_attested(tmp_path: Path, role: str) -> None:
-    snapshot = write_snapshot(FRAME, tmp_path, "t")
-    with pytest.raises(PublicationRefused, match=f"another {role} table"):
-        stated(snapshot, result(**{role: "other"}))
-
-
-def test_results_that_name_no_tables_or_are_of_another_engine_are_not_attested(tmp_path: Path) -> None:
-    snapshot = write_snapshot(FRAME, tmp_path, "t")
-    for wrong, word in ((dataclasses.replace(result(), inputs={}), "another"), (result(version="0.0.1"), "engine")):
-        with pytest.raises(PublicationRefused, match=word):
-            stated(snapshot, wrong)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"seed": 1}, {"settings": {}}, {"settings": {**DCR.settings(), "permutations": 199}}, {"metric": "other"}],
-)
-def test_results_of_other_settings_are_not_attested(tmp_path: Path, change: dict[str, Any]) -> None:
-    snapshot = write_snapshot(FRAME, tmp_path, "t")
-    measured = dataclasses.replace(result(), **change)
-    with pytest.raises(PublicationRefused, match="other settings or seed"):
-        attest("patients", None, snapshot, POLICY, {measured.metric: measured}, INPUTS, {"dcr": DCR}, 0)
-
-
-def test_a_synthetic_table_made_from_another_train_is_not_attested(tmp_path: Path) -> None:
-    with pytest.raises(PublicationRefused, match="made from another train table"):
-        stated(write_snapshot(FRAME, tmp_path, "old"), result())
+def test_a_snapshot_is_private_and_named_by_its_bytes(ready: Chain) -> None:
+    path = ready.snapshot.path
+    assert path.name == f"{hash_file(path)}.parquet"
+    assert (mode(path), mode(path.parent)) == (0o600, 0o700)
+    pd.testing.assert_frame_equal(read_snapshot(ready.snapshot), FRAME)
 
 
 @pytest.mark.parametrize("change", [lambda path: path.write_bytes(path.read_bytes() + b"x"), Path.unlink])
-def test_a_snapshot_whose_file_changed_is_not_read(tmp_path: Path, change: Callable[[Path], object]) -> None:
-    snapshot = write_snapshot(FRAME, tmp_path, "t")
-    change(Path(snapshot.path))
+def test_a_snapshot_whose_file_changed_is_not_read(ready: Chain, change: Callable[[Path], object]) -> None:
+    change(ready.snapshot.path)
     with pytest.raises(PublicationRefused, match="materialise it again"):
-        read_snapshot(snapshot)
+        read_snapshot(ready.snapshot)
 
 
-def test_no_partition_shares_the_place_of_a_table_without_partitions(tmp_path: Path) -> None:
-    store = ReleaseStore(tmp_path)
-    assert len({store.place("t", partition) for partition in (None, "_all", "", "None")}) == 4
+# The folder of a release
 
 
-@pytest.mark.parametrize("name", ["../outside", "a/b", "..", ".", "with space", "é"])
-def test_hostile_names_stay_inside_the_root(tmp_path: Path, name: str) -> None:
-    place = ReleaseStore(tmp_path / "root").place(name, name)
-    assert place.resolve().is_relative_to((tmp_path / "root").resolve())
-    assert len(place.relative_to(tmp_path / "root").parts) == 2
+def test_a_release_is_complete_and_not_writable(ready: Chain) -> None:
+    release = ready.publish()
+    assert {path.name: mode(path) for path in release.folder.iterdir()} == {
+        "table.parquet": 0o444,
+        "attestation.json": 0o444,
+    }
+    assert mode(release.folder) == 0o555
+    assert {path.name for path in release.folder.parents[1].iterdir()} == {"releases", POINTER, ".lock"}
+    assert json.loads((release.folder.parents[1] / POINTER).read_bytes()) == {"release": release.id}
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"format": "other"}', b"\xff"])
-def test_unreadable_attestations_refuse(data: bytes) -> None:
-    with pytest.raises(PublicationRefused):
-        Attestation.from_bytes(data)
+def test_the_id_says_when_and_what(ready: Chain) -> None:
+    release = ready.publish()
+    assert release.id.endswith(ready.snapshot.sha256[:12])
+    said, stated = pd.Timestamp(release.published_at, tz="UTC"), pd.Timestamp(ready.stated.made_at)
+    assert pd.Timedelta(seconds=-1) <= said - stated < pd.Timedelta(minutes=10)
+
+
+def test_the_copy_is_made_in_a_private_folder_that_is_gone_afterwards(
+    ready: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    copy = releases._copy_hashed
+
+    def watched(source: Path, target: Path) -> str:
+        seen.extend(mode(folder) for folder in (target.parent, target.parents[1]))
+        assert not list(target.parents[2].glob("releases/*"))
+        return copy(source, target)
+
+    monkeypatch.setattr(releases, "_copy_hashed", watched)
+    release = ready.publish()
+    assert seen == [0o700, 0o700]
+    assert not (release.folder.parents[1] / "staging").exists()
+
+
+def test_a_refused_copy_leaves_nothing(ready: Chain) -> None:
+    overwrite(ready.snapshot.path, b"other bytes")
+    with pytest.raises(PublicationRefused, match="changed after it was judged"):
+        ready.publish()
+    assert tree(ready.gate.releases).keys() <= {"patients/_all/.lock"}
+    assert not list(ready.gate.releases.rglob("staging"))
+
+
+def test_what_a_killed_process_left_in_staging_is_removed(ready: Chain) -> None:
+    left = PLACE.below(ready.gate.releases) / "staging" / "0123456789ab"
+    left.mkdir(parents=True, mode=0o700)
+    (left / "table.parquet").write_bytes(b"half a table")
+    ready.publish()
+    assert not left.parent.exists()
+    assert len(ready.gate.store.history(PLACE)) == 1
+
+
+def test_a_link_in_place_of_staging_is_not_followed(ready: Chain, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "kept").write_bytes(b"kept")
+    folder = PLACE.below(ready.gate.releases)
+    folder.mkdir(parents=True)
+    (folder / "staging").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PublicationRefused, match="could not be written"):
+        ready.publish()
+    assert tree(tmp_path / "elsewhere") == {"kept": b"kept"}
+
+
+def test_the_same_attestation_gives_one_release(ready: Chain) -> None:
+    first = ready.publish()
+    assert ready.publish() == first
+    later = chain(ready.gate, frame=FRAME.iloc[:2]).publish()
+    assert ready.gate.store.current(PLACE) == later
+    assert ready.publish() == first
+    assert ready.gate.store.current(PLACE) == first
+    assert ready.gate.store.history(PLACE) == [first, later]
+
+
+def test_a_damaged_release_is_not_pointed_to_again(ready: Chain) -> None:
+    first = ready.publish()
+    overwrite(first.table, b"damaged")
+    second = ready.publish()
+    assert second != first
+    assert ready.gate.store.current(PLACE) == second
+    pd.testing.assert_frame_equal(read(ready.gate), FRAME)
+
+
+def test_the_history_holds_releases_only_oldest_first(gate: Gate) -> None:
+    made = [chain(gate, frame=FRAME.iloc[:rows]).publish() for rows in (1, 2, 3)]
+    for name in ("notes", ".hidden", "20240101T000000.000000Z-0123456789AB", "x20240101T000000.000000Z-0123456789ab"):
+        (made[0].folder.parent / name).mkdir()
+    assert gate.store.history(PLACE) == made
+    assert gate.store.history(Place("others")) == []
+
+
+names = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=12)
+places = st.lists(st.builds(Place, names, st.none() | st.text(max_size=8)), min_size=1, max_size=4, unique=True)
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(places)
+def test_places_of_any_name_are_kept_apart_and_found_again(
+    tmp_path_factory: pytest.TempPathFactory, places: list[Place]
+) -> None:
+    gate = make_gate(tmp_path_factory.mktemp("places"))
+    for rows, place in enumerate(places):
+        chain(gate, frame=FRAME.iloc[:rows], place=place).publish()
+    assert set(gate.store.places()) == set(places)
+    assert [len(read(gate, place)) for place in places] == list(range(len(places)))
+
+
+# The pointer and the reader
+
+
+def test_nothing_is_read_before_the_first_release(gate: Gate) -> None:
+    with pytest.raises(InputError, match="patients: nothing was published"):
+        read(gate)
+
+
+POINTERS: dict[str, bytes] = {
+    "garbage": b"\xff",
+    "empty": b"",
+    "a list": b"[]",
+    "a text": b'"20240101T000000.000000Z-0123456789ab"',
+    "no release": b"{}",
+    "deep nesting": b'{"release":' * 100_000,
+    "another folder": b'{"release": "../../../others/_all/releases"}',
+    "an absolute path": b'{"release": "/etc"}',
+    "a folder above": b'{"release": ".."}',
+    "nothing": b'{"release": ""}',
+    "null": b'{"release": null}',
+    "a list of releases": b'{"release": ["20240101T000000.000000Z-0123456789ab"]}',
+    "an id and more": b'{"release": "20240101T000000.000000Z-0123456789ab\\n"}',
+}
+
+
+@pytest.mark.parametrize("pointer", POINTERS.values(), ids=POINTERS.keys())
+def test_a_pointer_that_names_no_release_is_refused_with_the_way_out(ready: Chain, pointer: bytes) -> None:
+    release = ready.publish()
+    overwrite(release.folder.parents[1] / POINTER, pointer)
+    with pytest.raises(PublicationRefused, match=r"latest\.json.*roll back"):
+        read(ready.gate)
+    ready.gate.roll_back(PLACE, release.id)
+    assert len(read(ready.gate)) == 3
+
+
+def test_a_pointer_to_a_release_that_is_gone_is_refused(ready: Chain) -> None:
+    release = ready.publish()
+    pointer = {"release": "20240101T000000.000000Z-0123456789ab"}
+    overwrite(release.folder.parents[1] / POINTER, json.dumps(pointer).encode())
+    with pytest.raises(PublicationRefused, match="cannot be read"):
+        read(ready.gate)
+
+
+def test_a_pointer_that_is_a_folder_is_refused(ready: Chain) -> None:
+    pointer = ready.publish().folder.parents[1] / POINTER
+    pointer.unlink()
+    pointer.mkdir()
+    with pytest.raises(PublicationRefused, match="cannot be read"):
+        read(ready.gate)
+
+
+def test_no_flipped_bit_of_a_released_file_is_accepted(gate: Gate) -> None:
+    """Every bit, by the two functions that readers, rollback and `privacy-assets verify` use."""
+    path = chain(gate, frame=FRAME[["visits"]]).publish().table
+    data, sha256 = path.read_bytes(), hash_file(path)
+    accepted = []
+    path.chmod(0o600)
+    with path.open("r+b", buffering=0) as file:
+        for position, bit in itertools.product(range(len(data)), range(8)):
+            os.pwrite(file.fileno(), bytes([data[position] ^ (1 << bit)]), position)
+            accepted += [one for one in (check_bytes, read_hashed) if not refused(lambda one=one: one(path, sha256))]
+            os.pwrite(file.fileno(), data[position : position + 1], position)
+    assert accepted == []
+    assert not refused(lambda: check_bytes(path, sha256))
+    assert list(read(gate)["visits"]) == list(FRAME["visits"])
+
+
+def refused(act: Callable[[], object]) -> bool:
+    try:
+        act()
+    except PublicationRefused:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "change", [lambda x: x[:-1], lambda x: x + b"\0", lambda x: b"", lambda x: x[:40] + b"?" + x[41:]]
+)
+def test_a_changed_release_is_not_read(ready: Chain, change: Callable[[bytes], bytes]) -> None:
+    release = ready.publish()
+    overwrite(release.table, change(release.table.read_bytes()))
+    with pytest.raises(PublicationRefused, match="changed after it was written"):
+        read(ready.gate)
+
+
+def moved_from(place: Place) -> Callable[[Chain], bytes]:
+    return lambda ready: chain(ready.gate, place=place).sealed.data
+
+
+ATTESTATIONS: dict[str, tuple[Callable[[Chain], bytes], str]] = {
+    "of another table": (moved_from(Place("others")), "another table or partition"),
+    "of a partition": (moved_from(Place("patients", "_all")), "another table or partition"),
+    "of other bytes": (lambda x: chain(x.gate, frame=FRAME.iloc[:1]).sealed.data, "changed after it was written"),
+    "of a failure": (lambda x: x.restated(verdict="fail").data, "says 'fail'"),
+    "of a stranger": (lambda x: chain(make_gate(x.gate.private / "stranger")).sealed.data, "not trusted"),
+    "a result": (lambda x: x.score.data, "another kind"),
+    "changed": (lambda x: x.sealed.data.replace(b"a", b"b", 1), "attestation"),
+    "empty": (lambda _: b"", "there is no attestation"),
+    "no envelope": (lambda _: b"{}", "cannot be read as a signed statement"),
+    "another format": (lambda _: b'{"format": "other"}', "cannot be read as a signed statement"),
+}
+
+
+@pytest.mark.parametrize(("other", "match"), ATTESTATIONS.values(), ids=ATTESTATIONS.keys())
+def test_a_release_with_another_attestation_is_not_read(
+    ready: Chain, other: Callable[[Chain], bytes], match: str
+) -> None:
+    overwrite(ready.publish().attestation, other(ready))
+    with pytest.raises(PublicationRefused, match=match):
+        read(ready.gate)
+
+
+def test_a_release_without_its_attestation_is_not_read(ready: Chain) -> None:
+    release = ready.publish()
+    release.folder.chmod(0o755)
+    release.attestation.unlink()
+    with pytest.raises(PublicationRefused, match="attestation of release .* cannot be read"):
+        read(ready.gate)
+
+
+def test_readers_find_the_trusted_keys_beside_the_releases_or_where_the_environment_says(
+    ready: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready.publish()
+    pd.testing.assert_frame_equal(read_published(ready.gate.releases, "patients"), FRAME)
+    monkeypatch.chdir(ready.gate.releases)
+    pd.testing.assert_frame_equal(read_published(".", "patients"), FRAME)
+    stranger = make_gate(tmp_path / "stranger").key.trusted.places[0]
+    monkeypatch.setenv(TRUSTED_VARIABLE, str(stranger))
+    with pytest.raises(PublicationRefused, match="not trusted"):
+        read_published(ready.gate.releases, "patients")
+    monkeypatch.setenv(TRUSTED_VARIABLE, str(tmp_path / "nowhere"))
+    with pytest.raises(ConfigError, match="no trusted key in .*nowhere"):
+        read_published(ready.gate.releases, "patients")
+
+
+def test_no_table_name_leaves_the_release_folder(ready: Chain) -> None:
+    ready.publish()
+    for table, partition in (("../releases/patients", None), ("patients/_all", None), ("patients", "../_all")):
+        with pytest.raises(InputError, match="nothing was published"):
+            read_published(ready.gate.releases, table, partition)
+
+
+# One file, placed whole or not at all
 
 
 def test_put_atomic_keeps_the_old_file_when_the_writer_fails(tmp_path: Path) -> None:
     path = put_atomic(tmp_path / "x", b"old")
 
-    def broken(stream: object) -> None:
-        stream.write(b"half")  # type: ignore[attr-defined]
+    def broken(stream: Any) -> None:
+        stream.write(b"half")
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):
         put_atomic(path, broken)
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["x"]
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert mode(path) == 0o600
 
 
-def test_a_linked_snapshot_is_refused(tmp_path: Path) -> None:
-    attestation, snapshot = make(tmp_path)
-    link = tmp_path / "link.parquet"
-    link.symlink_to(snapshot.path)
-    with pytest.raises(PublicationRefused, match="cannot be read"):
-        ReleaseStore(tmp_path / "releases").publish(attestation, dataclasses.replace(snapshot, path=str(link)), POLICY)
+def test_put_atomic_replaces_a_link_and_not_what_it_points_to(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_bytes(b"kept")
+    (tmp_path / "x").symlink_to("kept")
+    put_atomic(tmp_path / "x", b"new")
+    assert (tmp_path / "kept").read_bytes() == b"kept"
+    assert (tmp_path / "x").read_bytes() == b"new"
+    assert not (tmp_path / "x").is_symlink()
+
+
+def test_a_store_of_nothing_has_no_places(tmp_path: Path) -> None:
+    assert list(ReleaseStore(tmp_path / "nowhere").places()) == []

@@ -15,11 +15,17 @@ from standins import people
 from privacy_assets import PrivacyIOManager, ReleaseResource
 from privacy_assets.errors import ConfigError, InputError, PublicationRefused
 from privacy_assets.gate.files import read_secret
-from privacy_assets.gate.statements import Kind, Sealed
+from privacy_assets.gate.keys import TrustedKeys, first_key
+from privacy_assets.gate.statements import Kind, Sealed, unseal
 from privacy_assets.plugin.io import Published, load_value, store_value
 from privacy_assets.plugin.tagging import canonical_source, data_columns, schema_of, subject_of
 
 KEY = dg.AssetKey(["people", "train"])
+
+
+def _new_trusted(folder: Path) -> Path:
+    first_key(folder / "signing.key", folder / "trusted")
+    return folder / "trusted"
 
 
 def back(value: object, folder: Path, wanted: object = None) -> object:
@@ -80,6 +86,12 @@ def test_only_the_newest_value_is_kept(tmp_path: Path) -> None:
 def test_what_was_never_stored_says_so(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="people/train, partition north: it was not materialised yet"):
         load_value(tmp_path / "nothing", KEY, "north")
+
+
+def test_a_record_that_is_not_there_is_an_empty_one_that_no_gate_lets_through(tmp_path: Path) -> None:
+    assert load_value(tmp_path, dg.AssetKey(["people", "attestation"]), None, Sealed) == Sealed("attestation", b"")
+    with pytest.raises(PublicationRefused, match="there is no attestation yet"):
+        unseal(Sealed("attestation", b""), TrustedKeys((_new_trusted(tmp_path),)))
 
 
 def test_a_type_that_is_not_stored_here(tmp_path: Path) -> None:

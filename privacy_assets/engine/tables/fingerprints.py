@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,10 @@ import numpy as np
 import pandas as pd
 
 _WIDTH = 16
+_ABSENT = b"\0" * _WIDTH  # the cell of a missing value
+_MISSING = frozenset(("", "na", "n/a", "nan", "nat", "none", "null", "<na>"))  # what a CSV file makes missing
+_TRUTH = {"true": "1", "false": "0"}
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?")
 
 
 def content_fingerprint(frame: pd.DataFrame) -> str:
@@ -25,18 +30,18 @@ def content_fingerprint(frame: pd.DataFrame) -> str:
 def lasting_fingerprint(frame: pd.DataFrame) -> str:
     """Like :func:`content_fingerprint`, of any frame, and blind to how its values are stored.
 
-    1, 1.0, "1" and True are one value, and so are a date and its ISO text: rows keep their fingerprint when a column
-    changes its kind or dtype, or the file its format.
+    1, 1.0, "1" and True are one value, and so are a moment and its ISO text, or an empty text and a missing value: rows
+    keep their fingerprint when a column changes its kind or dtype, or the file its format.
     """
     return _fingerprint(frame, _lasting_bytes)
 
 
-def _fingerprint(frame: pd.DataFrame, spell: Callable[[object], bytes]) -> str:
+def _fingerprint(frame: pd.DataFrame, spell: Callable[[object], bytes | None]) -> str:
     names = sorted(frame.columns)
     digests = np.zeros((len(frame), len(names) * _WIDTH), dtype=np.uint8)
     for position, name in enumerate(names):
         codes, uniques = pd.factorize(frame[name])
-        table = b"".join(_digest(spell(value)) for value in uniques) + b"\0" * _WIDTH
+        table = b"".join(map(_cell, map(spell, uniques))) + _ABSENT
         cells = np.frombuffer(table, dtype=np.uint8).reshape(-1, _WIDTH)
         digests[:, position * _WIDTH : (position + 1) * _WIDTH] = cells[codes]
     rows = sorted(_digest(row.tobytes()) for row in digests)
@@ -65,6 +70,10 @@ def derived(secret: bytes, purpose: str) -> bytes:
     return hmac.new(secret, purpose.encode(), hashlib.sha256).digest()
 
 
+def _cell(spelled: bytes | None) -> bytes:
+    return _ABSENT if spelled is None else _digest(spelled)
+
+
 def _digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=_WIDTH).digest()
 
@@ -82,11 +91,24 @@ def value_bytes(value: object) -> bytes:
     return b"s" + str(value).encode("utf-8", "surrogatepass")
 
 
-def _lasting_bytes(value: object) -> bytes:
-    if isinstance(value, (pd.Timestamp, np.datetime64)):
-        return pd.Timestamp(value).isoformat().removesuffix("T00:00:00").encode()
-    text = str(value)
+def _lasting_bytes(value: object) -> bytes | None:
+    text = str(value).strip()
+    if text.lower() in _MISSING:
+        return None
     try:
-        return repr(float(text.replace("True", "1").replace("False", "0")) + 0.0).encode()
+        return repr(float(_TRUTH.get(text.lower(), text)) + 0.0).encode()
     except ValueError:
-        return text.strip().replace(" 00:00:00", "").replace(" ", "T").encode("utf-8", "surrogatepass")
+        return _moment(text).encode("utf-8", "surrogatepass")
+
+
+def _moment(text: str) -> str:
+    """The one spelling of a date and time, in UTC when it has an offset; every other text as it is."""
+    if not _MOMENT.fullmatch(text):
+        return text
+    try:
+        moment = pd.Timestamp(text)
+    except ValueError:
+        return text
+    if moment.tzinfo is not None:
+        moment = moment.tz_convert("UTC").tz_localize(None)
+    return moment.isoformat().removesuffix("T00:00:00")

@@ -1,0 +1,152 @@
+"""The lasting fingerprint: one for the same rows in every form, another for other rows."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from privacy_assets.engine.tables.fingerprints import lasting_fingerprint
+from privacy_assets.engine.tables.reading import read_table
+
+words = st.text("bcdgå \"'", max_size=4).map(lambda text: f"x{text}x")  # no word that means a number or nothing
+rows = st.lists(
+    st.tuples(
+        st.none() | st.integers(-(2**53), 2**53),
+        st.none() | words,
+        st.none() | st.floats(allow_nan=False, allow_infinity=False),
+        st.booleans(),
+    ),
+    max_size=8,
+)
+NAMES = ["a", "b", "c", "d"]
+
+
+def table(data: list[Any]) -> pd.DataFrame:
+    frame = pd.DataFrame(data, columns=NAMES, dtype=object)
+    return frame.astype({"a": "Int64", "b": object, "c": "Float64", "d": bool})
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows, st.randoms())
+def test_the_order_of_rows_and_columns_does_not_matter(data: list[Any], random: Any) -> None:
+    shuffled, names = list(data), list(NAMES)
+    random.shuffle(shuffled)
+    random.shuffle(names)
+    assert lasting_fingerprint(table(data)) == lasting_fingerprint(table(shuffled)[names])
+
+
+@settings(max_examples=100, deadline=None)
+@given(rows, rows)
+def test_it_is_shared_exactly_by_the_same_rows(one: list[Any], other: list[Any]) -> None:
+    """Two tables share it when, and only when, they hold the same rows equally often."""
+    same = Counter(one) == Counter(other)
+    assert (lasting_fingerprint(table(one)) == lasting_fingerprint(table(other))) is same
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows.filter(bool), st.data())
+def test_one_changed_cell_changes_it(data: list[Any], draw: st.DataObject) -> None:
+    row = draw.draw(st.integers(0, len(data) - 1))
+    column = draw.draw(st.integers(0, 3))
+    kinds = [st.integers(-(2**53), 2**53), words, st.floats(allow_nan=False, allow_infinity=False), st.booleans()]
+    value = draw.draw(kinds[column].filter(lambda value: value != data[row][column]))
+    changed = list(data)
+    changed[row] = (*data[row][:column], value, *data[row][column + 1 :])
+    assert lasting_fingerprint(table(data)) != lasting_fingerprint(table(changed))
+
+
+@settings(max_examples=100, deadline=None)
+@given(rows.filter(bool))
+def test_it_survives_a_csv_file(data: list[Any]) -> None:
+    frame = table(data)
+    text = frame.to_csv(index=False)
+    assert lasting_fingerprint(pd.read_csv(io.StringIO(text), skip_blank_lines=False)) == lasting_fingerprint(frame)
+
+
+RNG = np.random.default_rng(0)
+FRAMES: dict[str, pd.DataFrame] = {
+    "whole numbers": pd.DataFrame({"x": [0, -1, 2**53]}),
+    "whole numbers, some missing": pd.DataFrame({"x": pd.array([1, None, 3], dtype="Int64")}),
+    "floats": pd.DataFrame({"x": RNG.gamma(2, 1000, 500)}),
+    "floats of all sizes": pd.DataFrame({"x": [-0.0, 1e-300, 1e300, 0.1 + 0.2, -7.0, np.nan]}),
+    "yes and no": pd.DataFrame({"x": [True, False, True]}),
+    "yes, no and missing": pd.DataFrame({"x": pd.array([True, None, False], dtype="boolean")}),
+    "texts": pd.DataFrame({"x": ["a", "b c", 'd "e"', "é\n", None]}),
+    "texts that CSV takes for missing": pd.DataFrame({"x": ["a", "", "NA", "null", "nan", None]}),
+    "codes with zeros": pd.DataFrame({"x": ["007", "08", "1"]}),
+    "categories": pd.DataFrame({"x": pd.Categorical(["u", None, "v"], categories=["v", "u", "unused"])}),
+    "days": pd.DataFrame({"x": pd.to_datetime(["2024-01-01", None, "1899-12-31"])}),
+    "times": pd.DataFrame({"x": pd.to_datetime(["2024-01-01 00:00:00", "2024-01-01 12:30:00"])}),
+    "parts of seconds": pd.DataFrame({"x": pd.to_datetime(["2024-01-01 00:00:00.5", "2024-01-01 12:30:00.0"])}),
+    "times of a zone": pd.DataFrame({"x": pd.to_datetime(["2024-01-01", "2024-07-01"]).tz_localize("UTC")}),
+    "times far from Greenwich": pd.DataFrame({"x": pd.to_datetime(["2024-01-01 05:00"]).tz_localize("Asia/Kolkata")}),
+}
+
+
+def through_csv(frame: pd.DataFrame, folder: Path) -> pd.DataFrame:
+    frame.to_csv(folder / "t.csv", index=False)
+    return pd.read_csv(folder / "t.csv")
+
+
+def through_our_csv(frame: pd.DataFrame, folder: Path) -> pd.DataFrame:
+    frame.to_csv(folder / "t.csv", index=False)
+    return read_table(folder / "t.csv")
+
+
+def through_parquet(frame: pd.DataFrame, folder: Path) -> pd.DataFrame:
+    frame.to_parquet(folder / "t.parquet")
+    return read_table(folder / "t.parquet")
+
+
+def as_text(frame: pd.DataFrame, _: Path) -> pd.DataFrame:
+    return frame.astype(str)
+
+
+def as_category(frame: pd.DataFrame, _: Path) -> pd.DataFrame:
+    return frame.astype("category")
+
+
+def as_objects(frame: pd.DataFrame, _: Path) -> pd.DataFrame:
+    return frame.astype(object)
+
+
+@pytest.mark.parametrize("form", [through_csv, through_our_csv, through_parquet, as_text, as_category, as_objects])
+@pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES.keys())
+def test_the_same_rows_in_another_form_share_it(
+    frame: pd.DataFrame, form: Callable[[pd.DataFrame, Path], pd.DataFrame], tmp_path: Path
+) -> None:
+    assert lasting_fingerprint(form(frame, tmp_path)) == lasting_fingerprint(frame)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (["ab", "c"], ["a", "bc"]),
+        ([1, 2], [1, 3]),
+        ([1, None], [1, 0]),
+        (["a", None], ["a", "b"]),
+        ([1, 1, 2], [1, 2, 2]),
+        ([0.1], [np.nextafter(0.1, 1)]),
+        (["True story"], ["1 story"]),
+        ([pd.Timestamp("2024-01-01")], [pd.Timestamp("2024-01-01 00:00:00.5")]),
+        ([pd.Timestamp("2024-01-01")], [pd.Timestamp("2024-01-01", tz="Asia/Kolkata")]),
+        ([pd.Timestamp("2024-01-01 10:00")], [pd.Timestamp("2024-01-01 10:00:01")]),
+    ],
+)
+def test_other_rows_do_not_share_it(one: list[Any], other: list[Any]) -> None:
+    assert lasting_fingerprint(pd.DataFrame({"x": one})) != lasting_fingerprint(pd.DataFrame({"x": other}))
+
+
+def test_values_do_not_run_over_the_edges_of_columns_and_names() -> None:
+    frames = [{"a": ["xy"], "b": ["z"]}, {"a": ["x"], "b": ["yz"]}, {"a": ["z"], "b": ["xy"]}, {"ab": ["xyz"]}]
+    named = [{"ab": ["x"], "c": ["y"]}, {"a": ["x"], "bc": ["y"]}]
+    assert len({lasting_fingerprint(pd.DataFrame(frame)) for frame in [*frames, *named]}) == 6

@@ -1,0 +1,160 @@
+"""A gate in a temporary folder, a small table with every kind of column, and what its steps sign."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from privacy_assets.engine.metrics.base import Metric
+from privacy_assets.engine.metrics.dcr import Dcr
+from privacy_assets.engine.policy import Limit, Policy
+from privacy_assets.engine.results import Figure, MetricResult, plain
+from privacy_assets.engine.version import ENGINE_VERSION
+from privacy_assets.gate.attestation import Attestation
+from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.keys import SIGNING_KEY, SigningKey, TrustedKeys, first_key
+from privacy_assets.gate.releases import Release, read_published
+from privacy_assets.gate.snapshot import Snapshot
+from privacy_assets.gate.statements import Place, Sealed, Statement, seal
+
+VARIABLE = "GATE_STANDINS_SIGNING_KEY"
+PLACE = Place("patients")
+POLICY = Policy((Limit("dcr.privacy_score", at_most=0.1),), name="test")
+DCR = Dcr()
+METRICS: dict[str, Metric] = {"dcr": DCR}
+INPUTS = {"train": "t", "holdout": "h", "synthetic": "s"}
+PASSING, FAILING = 0.05, 0.2  # cautious end of the figure's interval; the limit is 0.1
+FRAME = pd.DataFrame(
+    {
+        "age": pd.array([31, None, 58], dtype="Int64"),
+        "visits": [3, 0, 7],
+        "dose": [0.5, np.nan, 2.25],
+        "plan": ["a", None, 'it\'s "quoted"'],
+        "ward": pd.Categorical(["north", "south", None]),
+        "seen": pd.to_datetime(["2024-01-01", None, "2024-02-03"]),
+        "active": [True, False, True],
+    }
+)
+
+
+def make_gate(root: Path) -> Gate:
+    """A gate below ``root`` with a first pair of keys; called again, a gate that reads all anew."""
+    trusted, private = root / "trusted_keys", root / "private"
+    if not trusted.exists():
+        first_key(private / SIGNING_KEY, trusted)
+    return open_gate(root)
+
+
+def open_gate(root: Path) -> Gate:
+    """The gate below ``root`` with the keys that lie there; makes none."""
+    key = SigningKey(root / "private" / SIGNING_KEY, VARIABLE, TrustedKeys((root / "trusted_keys",)))
+    return Gate(root / "releases", root / "private", key, b"content".ljust(32))
+
+
+def result(high: float = PASSING, **changes: Any) -> MetricResult:
+    """What the score step ``dcr`` found."""
+    figure = Figure("privacy_score", 0.01, -0.02, high, n=1000, subjects=1000)
+    measured = MetricResult(
+        "dcr", (figure,), settings=plain(DCR.settings()), inputs=INPUTS, engine_version=ENGINE_VERSION
+    )
+    return replace(measured, **changes)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Everything that the steps of one table signed up to its publication."""
+
+    gate: Gate
+    place: Place
+    policy: Policy
+    snapshot: Snapshot
+    taken: Sealed
+    score: Sealed
+    stated: Attestation
+    sealed: Sealed
+
+    def publish(self, **other: Any) -> Release:
+        """Publish, with parts replaced: gate, sealed, taken, place, policy."""
+        part = {**self.__dict__, **other}
+        return part["gate"].publish(part["sealed"], part["taken"], part["place"], part["policy"])
+
+    def restated(self, **changes: Any) -> Sealed:
+        """The attestation with other contents, signed by the same key: what a careless or an old step would sign."""
+        return seal(replace(self.stated, **changes).statement(), self.gate.key)
+
+    def retaken(self, **changes: Any) -> Sealed:
+        """The record of the snapshot with other contents, signed by the same key."""
+        return seal(replace(self.snapshot, **changes).statement(), self.gate.key)
+
+
+def chain(
+    gate: Gate,
+    *,
+    frame: pd.DataFrame = FRAME,
+    place: Place = PLACE,
+    policy: Policy = POLICY,
+    high: float = PASSING,
+    metrics: Mapping[str, Metric] = METRICS,
+) -> Chain:
+    """Snapshot, one signed result and the attestation of ``frame``."""
+    snapshot, taken = gate.take_snapshot(frame, place, INPUTS["train"])
+    measured = result(high)
+    score = gate.sign_result(measured, snapshot, policy.judge({"dcr": measured}).outcomes)
+    results = {"dcr": gate.result(score, gate.snapshot(taken, place))}
+    stated, sealed = gate.attest(snapshot, policy, results, INPUTS, metrics, 0)
+    return Chain(gate, place, policy, snapshot, taken, score, stated, sealed)
+
+
+def read(gate: Gate, place: Place = PLACE) -> pd.DataFrame:
+    """What a reader of the current release gets."""
+    trusted = gate.key.trusted.places[0]
+    return read_published(gate.releases, place.table, place.partition, trusted_keys=trusted)
+
+
+def small_sealed(gate: Gate, kind: Any = "snapshot") -> Sealed:
+    """A small signed statement."""
+    return seal(Statement(kind, PLACE, "0" * 64, {"rows": 3}), gate.key)
+
+
+def overwrite(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Put other bytes at ``path``, also where it may not be written, as its owner can."""
+    path.parent.chmod(0o755)
+    path.unlink(missing_ok=True)
+    path.write_bytes(data)
+    path.chmod(mode)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every regular file below ``folder`` by its path, with its bytes."""
+    found = {}
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent) / name
+            if stat.S_ISREG(path.lstat().st_mode):
+                found[str(path.relative_to(folder))] = path.read_bytes()
+    return found
+
+
+@contextmanager
+def at_most(seconds: int) -> Iterator[None]:
+    """Fail instead of waiting for ever."""
+
+    def stop(*_: object) -> None:
+        raise AssertionError(f"still waiting after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,380 @@
+"""The gate: every verification refuses for its own reason, and what passes all of them is published."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from gate_standins import (
+    DCR,
+    FAILING,
+    FRAME,
+    INPUTS,
+    METRICS,
+    PASSING,
+    PLACE,
+    POLICY,
+    Chain,
+    at_most,
+    chain,
+    make_gate,
+    overwrite,
+    read,
+    result,
+    tree,
+)
+
+from privacy_assets.engine.metrics.dcr import Dcr
+from privacy_assets.engine.policy import Limit, Policy
+from privacy_assets.engine.results import MetricResult
+from privacy_assets.errors import InputError, PublicationRefused
+from privacy_assets.gate.attestation import Attestation
+from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.snapshot import Snapshot
+from privacy_assets.gate.statements import Place, Sealed, Statement, seal
+
+OTHER = Place("others")
+DAY = Place("patients", "2024-01-01")
+
+
+@pytest.fixture
+def ready(gate: Gate) -> Chain:
+    """Everything signed and judged to pass, with an earlier release of other rows."""
+    chain(gate, frame=FRAME.iloc[:1]).publish()
+    return chain(gate)
+
+
+# Attestation
+
+
+def attested(ready: Chain, **changes: Any) -> Attestation:
+    part: dict[str, Any] = {"results": {"dcr": result()}, "inputs": INPUTS, "metrics": METRICS, "seed": 0, **changes}
+    snapshot = part.pop("snapshot", ready.snapshot)
+    part["results"] = {name: ready.gate.result(resealed(ready, one), snapshot) for name, one in part["results"].items()}
+    stated, sealed = ready.gate.attest(snapshot, POLICY, **part)
+    assert ready.gate.attestation(sealed, ready.place) == stated
+    return stated
+
+
+def resealed(ready: Chain, measured: MetricResult) -> Sealed:
+    return seal(Statement("result", ready.place, ready.snapshot.sha256, measured.to_json()), ready.gate.key)
+
+
+def test_an_attestation_says_what_was_judged(ready: Chain) -> None:
+    stated = attested(ready)
+    assert (stated.verdict, stated.rows, stated.sha256) == ("pass", 3, ready.snapshot.sha256)
+    assert (stated.policy, stated.policy_digest) == (POLICY.to_dict(), POLICY.digest())
+    assert stated.inputs == INPUTS
+    assert stated.keyid == ready.gate.key.signer.public_key.keyid
+    assert MetricResult.from_json(stated.results["dcr"]).figures == result().figures
+
+
+@pytest.mark.parametrize("role", ["train", "holdout", "synthetic", "reference", "embedder"])
+@pytest.mark.parametrize("side", ["result", "now"])
+def test_results_on_other_tables_are_not_attested(ready: Chain, role: str, side: str) -> None:
+    """Also a table that only one of the two sides knows."""
+    changed = {**INPUTS, role: "other"}
+    given: dict[str, Any] = {"inputs": changed} if side == "now" else {"results": {"dcr": result(inputs=changed)}}
+    if (role, side) == ("train", "now"):
+        given["snapshot"] = dataclasses.replace(ready.snapshot, train="other")
+    with pytest.raises(PublicationRefused, match=rf"dcr was computed on another {role}"):
+        attested(ready, **given)
+
+
+class Unembedded(Dcr):
+    """A metric that does not read the embedder."""
+
+    optional = frozenset()
+
+
+def test_an_embedder_that_the_metric_does_not_read_may_change(ready: Chain) -> None:
+    inputs = {**INPUTS, "embedder": "e"}
+    assert attested(ready, inputs=inputs, metrics={"dcr": Unembedded()}).verdict == "pass"
+
+
+WRONG_RESULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "no tables": ({"inputs": {}}, "another holdout table"),
+    "other seed": ({"seed": 1}, "other settings or seed"),
+    "no settings": ({"settings": {}}, "other settings or seed"),
+    "other settings": ({"settings": {**DCR.settings(), "permutations": 199}}, "other settings or seed"),
+    "other engine": ({"engine_version": "0.0.1"}, r"engine 0\.0\.1"),
+    "no engine": ({"engine_version": ""}, "engine"),
+    "another metric": ({"metric": "linkability"}, "linkability"),
+}
+
+
+@pytest.mark.parametrize(("change", "match"), WRONG_RESULTS.values(), ids=WRONG_RESULTS.keys())
+def test_results_of_another_computation_are_not_attested(ready: Chain, change: dict[str, Any], match: str) -> None:
+    with pytest.raises(PublicationRefused, match=match):
+        attested(ready, results={"dcr": result(**change)})
+
+
+def test_a_result_of_a_metric_that_is_not_run_is_not_attested(ready: Chain) -> None:
+    with pytest.raises(PublicationRefused, match="other settings|another metric"):
+        attested(ready, metrics={})
+
+
+def test_a_synthetic_table_made_from_another_train_is_not_attested(ready: Chain) -> None:
+    with pytest.raises(PublicationRefused, match="made from another train table"):
+        attested(ready, snapshot=dataclasses.replace(ready.snapshot, train="old"))
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "match"),
+    [({"sha256": "0" * 64}, "dcr was computed on another synthetic table"), ({"place": DAY}, "another table or part")],
+)
+def test_results_of_another_snapshot_or_partition_are_not_read(
+    ready: Chain, snapshot: dict[str, Any], match: str
+) -> None:
+    with pytest.raises(PublicationRefused, match=match):
+        ready.gate.result(ready.score, dataclasses.replace(ready.snapshot, **snapshot))
+
+
+def test_a_figure_that_is_missing_is_no_pass(ready: Chain) -> None:
+    assert attested(ready, results={}).verdict == "not_assessable"
+    assert attested(ready, results={"dcr": result(figures=())}).verdict == "not_assessable"
+    assert attested(ready, results={"dcr": result(float("nan"))}).verdict == "not_assessable"
+
+
+def test_a_broken_limit_is_attested_as_a_failure(ready: Chain) -> None:
+    assert attested(ready, results={"dcr": result(FAILING)}).verdict == "fail"
+
+
+# Publication: each case breaks one thing only
+
+
+def other_key(ready: Chain) -> Gate:
+    stranger = make_gate(ready.gate.private.parent / "stranger")
+    return dataclasses.replace(ready.gate, key=stranger.key)
+
+
+def flipped(ready: Chain) -> None:
+    data = bytearray(ready.snapshot.path.read_bytes())
+    data[len(data) // 2] ^= 1
+    overwrite(ready.snapshot.path, bytes(data))
+
+
+def link(ready: Chain) -> None:
+    path = ready.snapshot.path
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def in_place_of_the_file(make: Callable[[Path], object]) -> Callable[[Chain], None]:
+    def change(ready: Chain) -> None:
+        ready.snapshot.path.unlink()
+        make(ready.snapshot.path)
+
+    return change
+
+
+def stricter(limit: float) -> dict[str, Policy]:
+    return {"policy": Policy((Limit("dcr.privacy_score", at_most=limit),))}
+
+
+def renamed(sealed: Sealed, kind: Any) -> Sealed:
+    return Sealed(kind, sealed.data)
+
+
+def fails_now(ready: Chain) -> None:
+    ready.gate.sign_result(result(FAILING), ready.snapshot, POLICY.judge({"dcr": result(FAILING)}).outcomes)
+
+
+def unsigned_verdict(ready: Chain) -> Sealed:
+    """A verdict "pass" over figures that break a limit."""
+    return ready.restated(results={"dcr": result(FAILING).to_json()})
+
+
+def with_body(ready: Chain, change: Callable[[dict[str, Any]], object]) -> Sealed:
+    stated = ready.stated.statement()
+    body = dict(stated.body)
+    change(body)
+    return seal(dataclasses.replace(stated, body=body), ready.gate.key)
+
+
+Case = Callable[[Chain], dict[str, Any] | None]
+REFUSED: dict[str, tuple[Case, str]] = {
+    "a verdict fail": (lambda x: {"sealed": x.restated(verdict="fail")}, "failed before"),
+    "a verdict not_assessable": (lambda x: {"sealed": x.restated(verdict="not_assessable")}, "policy does not hold"),
+    "an unknown verdict": (lambda x: {"sealed": x.restated(verdict="Pass")}, "policy does not hold"),
+    "figures that break a limit": (lambda x: {"sealed": unsigned_verdict(x)}, "dcr.privacy_score: 0.2 is above"),
+    "figures that are missing": (lambda x: {"sealed": x.restated(results={})}, "dcr.privacy_score was not computed"),
+    "a stricter policy": (lambda _: stricter(0.06), "under another policy"),
+    "a looser policy": (lambda _: stricter(0.5), "under another policy"),
+    "another engine": (lambda x: {"sealed": x.restated(engine_version="0.0.1")}, "made by engine 0.0.1"),
+    "another table": (lambda _: {"place": OTHER}, "attestation belongs to another table or partition"),
+    "a partition": (lambda _: {"place": DAY}, "attestation belongs to another table or partition"),
+    "an attestation of another partition": (lambda x: {"sealed": x.restated(place=DAY)}, "attestation belongs to"),
+    "a snapshot of another partition": (lambda x: {"taken": x.retaken(place=DAY)}, "snapshot belongs to another"),
+    "another snapshot": (lambda x: {"taken": chain(x.gate, frame=FRAME.iloc[:2]).taken}, "another synthetic table"),
+    "other rows of that name": (lambda x: {"taken": x.retaken(content="0" * 64)}, "another synthetic table"),
+    "bytes of that content": (lambda x: {"taken": x.retaken(sha256="0" * 64)}, "another synthetic table"),
+    "an attestation of a stranger": (lambda x: {"sealed": chain(other_key(x)).sealed}, "attestation was signed by"),
+    "a snapshot of a stranger": (lambda x: {"taken": chain(other_key(x)).taken}, "snapshot was signed by a key"),
+    "a result as attestation": (lambda x: {"sealed": x.score}, "a signed result stands for the attestation"),
+    "a renamed result": (lambda x: {"sealed": renamed(x.score, "attestation")}, "another kind or version"),
+    "a snapshot as attestation": (lambda x: {"sealed": x.taken}, "a signed snapshot stands for the attestation"),
+    "an attestation as snapshot": (lambda x: {"taken": x.sealed}, "a signed attestation stands for the snapshot"),
+    "a renamed attestation": (lambda x: {"taken": renamed(x.sealed, "snapshot")}, "another kind or version"),
+    "an attestation without a part": (lambda x: {"sealed": with_body(x, lambda b: b.pop("rows"))}, "another version"),
+    "an attestation with another part": (
+        lambda x: {"sealed": with_body(x, lambda b: b.update(a=1))},
+        "another version",
+    ),
+    "a failure since": (fails_now, "failed before"),
+    "a changed file": (flipped, "changed after it was judged"),
+    "a longer file": (
+        lambda x: overwrite(x.snapshot.path, x.snapshot.path.read_bytes() + b"x"),
+        "changed after it was",
+    ),
+    "an empty file": (lambda x: overwrite(x.snapshot.path, b""), "changed after it was judged"),
+    "no file": (lambda x: x.snapshot.path.unlink(), "snapshot cannot be read"),
+    "a link": (link, "snapshot cannot be read"),
+    "a folder": (in_place_of_the_file(Path.mkdir), "could not be written|cannot be read"),
+    "a pipe": (in_place_of_the_file(os.mkfifo), "changed after it was judged|cannot be read"),
+}
+
+
+@pytest.mark.parametrize(("change", "match"), REFUSED.values(), ids=REFUSED.keys())
+def test_each_verification_refuses_and_the_previous_release_stays(ready: Chain, change: Case, match: str) -> None:
+    other = change(ready) or {}
+    before = tree(ready.gate.releases)
+    with at_most(20), pytest.raises(PublicationRefused, match=match):
+        ready.publish(**other)
+    assert tree(ready.gate.releases) == before
+    assert len(read(ready.gate)) == 1
+
+
+def test_what_passes_is_published_as_it_was_judged(ready: Chain) -> None:
+    release = ready.publish()
+    assert release.table.read_bytes() == ready.snapshot.path.read_bytes()
+    assert release.attestation.read_bytes() == ready.sealed.data
+    assert release.opened(PLACE, ready.gate.key.trusted) == ready.stated
+    pd.testing.assert_frame_equal(read(ready.gate), FRAME)
+
+
+def test_a_refusal_names_the_limits_that_broke(gate: Gate) -> None:
+    with pytest.raises(PublicationRefused, match=r"dcr\.privacy_score: 0\.2 is above the limit 0\.1") as caught:
+        chain(gate, high=FAILING).publish()
+    assert [outcome.limit for outcome in caught.value.broken] == list(POLICY.limits)
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_table_of_no_or_one_row_goes_the_same_way(gate: Gate, rows: int) -> None:
+    """Whether so few rows may pass is the policy's business."""
+    frame = FRAME.iloc[:rows]
+    published = chain(gate, frame=frame)
+    published.publish()
+    assert published.stated.rows == rows
+    pd.testing.assert_frame_equal(read(gate), frame, check_dtype=rows > 0, check_categorical=rows > 0)
+    with pytest.raises(PublicationRefused):
+        chain(gate, frame=frame, high=FAILING).publish()
+
+
+def test_an_attestation_holds_for_its_own_partition_only(gate: Gate) -> None:
+    days = [Place("patients", f"2024-01-0{day}") for day in (1, 2)]
+    first, second = (chain(gate, frame=FRAME.iloc[:rows], place=day) for rows, day in enumerate(days, 1))
+    first.publish()
+    second.publish()
+    assert [len(read(gate, day)) for day in days] == [1, 2]
+    for wrong in (first.publish, lambda **other: chain(gate, place=PLACE).publish(**other)):
+        with pytest.raises(PublicationRefused, match="another table or partition"):
+            wrong(place=days[1])
+    with pytest.raises(InputError, match="nothing was published"):
+        read(gate, PLACE)
+
+
+def test_a_snapshot_is_what_its_record_says(ready: Chain) -> None:
+    assert ready.gate.snapshot(ready.taken, PLACE) == ready.snapshot
+    assert Snapshot.of(ready.snapshot.statement(), ready.snapshot.path.parent) == ready.snapshot
+    assert "path" not in ready.snapshot.statement().body
+
+
+# Going back
+
+
+def test_rolling_back_points_to_the_earlier_release_and_forgets_nothing(ready: Chain) -> None:
+    store = ready.gate.store
+    (first,) = store.history(PLACE)
+    second = ready.publish()
+    assert ready.gate.roll_back(PLACE, first.id) == first
+    assert store.current(PLACE) == first
+    assert store.history(PLACE) == [first, second]
+    assert len(read(ready.gate)) == 1
+    assert ready.gate.roll_back(PLACE, second.id) == second
+    assert len(read(ready.gate)) == 3
+
+
+@pytest.mark.parametrize("name", ["", "..", "../../others", "latest.json", "20240101T000000.000000Z-0123456789ab"])
+def test_a_release_that_is_not_there_is_refused(ready: Chain, name: str) -> None:
+    with pytest.raises(PublicationRefused, match="has no release"):
+        ready.gate.roll_back(PLACE, name)
+    assert len(read(ready.gate)) == 1
+
+
+def test_a_release_of_another_place_is_not_there(ready: Chain) -> None:
+    other = chain(ready.gate, place=OTHER).publish()
+    with pytest.raises(PublicationRefused, match="has no release"):
+        ready.gate.roll_back(PLACE, other.id)
+    moved = ready.gate.store.current(PLACE).folder.parent / other.id
+    other.folder.rename(moved)
+    with pytest.raises(PublicationRefused, match="attestation belongs to another table"):
+        ready.gate.roll_back(PLACE, other.id)
+
+
+def planted(ready: Chain, sealed: Sealed) -> None:
+    overwrite(ready.gate.store.history(PLACE)[0].attestation, sealed.data)
+
+
+def first_fails(ready: Chain) -> None:
+    stated = ready.gate.store.history(PLACE)[0].opened(PLACE, ready.gate.key.trusted)
+    snapshot = dataclasses.replace(ready.snapshot, content=stated.content)
+    ready.gate.sign_result(result(FAILING), snapshot, POLICY.judge({"dcr": result(FAILING)}).outcomes)
+
+
+BACK: dict[str, tuple[Callable[[Chain], object], str]] = {
+    "a changed table": (
+        lambda x: overwrite(x.gate.store.history(PLACE)[0].table, b"x"),
+        "does not hold the bytes that were judged",
+    ),
+    "no table": (lambda x: shed(x.gate.store.history(PLACE)[0].table), "cannot be read"),
+    "no attestation": (lambda x: shed(x.gate.store.history(PLACE)[0].attestation), "attestation.*cannot be read"),
+    "the attestation of other bytes": (lambda x: planted(x, x.sealed), "does not hold the bytes that were judged"),
+    "a failed attestation": (lambda x: planted(x, x.restated(verdict="fail")), "says 'fail'"),
+    "an attestation of a stranger": (lambda x: planted(x, chain(other_key(x)).sealed), "not trusted"),
+    "a failure since": (first_fails, "failed before"),
+}
+
+
+def shed(path: Path) -> None:
+    path.parent.chmod(0o755)
+    path.unlink()
+
+
+@pytest.mark.parametrize(("change", "match"), BACK.values(), ids=BACK.keys())
+def test_a_release_that_is_not_whole_or_failed_since_is_not_rolled_back_to(
+    ready: Chain, change: Callable[[Chain], object], match: str
+) -> None:
+    first, second = ready.gate.store.history(PLACE)[0], ready.publish()
+    change(ready)
+    with pytest.raises(PublicationRefused, match=match):
+        ready.gate.roll_back(PLACE, first.id)
+    assert ready.gate.store.current(PLACE) == second
+    assert len(read(ready.gate)) == 3
+
+
+def test_a_stricter_limit_of_today_does_not_stop_a_rollback(ready: Chain) -> None:
+    """The release held the policy of its day; only a failure of one of those limits counts."""
+    first = ready.gate.store.history(PLACE)[0]
+    stated = first.opened(PLACE, ready.gate.key.trusted)
+    snapshot = dataclasses.replace(ready.snapshot, content=stated.content)
+    today = stricter(0.01)["policy"]
+    ready.gate.sign_result(result(PASSING), snapshot, today.judge({"dcr": result(PASSING)}).outcomes)
+    with pytest.raises(PublicationRefused, match="failed before"):
+        chain(ready.gate, frame=FRAME.iloc[:1], policy=today, high=0.005).publish()
+    assert ready.gate.roll_back(PLACE, first.id) == first

@@ -1,0 +1,346 @@
+"""Signed statements: one spelling each, one signer, and no bit of them free."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gate_standins import VARIABLE, make_gate, small_sealed
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from securesystemslib.dsse import Envelope
+
+from privacy_assets.errors import ConfigError, PublicationRefused
+from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.keys import SIGNING_KEY, SigningKey, TrustedKeys, rotate_key
+from privacy_assets.gate.statements import KINDS, PAYLOAD, STATEMENT, Place, Sealed, Statement, quoted, seal, unseal
+
+Json = dict[str, Any]
+
+
+def flips(data: bytes) -> Iterator[bytes]:
+    """``data`` with each of its bits flipped in turn."""
+    for position in range(len(data)):
+        for bit in range(8):
+            yield data[:position] + bytes([data[position] ^ (1 << bit)]) + data[position + 1 :]
+
+
+def spelled(content: Any) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+
+
+def content_of(sealed: Sealed) -> Json:
+    return json.loads(base64.b64decode(json.loads(sealed.data)["payload"]))
+
+
+def signed(gate: Gate, payload: bytes, payload_type: str = PAYLOAD) -> Sealed:
+    """An envelope about anything, with a right signature and in canonical form."""
+    envelope = Envelope(payload, payload_type, {})
+    envelope.sign(gate.key.signer)
+    return Sealed("snapshot", spelled(envelope.to_dict()))
+
+
+def refuses(sealed: Sealed, trusted: TrustedKeys, match: str = "") -> None:
+    with pytest.raises(PublicationRefused, match=match):
+        unseal(sealed, trusted)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_sealed_is_unsealed_with_its_signer(gate: Gate, kind: Any) -> None:
+    stated = Statement(kind, Place("t", "2024-01-01"), "a" * 64, {"rows": 3, "nested": {"list": [1, None, "é"]}})
+    assert unseal(seal(stated, gate.key), gate.key.trusted) == replace(stated, keyid=gate.key.signer.public_key.keyid)
+
+
+def test_it_is_an_in_toto_statement_in_a_dsse_envelope(gate: Gate) -> None:
+    sealed = small_sealed(gate)
+    envelope, content = json.loads(sealed.data), content_of(sealed)
+    assert envelope.keys() == {"payload", "payloadType", "signatures"}
+    assert envelope["payloadType"] == PAYLOAD == "application/vnd.in-toto+json"
+    assert content["_type"] == STATEMENT == "https://in-toto.io/Statement/v1"
+    assert content["subject"] == [{"name": "patients.parquet", "digest": {"sha256": "0" * 64}}]
+    assert content["predicateType"] == "urn:privacy-assets:snapshot:1"
+
+
+names = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+bodies = st.dictionaries(
+    names.filter(lambda name: name not in ("table", "partition")),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        max_leaves=5,
+    ),
+    max_size=4,
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(table=names, partition=st.none() | names, body=bodies)
+def test_any_table_partition_and_body_come_back(gate: Gate, table: str, partition: str | None, body: Json) -> None:
+    try:
+        sealed = seal(Statement("result", Place(table, partition), "b" * 64, body), gate.key)
+    except UnicodeEncodeError:
+        pytest.fail("a name must never stop a signature")
+    found = unseal(sealed, gate.key.trusted)
+    assert (found.place, found.body) == (Place(table, partition), body)
+
+
+def test_no_flipped_bit_of_an_envelope_is_accepted(gate: Gate) -> None:
+    sealed = small_sealed(gate)
+    assert unseal(sealed, gate.key.trusted)
+    accepted = []
+    for data in flips(sealed.data):
+        try:
+            accepted.append(unseal(Sealed("snapshot", data), gate.key.trusted))
+        except PublicationRefused:
+            continue
+    assert accepted == []
+
+
+@pytest.mark.parametrize("part", ["payload", "sig"])
+def test_no_flipped_bit_of_payload_or_signature_is_accepted_in_canonical_form(gate: Gate, part: str) -> None:
+    """The signature itself is checked, not only the spelling."""
+    envelope = json.loads(small_sealed(gate).data)
+    holder = envelope if part == "payload" else envelope["signatures"][0]
+    for data in flips(base64.b64decode(holder[part])):
+        holder[part] = base64.b64encode(data).decode()
+        refuses(Sealed("snapshot", spelled(envelope)), gate.key.trusted, "signature of the snapshot is not right")
+
+
+def test_no_flipped_bit_of_a_trusted_key_lets_another_payload_or_signer_through(gate: Gate) -> None:
+    sealed, keyid = small_sealed(gate), gate.key.signer.public_key.keyid
+    (file,) = gate.key.trusted.places[0].glob("*.pem")
+    whole, outcomes = unseal(sealed, gate.key.trusted), {"refused": 0, "unloadable": 0, "same": 0}
+    for pem in flips(file.read_bytes()):
+        file.write_bytes(pem)
+        trusted = TrustedKeys((file.parent,))
+        try:
+            assert unseal(sealed, trusted) == whole
+            assert list(trusted.by_id) == [keyid]
+            outcomes["same"] += 1
+        except ConfigError:
+            outcomes["unloadable"] += 1
+        except PublicationRefused:
+            outcomes["refused"] += 1
+    assert outcomes["refused"] >= 200  # 256 bits of the key, of which each gives another key or none
+    assert outcomes["unloadable"] > 0
+
+
+def test_no_flipped_bit_of_the_signing_key_signs_as_another(gate: Gate, tmp_path: Path) -> None:
+    keyid, path = gate.key.signer.public_key.keyid, gate.key.path
+    outcomes = {"unloadable": 0, "not trusted": 0, "same": 0}
+    for pem in flips(path.read_bytes()):
+        path.write_bytes(pem)
+        try:
+            assert SigningKey(path, VARIABLE, gate.key.trusted).signer.public_key.keyid == keyid
+            outcomes["same"] += 1
+        except ConfigError as error:
+            assert str(path) in str(error)
+            outcomes["not trusted" if "not among the trusted keys" in str(error) else "unloadable"] += 1
+    assert outcomes["not trusted"] >= 200  # 256 bits of the seed
+    assert outcomes["unloadable"] > 0
+
+
+def _duplicated(envelope: Json) -> bytes:
+    return spelled(envelope).replace(b'{"payload":', b'{"payload":"AAAA","payload":', 1)
+
+
+def _spare_bits(envelope: Json) -> bytes:
+    """The same bytes in base64 whose last, unused bits are not zero."""
+    text, alphabet = (
+        envelope["signatures"][0]["sig"],
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/",
+    )
+    other = text[:-3] + alphabet[alphabet.index(text[-3]) + 1] + "=="
+    assert base64.b64decode(other) == base64.b64decode(text)
+    envelope["signatures"][0]["sig"] = other
+    return spelled(envelope)
+
+
+def _url_safe(envelope: Json) -> bytes:
+    envelope["signatures"][0]["sig"] = envelope["signatures"][0]["sig"].replace("+", "-").replace("/", "_")
+    return spelled(envelope)
+
+
+def _with(change: Callable[[Json], object]) -> Callable[[Json], bytes]:
+    def changed(envelope: Json) -> bytes:
+        change(envelope)
+        return spelled(envelope)
+
+    return changed
+
+
+def _twice(envelope: Json) -> bytes:
+    return spelled({**envelope, "signatures": envelope["signatures"] * 2})
+
+
+SPELLINGS: dict[str, Callable[[Json], bytes]] = {
+    "white space before": lambda envelope: b" " + spelled(envelope),
+    "white space after": lambda envelope: spelled(envelope) + b"\n",
+    "white space inside": lambda envelope: json.dumps(envelope, sort_keys=True).encode(),
+    "other order of keys": lambda envelope: json.dumps(
+        dict(reversed(envelope.items())), separators=(",", ":")
+    ).encode(),
+    "repeated key": _duplicated,
+    "escaped letter": lambda envelope: spelled(envelope).replace(b"payloadType", b"p\\u0061yloadType", 1),
+    "byte order mark": lambda envelope: b"\xef\xbb\xbf" + spelled(envelope),
+    "UTF-16": lambda envelope: spelled(envelope).decode().encode("utf-16"),
+    "spare bits of base64": _spare_bits,
+    "url-safe base64": _url_safe,
+    "base64 without padding": _with(lambda x: x["signatures"][0].update(sig=x["signatures"][0]["sig"].rstrip("="))),
+    "another field": _with(lambda envelope: envelope.update(more=1)),
+    "another field of the signature": _with(lambda envelope: envelope["signatures"][0].update(more=1)),
+    "NaN": lambda envelope: spelled(envelope)[:-1] + b',"more":NaN}',
+    "the same signature twice": _twice,
+    "no signature": _with(lambda envelope: envelope["signatures"].clear()),
+    "signatures by name": _with(lambda envelope: envelope.update(signatures={"a": 1})),
+    "a key id that is a list": _with(lambda envelope: envelope["signatures"][0].update(keyid=["a"])),
+    "a signature that is a number": _with(lambda envelope: envelope["signatures"][0].update(sig=1)),
+    "a payload that is null": _with(lambda envelope: envelope.update(payload=None)),
+    "no payload": _with(lambda envelope: envelope.pop("payload")),
+    "nothing": lambda _: b"",
+    "null": lambda _: b"null",
+    "a list": lambda _: b"[]",
+    "a text": lambda _: b'"envelope"',
+    "a number": lambda _: b"1e999",
+    "no JSON": lambda _: b"{",
+    "no text": lambda _: b"\xff\xfe\x00",
+    "deep nesting": lambda _: b"[" * 200_000,
+    "deep nesting in a field": lambda envelope: (
+        spelled(envelope)[:-1] + b',"more":' + b"[" * 5_000 + b"]" * 5_000 + b"}"
+    ),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS.values(), ids=SPELLINGS.keys())
+def test_an_envelope_has_one_spelling(gate: Gate, spelling: Callable[[Json], bytes]) -> None:
+    for rows in range(100):  # until its signature has a character that differs in the url-safe alphabet
+        sealed = seal(Statement("snapshot", Place("t"), "0" * 64, {"rows": rows}), gate.key)
+        if {"+", "/"} & set(json.loads(sealed.data)["signatures"][0]["sig"]):
+            break
+    data = spelling(json.loads(sealed.data))
+    assert data != sealed.data
+    refuses(Sealed("snapshot", data), gate.key.trusted, "snapshot")
+
+
+def test_two_signatures_are_refused_even_when_both_are_trusted(gate: Gate, tmp_path: Path) -> None:
+    first = json.loads(small_sealed(gate).data)
+    rotate_key(gate.key.path, gate.key.trusted.places[0])
+    second = json.loads(small_sealed(make_gate(tmp_path)).data)
+    assert unseal(Sealed("snapshot", spelled(second)), make_gate(tmp_path).key.trusted)
+    both = spelled({**first, "signatures": first["signatures"] + second["signatures"]})
+    refuses(Sealed("snapshot", both), make_gate(tmp_path).key.trusted, "not in the form")
+
+
+def test_only_trusted_keys_count(gate: Gate, tmp_path: Path) -> None:
+    stranger = make_gate(tmp_path / "stranger")
+    sealed = small_sealed(stranger)
+    refuses(sealed, gate.key.trusted, "signed by a key that is not trusted")
+    envelope = json.loads(sealed.data)
+    envelope["signatures"][0]["keyid"] = gate.key.signer.public_key.keyid
+    refuses(Sealed("snapshot", spelled(envelope)), gate.key.trusted, "signature of the snapshot is not right")
+
+
+def test_the_name_of_a_key_file_decides_nothing(gate: Gate, tmp_path: Path) -> None:
+    """Its id is computed from the key: a stranger's key under a trusted name is still the stranger's."""
+    stranger = make_gate(tmp_path / "stranger")
+    sealed = small_sealed(gate)
+    (theirs,), (ours,) = (list(one.key.trusted.places[0].glob("*.pem")) for one in (stranger, gate))
+    ours.write_bytes(theirs.read_bytes())
+    refuses(sealed, TrustedKeys((ours.parent,)), "not trusted")
+    assert unseal(small_sealed(stranger), TrustedKeys((ours,))).keyid == stranger.key.signer.public_key.keyid
+
+
+@pytest.mark.parametrize("payload_type", ["application/json", PAYLOAD + " ", PAYLOAD.upper(), ""])
+def test_another_payload_type_is_refused(gate: Gate, payload_type: str) -> None:
+    payload = spelled(content_of(small_sealed(gate)))
+    assert unseal(signed(gate, payload), gate.key.trusted)
+    refuses(signed(gate, payload, payload_type), gate.key.trusted, "not in the form")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"_type": "https://in-toto.io/Statement/v0.1"},
+        {"predicateType": "urn:privacy-assets:snapshot:2"},
+        {"predicateType": "urn:privacy-assets:attestation:1"},
+        {"predicateType": ["urn:privacy-assets:snapshot:1"]},
+    ],
+)
+def test_another_type_of_statement_is_refused(gate: Gate, change: Json) -> None:
+    content = {**content_of(small_sealed(gate)), **change}
+    refuses(signed(gate, spelled(content)), gate.key.trusted, "another kind or version")
+
+
+@pytest.mark.parametrize("stated", KINDS)
+@pytest.mark.parametrize("claimed", KINDS)
+def test_a_statement_of_one_kind_does_not_stand_for_another(gate: Gate, stated: Any, claimed: Any) -> None:
+    sealed = small_sealed(gate, stated)
+    if stated == claimed:
+        assert unseal(sealed, gate.key.trusted).kind == stated
+    else:
+        refuses(Sealed(claimed, sealed.data), gate.key.trusted, f"stands for the {claimed}")
+
+
+PAYLOADS = {
+    "no JSON": b"{",
+    "no statement": b"{}",
+    "a list": b"[]",
+    "null": b"null",
+    "no text": b"\xff",
+    "deep nesting": b"[" * 200_000,
+    "no subject": spelled({"_type": STATEMENT, "predicateType": "urn:privacy-assets:snapshot:1", "subject": []}),
+}
+
+
+@pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS.keys())
+def test_a_signed_payload_that_is_no_statement_is_refused(gate: Gate, payload: bytes) -> None:
+    refuses(signed(gate, payload), gate.key.trusted, "cannot be read as a signed statement")
+
+
+@pytest.mark.parametrize("missing", ["table", "partition"])
+def test_a_statement_without_its_place_is_refused(gate: Gate, missing: str) -> None:
+    content = content_of(small_sealed(gate))
+    del content["predicate"][missing]
+    refuses(signed(gate, spelled(content)), gate.key.trusted, "cannot be read as a signed statement")
+
+
+def test_two_subjects_are_refused(gate: Gate) -> None:
+    content = content_of(small_sealed(gate))
+    content["subject"] *= 2
+    refuses(signed(gate, spelled(content)), gate.key.trusted, "cannot be read as a signed statement")
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_number_that_json_does_not_know_is_never_signed(gate: Gate, number: float) -> None:
+    with pytest.raises(ValueError, match="JSON compliant"):
+        seal(Statement("result", Place("t"), "0" * 64, {"value": number}), gate.key)
+
+
+def test_without_trusted_keys_nothing_is_believed(gate: Gate, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no trusted key"):
+        unseal(small_sealed(gate), TrustedKeys((tmp_path / "nowhere",)))
+    refuses(small_sealed(gate), TrustedKeys(()), "not trusted")
+
+
+@pytest.mark.parametrize("name", ["../outside", "a/b", "..", ".", "", "with space", "é", "a\0b", "x" * 80, "%2e%2e"])
+def test_hostile_names_stay_inside_the_root(tmp_path: Path, name: str) -> None:
+    root = tmp_path / "root"
+    below = Place(name, name).below(root)
+    assert below.resolve().is_relative_to(root.resolve())
+    assert below.resolve() != root.resolve()
+    assert "/" not in quoted(name) and "." not in quoted(name)
+
+
+def test_no_partition_shares_the_place_of_a_table_without_partitions(tmp_path: Path) -> None:
+    assert len({Place("t", partition).below(tmp_path) for partition in (None, "_all", "", "None")}) == 4
+
+
+def test_the_private_key_is_in_no_statement(gate: Gate) -> None:
+    pem = gate.key.path.read_text().splitlines()[1]
+    assert gate.key.path.name == SIGNING_KEY
+    assert pem not in small_sealed(gate).data.decode()

@@ -1,0 +1,228 @@
+"""What the tests of routes around the gate share: a table that only Dagster's blocking checks guard, a gated one,
+and what to look for after a run."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pandas as pd
+import pytest
+from standins import QUICK, checks, failures, memorise, people, resources
+
+from privacy_assets import build_privacy_assets, read_published
+from privacy_assets.errors import InputError
+from privacy_assets.gate.releases import Release, ReleaseStore
+from privacy_assets.gate.statements import Place
+
+REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
+HOLDS = "policy does not hold"
+BOTH = pytest.mark.parametrize("partition", [None, "north"], ids=["whole", "by_region"])
+Generator = Callable[[pd.DataFrame, int, int], pd.DataFrame]
+
+
+@dataclass(frozen=True)
+class World:
+    """One deployment: an instance, private rows, and a folder ``public`` for what is published without a gate."""
+
+    root: Path
+    instance: dg.DagsterInstance
+
+    @classmethod
+    @contextmanager
+    def open(cls, root: Path) -> Iterator["World"]:
+        people(100).to_parquet(root / "people.parquet")
+        with dg.DagsterInstance.ephemeral() as instance:
+            yield cls(root, instance)
+
+    @property
+    def private(self) -> pd.DataFrame:
+        """The rows of people, without their ids."""
+        return pd.read_parquet(self.root / "people.parquet").drop(columns="pid")
+
+    @property
+    def store(self) -> ReleaseStore:
+        return ReleaseStore(self.root / "releases")
+
+    def run(self, defs: dg.Definitions, *assets: str, partition: str | None = None) -> dg.ExecuteInProcessResult:
+        """Materialise ``assets`` ("table/asset"; all when none is named) with their checks."""
+        selection = dg.AssetSelection.assets(*assets) if assets else dg.AssetSelection.all()
+        return self.execute(self.job(defs, selection), partition)
+
+    def job(self, defs: dg.Definitions, selection: dg.AssetSelection) -> dg.JobDefinition:
+        """A job over ``selection``, as it would stand in the definitions."""
+        whole = dg.Definitions.merge(defs, dg.Definitions(jobs=[dg.define_asset_job("chosen", selection)]))
+        return whole.resolve_job_def("chosen")
+
+    def execute(self, job: dg.JobDefinition, partition: str | None = None) -> dg.ExecuteInProcessResult:
+        return job.execute_in_process(instance=self.instance, raise_on_error=False, partition_key=partition)
+
+    def write_public(self, frame: pd.DataFrame, name: str, run_id: str) -> None:
+        """Publish without a gate: one file a run."""
+        (self.root / "public" / name).mkdir(parents=True, exist_ok=True)
+        frame.to_parquet(self.root / "public" / name / f"{run_id}.parquet")
+
+
+def copies(private: pd.DataFrame, frame: pd.DataFrame) -> float:
+    """Share of private rows among the rows of ``frame``."""
+    return float(_spelled(frame).isin(set(_spelled(private))).mean())
+
+
+def _spelled(frame: pd.DataFrame) -> pd.Series:
+    return frame[sorted(frame.columns)].astype(str).fillna("").agg("|".join, axis=1)
+
+
+def stock(
+    world: World,
+    name: str,
+    *,
+    generator: Generator = memorise,
+    partitions: dg.PartitionsDefinition | None = None,
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
+    raises: bool = False,
+    checked: bool = True,
+) -> dg.Definitions:
+    """``synthetic`` -> ``score`` -> ``published``, with a blocking check on ``score``: no gate."""
+    ins = {role: dg.AssetIn(key=[name, role]) for role in ("synthetic", "score")}
+
+    @dg.asset(key=[name, "synthetic"], partitions_def=partitions)
+    def synthetic(context: dg.AssetExecutionContext) -> pd.DataFrame:
+        rows = world.private
+        chosen = rows[rows["region"] == context.partition_key] if context.has_partition_key else rows
+        return generator(chosen, len(chosen), 0)
+
+    @dg.asset(key=[name, "score"], ins={"synthetic": ins["synthetic"]}, partitions_def=partitions)
+    def score(synthetic: pd.DataFrame) -> float:
+        return copies(world.private, synthetic)
+
+    @dg.asset(key=[name, "published"], ins=ins, partitions_def=partitions)
+    def published(context: dg.AssetExecutionContext, synthetic: pd.DataFrame, score: float) -> None:
+        world.write_public(synthetic, name, context.run.run_id)
+
+    @dg.asset_check(asset=[name, "score"], blocking=True, partitions_def=partitions)
+    def few_copies(score: float) -> dg.AssetCheckResult:
+        if raises:
+            raise RuntimeError("the check is broken")
+        return dg.AssetCheckResult(passed=score < 0.5, severity=severity)
+
+    return dg.Definitions(
+        assets=[synthetic, score, published],
+        asset_checks=[few_copies] if checked else [],
+        resources={"io_manager": dg.FilesystemIOManager(base_dir=str(world.root / "stock"))},
+        executor=dg.in_process_executor,
+    )
+
+
+def gated(
+    world: World, name: str, generator: Generator = memorise, *, regions: bool = False, **more: Any
+) -> dg.Definitions:
+    """The same table behind the gate. The checks beside the gate, on schema and split, are left out: they are slow."""
+    by_region = {"partitions_def": REGIONS, "partition_column": "region"} if regions else {}
+    source = {} if "synthetic" in more else {"source": world.root / "people.parquet", "generator": generator}
+    table = build_privacy_assets(name, subject="pid", **{**QUICK, **source, **by_region, **more})
+    return dg.Definitions.merge(dg.Definitions(assets=table.assets, jobs=table.jobs), resources(world.root))
+
+
+def with_assets(defs: dg.Definitions, *assets: dg.AssetsDefinition) -> dg.Definitions:
+    """A colleague's assets beside the table."""
+    return dg.Definitions.merge(defs, dg.Definitions(assets=assets))
+
+
+Change = Callable[[dg.AssetCheckResult], dg.AssetCheckResult | None]
+
+
+def with_checks(defs: dg.Definitions, change: Change = lambda said: said, *, specs: bool = True) -> dg.Definitions:
+    """The table as a colleague wrapped it: its steps can be run without their checks, or have none (``specs``), and
+    what a check says goes through ``change`` (None: it says nothing)."""
+    assets = [_wrapped(asset, change, specs) if asset.check_specs_by_output_name else asset for asset in defs.assets]
+    return dg.Definitions(assets=assets, jobs=defs.jobs, resources=defs.resources, executor=defs.executor)
+
+
+def _wrapped(own: dg.AssetsDefinition, change: Change, specs: bool) -> dg.AssetsDefinition:
+    @dg.multi_asset(
+        name=own.op.name,
+        outs={"result": dg.AssetOut(key=own.key, io_manager_key="privacy_io", dagster_type=dg.Any, is_required=False)},
+        ins={name: dg.AssetIn(key=key) for name, key in own.keys_by_input_name.items()},
+        check_specs=list(own.check_specs) if specs else None,
+        can_subset=True,
+        required_resource_keys=own.required_resource_keys - {"privacy_io"},
+        partitions_def=own.partitions_def,
+    )
+    def wrapped(context: dg.AssetExecutionContext, **inputs: Any) -> Iterator[Any]:
+        def kept(results: Iterable[dg.AssetCheckResult]) -> list[dg.AssetCheckResult]:
+            chosen = {key.name for key in context.selected_asset_check_keys}
+            said = [change(result) for result in results if result.check_name in chosen]
+            return [result for result in said if result is not None]
+
+        outcome = own.op.compute_fn.decorated_fn(context, **inputs)
+        for event in [outcome] if isinstance(outcome, dg.MaterializeResult) else outcome:
+            if isinstance(event, dg.AssetCheckResult):
+                yield from kept([event])
+            else:
+                yield event._replace(asset_key=own.key, check_results=kept(event.check_results or []))
+
+    return wrapped
+
+
+def after(job: dg.JobDefinition, step: str, do: Callable[[], None]) -> dg.JobDefinition:
+    """``job``, in which somebody does something when ``step`` has ended well."""
+
+    @dg.success_hook(name="meanwhile")
+    def meanwhile(context: dg.HookContext) -> None:
+        if context.op.name == step:
+            do()
+
+    return job.with_hooks({meanwhile})
+
+
+def exporter(world: World, table: str, asset: str, name: str, **arguments: Any) -> dg.AssetsDefinition:
+    """A colleague's publisher of ``<table>/<asset>`` (a DataFrame)."""
+
+    @dg.asset(name=name, ins={"rows": dg.AssetIn(key=[table, asset])}, **arguments)
+    def exported(context: dg.AssetExecutionContext, rows: pd.DataFrame) -> None:
+        world.write_public(rows, name, context.run.run_id)
+
+    return exported
+
+
+def leaked(world: World, result: dg.ExecuteInProcessResult, name: str) -> None:
+    """The run published private rows."""
+    public = pd.read_parquet(world.root / "public" / name / f"{result.run_id}.parquet")
+    assert len(public) and copies(world.private, public) == 1
+
+
+def reason(result: dg.ExecuteInProcessResult, step: str) -> str:
+    """Why a step failed: the innermost error."""
+    error = failures(result)[step].error
+    while error.cause is not None:
+        error = error.cause
+    return error.message
+
+
+def refused(
+    result: dg.ExecuteInProcessResult, table: str, why: str, asset: str = "published", check: str | None = "released"
+) -> None:
+    """The gate refused the step: a failure with its reason as metadata, and a failed check that says the same."""
+    failure = failures(result)[f"{table}__{asset}"].user_failure_data
+    assert failure is not None, reason(result, f"{table}__{asset}")
+    assert why in failure.description
+    assert "what stays" in failure.metadata
+    if check is None:
+        return
+    evaluation = checks(result)[asset, check]
+    assert not evaluation.passed
+    assert evaluation.severity is dg.AssetCheckSeverity.ERROR
+    assert evaluation.description == failure.description
+
+
+def nothing_published(world: World, table: str, partition: str | None = None) -> None:
+    assert world.store.history(Place(table, partition)) == []
+    with pytest.raises(InputError, match="nothing was published"):
+        read_published(world.root / "releases", table, partition)
+
+
+def released(world: World, table: str, partition: str | None = None) -> list[Release]:
+    """All releases of a table, oldest first."""
+    return world.store.history(Place(table, partition))
