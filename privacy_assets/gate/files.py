@@ -8,7 +8,7 @@ import secrets
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -35,7 +35,8 @@ def put_atomic(path: Path, write: bytes | memoryview | Callable[[BinaryIO], None
             os.fsync(stream.fileno())
         os.replace(name, path)
     finally:
-        Path(name).unlink(missing_ok=True)
+        with suppress(OSError):  # nothing to remove after the rename; else the first error is the one to tell
+            os.unlink(name)
     sync_folder(path.parent)
     return path
 

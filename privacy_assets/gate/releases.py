@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -87,7 +88,9 @@ class ReleaseStore:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with locked(folder / ".lock"):
+                shutil.rmtree(folder / "staging", ignore_errors=True)  # under the lock: whoever left it there is gone
                 release = self._same(place, attestation, sha256) or self._stage(folder, source, sha256, attestation)
+                release.folder.chmod(0o555)
                 _point(folder, release)
         except OSError as error:
             raise PublicationRefused(f"the release could not be written ({error.strerror}); nothing changed.") from None
@@ -101,11 +104,10 @@ class ReleaseStore:
 
     def _stage(self, folder: Path, source: Path, sha256: str, attestation: bytes) -> Release:
         """Copy to a private staging folder, hash the copy, and move it in one step to its place."""
-        shutil.rmtree(folder / "staging", ignore_errors=True)  # under the lock: whoever left it there is gone
         staging = folder / "staging" / os.urandom(6).hex()
-        staging.parent.mkdir(mode=0o700)
-        staging.mkdir(mode=0o700)
         try:
+            staging.parent.mkdir(mode=0o700)
+            staging.mkdir(mode=0o700)
             if _copy_hashed(source, staging / TABLE_FILE) != sha256:
                 raise PublicationRefused("the synthetic table changed after it was judged; score it again.")
             put_atomic(staging / ATTESTATION_FILE, attestation, mode=0o444)
@@ -114,7 +116,6 @@ class ReleaseStore:
             release.folder.parent.mkdir(exist_ok=True)
             staging.chmod(0o755)
             os.rename(staging, release.folder)
-            release.folder.chmod(0o555)
             sync_folder(release.folder.parent)
             return release
         finally:
@@ -188,7 +189,24 @@ def check_bytes(path: Path, sha256: str) -> None:
 
 
 def _point(folder: Path, release: Release) -> None:
-    put_atomic(folder / POINTER, json.dumps({"release": release.id}).encode(), mode=0o644)
+    """Replace the pointer, under the lock; when the disk fails only after that, the old one is put back."""
+    path, kept = folder / POINTER, folder / f"{POINTER}.kept"
+    for draft in folder.glob("*.json.*"):
+        draft.unlink()  # whoever left it there is gone
+    old = path.read_bytes() if path.exists() else None
+    try:
+        if old is not None:
+            put_atomic(kept, old, mode=0o644)  # before: to put it back must not need space
+        put_atomic(path, json.dumps({"release": release.id}).encode(), mode=0o644)
+    except OSError:
+        if kept.exists():
+            os.replace(kept, path)
+        elif old is None:
+            path.unlink(missing_ok=True)
+        raise
+    finally:
+        with suppress(OSError):
+            kept.unlink()
 
 
 def _copy_hashed(source: Path, target: Path) -> str:
@@ -198,10 +216,11 @@ def _copy_hashed(source: Path, target: Path) -> str:
     except OSError as error:
         raise PublicationRefused(f"the snapshot cannot be read ({error.strerror}); materialise it again.") from None
     digest = hashlib.sha256()
-    with os.fdopen(descriptor, "rb", buffering=0) as reader, target.open("xb", buffering=0) as writer:
+    with os.fdopen(descriptor, "rb", buffering=0) as reader, target.open("xb") as writer:
         while block := reader.read(1 << 20):
             digest.update(block)
             writer.write(block)
+        writer.flush()
         os.fchmod(writer.fileno(), 0o444)
         os.fsync(writer.fileno())
     return digest.hexdigest()

@@ -6,15 +6,15 @@ from typing import Any
 
 import dagster as dg
 
-from privacy_assets.errors import ConfigError, PublicationRefused
+from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, PublicationRefused, StepError
 from privacy_assets.plugin.metadata import broken_metadata
 
-REFUSALS = (PublicationRefused, ConfigError)
+REFUSALS = (PublicationRefused, ConfigError, InputError, OSError)
 
 
 def failure(error: Exception) -> dg.Failure:
     """The failure of a step that the gate refused."""
-    return dg.Failure(str(error), metadata=_facts(error), allow_retries=False)
+    return dg.Failure(_text(error), metadata=_facts(error), allow_retries=False)
 
 
 def refused_check(asset: dg.AssetKey, name: str, error: Exception) -> dg.AssetCheckResult:
@@ -24,9 +24,13 @@ def refused_check(asset: dg.AssetKey, name: str, error: Exception) -> dg.AssetCh
         check_name=name,
         passed=False,
         severity=dg.AssetCheckSeverity.ERROR,
-        description=str(error),
+        description=_text(error),
         metadata=_facts(error),
     )
+
+
+def _text(error: Exception) -> str:
+    return str(error if isinstance(error, PrivacyAssetsError) else StepError.hiding(error))
 
 
 def _facts(error: Exception) -> dict[str, Any]:

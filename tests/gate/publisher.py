@@ -1,0 +1,293 @@
+"""A deployment of the gate without the orchestrator, disks that fail, and, run as a script, a process to be killed.
+
+    python tests/gate/publisher.py FOLDER
+
+The script reads "PLACE ATTESTATION SNAPSHOT" lines (names of files below FOLDER). For each it forks a child that
+publishes; it prints the child's process id just before, and its exit code just after.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache, partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from privacy_assets.engine.policy import Limit, LimitOutcome, Policy, judge_limit
+from privacy_assets.engine.results import Figure, MetricResult
+from privacy_assets.engine.version import ENGINE_VERSION
+from privacy_assets.errors import InputError, PublicationRefused
+from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.keys import SigningKey, TrustedKeys, first_key
+from privacy_assets.gate.releases import Release, hash_file, read_published
+from privacy_assets.gate.snapshot import Snapshot, read_snapshot
+from privacy_assets.gate.statements import Place, Sealed, seal
+
+POLICY = Policy((Limit("dcr.member_excess", at_most=0.1),), name="test")
+INPUTS = {"train": "t", "holdout": "h", "synthetic": "s"}
+DIED, REFUSED = 9, 3  # exit codes of a child
+_times = count(1)
+
+
+class StandIn:
+    """A metric for the gate: only its settings and its tables are asked for."""
+
+    name = "dcr"
+    needs, optional = frozenset(INPUTS), frozenset()
+
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+
+METRICS: Any = {"dcr": StandIn()}
+
+
+def deployment(root: Path) -> Gate:
+    """Keys, releases and private folder below ``root``; made when they are not there."""
+    path, trusted = root / "private" / "signing.key", root / "trusted_keys"
+    first_key(path, trusted)
+    for folder in (root / "releases", root / "private" / "snapshots", root / "private" / "failures"):
+        folder.mkdir(exist_ok=True)  # so that every place needs the same calls
+    return Gate(root / "releases", root / "private", SigningKey(path, "", TrustedKeys((trusted,))), b"k" * 32)
+
+
+@cache
+def table(number: int, rows: int = 40) -> pd.DataFrame:
+    """The synthetic table of this number; every one differs from the others."""
+    rng = np.random.default_rng(number)
+    return pd.DataFrame({"number": np.full(rows, number), "noise": rng.random(rows)})
+
+
+def found(high: float) -> tuple[dict[str, MetricResult], list[LimitOutcome]]:
+    """A result whose interval ends at ``high``, and what the policy says to it."""
+    figure = Figure("member_excess", high / 2, high / 3, high, n=1000, subjects=1000)
+    result = MetricResult("dcr", (figure,), inputs=INPUTS, engine_version=ENGINE_VERSION)
+    return {"dcr": result}, [judge_limit(POLICY.limits[0], result)]
+
+
+def judged(gate: Gate, place: Place, frame: pd.DataFrame) -> tuple[Sealed, Sealed]:
+    """The signed pass and the signed snapshot of ``frame``; no two attestations are alike."""
+    snapshot, taken = gate.take_snapshot(frame, place, INPUTS["train"])
+    return passed(gate, snapshot), taken
+
+
+def passed(gate: Gate, snapshot: Snapshot) -> Sealed:
+    """A signed pass of ``snapshot``, unlike every other."""
+    stated, _ = gate.attest(snapshot, POLICY, found(0.05)[0], INPUTS, METRICS, 0)
+    return seal(replace(stated, made_at=f"time {next(_times)} of {os.getpid()}").statement(), gate.key)
+
+
+def current(gate: Gate, place: Place) -> Release | None:
+    """The release that a reader gets, None when there is none; all that is visible must be whole.
+
+    Every release of the history holds the bytes that its signed attestation names, and `read_published` gives the table
+    that was judged.
+    """
+    for release in gate.store.history(place):
+        assert hash_file(release.table) == release.opened(place, gate.key.trusted).sha256
+        assert sorted(os.listdir(release.folder)) == ["attestation.json", "table.parquet"]
+    try:
+        release = gate.store.current(place)
+    except InputError:
+        return None
+    assert release in gate.store.history(place)
+    stated = release.opened(place, gate.key.trusted)
+    snapshot = Snapshot(place, gate._snapshots(place) / f"{stated.sha256}.parquet", stated.sha256, 0, "", "")
+    read = read_published(gate.releases, place.table, place.partition, trusted_keys=gate.key.trusted.places[0])
+    pd.testing.assert_frame_equal(read, read_snapshot(snapshot))
+    return release
+
+
+def left_over(gate: Gate, place: Place) -> list[str]:
+    """What lies in the folder of a place beside its releases, its pointer and its lock."""
+    folder = place.below(gate.releases)
+    return sorted({path.name for path in folder.glob("*")} - {".lock", "latest.json", "releases"})
+
+
+class Disk:
+    """Counts the calls that change the disk: ``call`` is asked before each, and says how many bytes a write takes."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.inodes: list[int] = []  # what was flushed, 0 for other calls
+
+    def call(self, name: str, size: int = 0, target: Any = None) -> int:
+        self.calls.append(name)
+        self.inodes.append(os.fstat(target).st_ino if name == "fsync" else 0)
+        return self.reached(len(self.calls) - 1, name, size)
+
+    def reached(self, number: int, name: str, size: int) -> int:
+        return size
+
+    def torn(self) -> None:
+        """After a write that took less than it was given."""
+
+
+class Dying(Disk):
+    """The process dies before call ``at``; with ``halfway`` in the middle of it, when it is a write."""
+
+    def __init__(self, at: int, halfway: bool = False) -> None:
+        super().__init__()
+        self.at, self.halfway = at, halfway
+
+    def reached(self, number: int, name: str, size: int) -> int:
+        if number == self.at and not (self.halfway and name == "write"):
+            os._exit(DIED)
+        return size // 2 if number == self.at else size
+
+    def torn(self) -> None:
+        os._exit(DIED)
+
+
+class Failing(Disk):
+    """Call ``at`` fails with ``number``, and with ``for_good`` each later one that needs space."""
+
+    def __init__(self, at: int, number: int, for_good: bool = False) -> None:
+        super().__init__()
+        self.at, self.number, self.for_good = at, number, for_good
+
+    def reached(self, number: int, name: str, size: int) -> int:
+        needs_space = name in ("write", "create", "mkdir", "fsync")
+        if number == self.at or (self.for_good and number > self.at and needs_space):
+            raise OSError(self.number, os.strerror(self.number))
+        return size
+
+
+class Short(Disk):
+    """The write ``at`` takes half of its bytes and says so, which every file system may do."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at = at
+
+    def reached(self, number: int, name: str, size: int) -> int:
+        return size // 2 if number == self.at else size
+
+
+class Full(Disk):
+    """A disk with ``free`` bytes: the write that does not fit takes what does, the next one fails."""
+
+    def __init__(self, free: int) -> None:
+        super().__init__()
+        self.free = free
+
+    def reached(self, number: int, name: str, size: int) -> int:
+        taken = min(size, self.free)
+        if (name == "write" and size and not taken) or (name in ("create", "mkdir") and not self.free):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.free -= taken
+        return taken
+
+
+_CHANGES = ("mkdir", "rename", "replace", "link", "unlink", "rmdir", "chmod", "fchmod", "fsync")
+
+
+@contextmanager
+def on(disk: Disk) -> Iterator[None]:
+    """Everything that this process changes on disk through Python goes by ``disk``."""
+
+    class Raw(io.FileIO):
+        def write(self, data: Any) -> int:
+            data = memoryview(data).cast("B")
+            taken = disk.call("write", len(data))
+            done = super().write(data[:taken])
+            if taken < len(data):
+                disk.torn()
+            return done
+
+    def opening(file: Any, mode: str = "r", buffering: int = -1, *rest: Any, **named: Any) -> Any:
+        if "b" not in mode or not set(mode) & set("wxa"):
+            return plain_open(file, mode, buffering, *rest, **named)
+        if not isinstance(file, int):
+            disk.call("create")
+        raw = Raw(file, mode.replace("b", ""))
+        return raw if buffering == 0 else io.BufferedWriter(raw)
+
+    def creating(path: Any, flags: int, *rest: Any, **named: Any) -> int:
+        if flags & os.O_CREAT:
+            disk.call("create")
+        return plain_creating(path, flags, *rest, **named)
+
+    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*rest: Any, **named: Any) -> Any:
+            disk.call(name, target=rest[0])
+            return function(*rest, **named)
+
+        return call
+
+    plain_open, plain_creating = io.open, os.open
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(io, "open", opening)
+        patch.setattr(os, "open", creating)
+        for name in _CHANGES:
+            patch.setattr(os, name, counted(name, getattr(os, name)))
+        yield
+
+
+def died(work: Callable[[], object], disk: Dying) -> bool:
+    """True when a child that does ``work`` on this disk dies of it."""
+
+    def working() -> None:
+        with on(disk):
+            work()
+
+    return ended(start(working)) == DIED
+
+
+def start(work: Callable[[], object], gun: tuple[int, int] | None = None) -> int:
+    """Process id of a forked child that does ``work``, once nobody else has the writing end of the pipe ``gun``."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        if gun is not None:
+            os.close(gun[1])
+            os.read(gun[0], 1)
+        work()
+        code = 0
+    except PublicationRefused:
+        code = REFUSED
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def ended(child: int) -> int:
+    """Exit code of a child, negative for a signal."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def main() -> None:
+    """Publish what the lines of the standard input name."""
+    root = Path(sys.argv[1])
+    gate = deployment(root)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        name, attestation, snapshot = line.split()
+        sealed = Sealed("attestation", (root / attestation).read_bytes())
+        taken = Sealed("snapshot", (root / snapshot).read_bytes())
+        gate.attestation(sealed, Place(name))  # now, so that no child spends its time on imports and keys
+        print(ended(start(partial(_publish, gate, sealed, taken, Place(name)))), flush=True)
+
+
+def _publish(gate: Gate, sealed: Sealed, taken: Sealed, place: Place) -> None:
+    os.write(1, f"{os.getpid()}\n".encode())
+    gate.publish(sealed, taken, place, POLICY)
+
+
+if __name__ == "__main__":
+    main()
