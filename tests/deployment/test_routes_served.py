@@ -1,0 +1,219 @@
+"""Routes around the gate that need a real webserver and daemon: stock checks let each one through, the gate none.
+
+Every test does the same to a table of ``stock.py``, where the private rows must come out (or the test shows nothing),
+and to a gated table whose generator memorises, where nothing may come out and the refusal must say why.
+"""
+
+import shutil
+import time
+
+import pandas as pd
+import pytest
+from served import Served
+
+from privacy_assets import read_published
+from privacy_assets.errors import InputError
+from privacy_assets.gate.releases import Release, ReleaseStore
+from privacy_assets.gate.statements import Place
+
+pytestmark = pytest.mark.slow
+
+STOCK = ("synthetic", "score", "published")
+UNREPORTED = ("source", "train", "holdout", "reference", "generator", "synthetic", "dcr", "attestation", "published")
+GATED = (*UNREPORTED, "privacy_report")
+EAGER = ("eager_failed", "eager_warned", "eager_raised", "eager_unchecked")
+FORGED = ("forged_by_rest", "forged_by_graphql")
+Runs = dict[str, str]
+
+
+def of(table: str, assets: tuple[str, ...], *, but: str = "") -> list[str]:
+    return [f"{table}/{asset}" for asset in assets if asset != but]
+
+
+def history(served: Served, table: str, partition: str | None = None) -> list[Release]:
+    return ReleaseStore(served.root / "releases").history(Place(table, partition))
+
+
+@pytest.fixture(scope="module")
+def runs(served: Served) -> Runs:
+    """Full runs that the checks stopped, stock and gated, and what the later tests wait for, set going at once."""
+    started = {
+        "plain": served.launch("stock", *of("plain", STOCK)),
+        "leaky": served.launch("gated", *of("leaky", GATED)),
+        "leaky_regions": served.launch("gated", *of("leaky_regions", UNREPORTED), partition="north"),
+    }
+    assert [served.finished(run) for run in started.values()] == [False] * 3
+    assert served.checks(started["plain"]) == {"few_copies": False}
+    assert not (served.root / "public").exists()
+    for table in ("leaky", "leaky_regions"):
+        assert served.checks(started[table])["policy_holds"] is False
+        assert list(served.failures(started[table])) == [f"{table}__attestation"]
+    started |= {location: served.start_schedule(location, "by_schedule") for location in ("stock", "gated")}
+    served.start_schedule("gated", "honest_schedule")
+    started["backfill"] = served.backfill(*of("honest_regions", GATED), partitions=["north", "south"])
+    started["turned"] = served.launch("gated", *of("turned", UNREPORTED, but="published"))
+    return started
+
+
+@pytest.fixture(scope="module")
+def turned(served: Served, runs: Runs) -> Release:
+    """An honest release, made by the automation condition of the factory; after that the generator memorises."""
+    assert served.finished(runs["turned"])
+    assert served.finished(served.automated("gated", "turned/published"))
+    (release,) = history(served, "turned")
+    (served.root / "leak").touch()
+    return release
+
+
+def leaked(served: Served, run_id: str, table: str) -> None:
+    """The run published every private row."""
+    assert served.finished(run_id), {step: found.error for step, found in served.failures(run_id).items()}
+    public = pd.read_parquet(served.root / "public" / table / f"{run_id}.parquet")
+    pd.testing.assert_frame_equal(public, pd.read_parquet(served.root / "people.parquet"))
+
+
+def refused(served: Served, run_id: str, table: str, why: str = "policy does not hold") -> None:
+    """The run ended at ``published``, which said why, and left a failed check for the alert sensor."""
+    assert not served.finished(run_id)
+    assert served.checks(run_id)["released"] is False
+    failure = served.failures(run_id)[f"{table}__published"]
+    assert failure.user_failure_data is not None, failure.error
+    assert why in failure.user_failure_data.description.lower()
+
+
+def nothing_published(served: Served, table: str, partition: str | None = None) -> None:
+    assert history(served, table, partition) == []
+    with pytest.raises(InputError, match="nothing was published"):
+        read_published(served.root / "releases", table, partition)
+
+
+def test_route_01_published_alone_after_a_failed_check(served: Served, runs: Runs) -> None:
+    stock = [served.launch("stock", "plain/published"), served.command("stock", "plain/published")]
+    gated = [served.launch("gated", "leaky/published"), served.command("gated", "leaky/published")]
+    region = [
+        served.launch("gated", "leaky_regions/published", partition="north"),
+        served.command("gated", "leaky_regions/published", partition="north"),
+    ]
+    for run in stock:
+        leaked(served, run, "plain")
+    for run in gated:
+        refused(served, run, "leaky")
+    for run in region:
+        refused(served, run, "leaky_regions")
+    nothing_published(served, "leaky")
+    nothing_published(served, "leaky_regions", "north")
+
+
+def test_route_10_only_the_step_of_a_failed_run(served: Served, runs: Runs) -> None:
+    again = {
+        table: served.execute_step_again(runs[table], f"{table}__published")
+        for table in ("plain", "leaky", "leaky_regions")
+    }
+    leaked(served, again["plain"], "plain")
+    refused(served, again["leaky"], "leaky")
+    refused(served, again["leaky_regions"], "leaky_regions")
+    nothing_published(served, "leaky")
+    nothing_published(served, "leaky_regions", "north")
+
+
+def test_route_12_automation_after_checks_that_failed_or_warned(served: Served, runs: Runs) -> None:
+    """The stock tables whose checks raised or never ran go along, in the same run."""
+    checked = [f"{table}/score:few_copies" for table in EAGER if table != "eager_unchecked"]
+    stock = served.launch("stock", *[a for t in EAGER for a in of(t, STOCK, but="published")], checks=checked)
+    served.launch("gated", *of("leaky_eager", UNREPORTED, but="published"))
+    for table in EAGER:
+        leaked(served, served.automated("stock", f"{table}/published"), table)
+    assert set(served.failures(stock)) == {"eager_failed__score_few_copies", "eager_raised__score_few_copies"}
+    refused(served, served.automated("gated", "leaky_eager/published"), "leaky_eager")
+    since = served.after_a_tick("gated")
+    served.report_check("leaky_eager/attestation", "policy_holds", passed=False, severity="WARN")
+    served.report_materialization("leaky_eager/attestation")
+    refused(served, served.automated("gated", "leaky_eager/published", since), "leaky_eager")
+    nothing_published(served, "leaky_eager")
+
+
+def test_route_12_automation_after_scores_that_never_ran_or_raised(served: Served, turned: Release) -> None:
+    """The last verdict is a good one, that of the honest table; the stock half is in the test above."""
+    since = served.after_a_tick("gated")
+    assert served.finished(served.launch("gated", "turned/generator", "turned/synthetic"))
+    refused(served, served.automated("gated", "turned/published", since), "turned", "another synthetic table")
+    shutil.rmtree(served.root / "storage" / "turned" / "holdout")
+    since = served.after_a_tick("gated")
+    scored = served.launch("gated", "turned/synthetic", "turned/dcr")
+    assert list(served.failures(scored)) == ["turned__dcr"]
+    refused(served, served.automated("gated", "turned/published", since), "turned", "another synthetic table")
+    assert history(served, "turned") == [turned]
+
+
+def test_route_13_sensors_and_schedules(served: Served, runs: Runs) -> None:
+    sensors = ("by_selection", "by_job", "by_asset")
+    for location in ("stock", "gated"):
+        for sensor in sensors:
+            served.start_sensor(location, sensor)
+    triggers = [("dagster/sensor_name", sensor) for sensor in sensors] + [("dagster/schedule_name", "by_schedule")]
+    for trigger in triggers:
+        leaked(served, served.launched_by("stock", *trigger), "plain")
+        refused(served, served.launched_by("gated", *trigger), "leaky")
+    for location in ("stock", "gated"):
+        served.stop_schedule(runs[location])
+    nothing_published(served, "leaky")
+
+
+def test_route_18_a_publisher_in_another_code_location(served: Served, runs: Runs) -> None:
+    stock, gated = (served.launch("elsewhere", asset) for asset in ("stock_publisher", "gated_publisher"))
+    leaked(served, stock, "elsewhere")
+    assert "not released" in str(served.failures(gated)["gated_publisher"].error)
+    assert [file.stem for file in (served.root / "public" / "elsewhere").iterdir()] == [stock]
+    nothing_published(served, "leaky")
+
+
+def test_route_19_a_check_in_another_code_location(served: Served, runs: Runs) -> None:
+    leaked(served, served.launch("stock", *of("far", STOCK)), "far")
+    looks = [
+        served.launch("elsewhere", checks=["far/synthetic:far_has_no_copies"]),
+        served.launch("elsewhere", checks=["leaky/synthetic:looks_at_rows"]),
+        served.launch("elsewhere", checks=["leaky/synthetic:waved_through"]),
+    ]
+    assert [served.finished(run) for run in looks] == [False, False, True]
+    assert served.checks(looks[0]) == {"far_has_no_copies": False}
+    assert "not released" in str(served.failures(looks[1])["leaky__synthetic_looks_at_rows"].error)
+    assert served.checks(looks[2]) == {"waved_through": True}
+    stock, gated = served.launch("stock", "far/published"), served.launch("gated", "leaky/published")
+    leaked(served, stock, "far")
+    refused(served, gated, "leaky")
+    nothing_published(served, "leaky")
+
+
+def test_route_20_a_forged_check_result(served: Served, runs: Runs) -> None:
+    """The automation condition waits for the checks; the forged results set it off."""
+    scored = served.launch("stock", *[a for t in FORGED for a in of(t, STOCK, but="published")])
+    assert not served.finished(scored)
+    time.sleep(1)  # a claim within the second of the materialisation counts as older than it
+    since = time.time()
+    served.report_check("forged_by_rest/score", "few_copies", passed=True)
+    served.report_check_by_graphql("forged_by_graphql/score", "few_copies")
+    served.report_materialization("leaky/attestation")
+    served.report_check("leaky/attestation", "policy_holds", passed=True)
+    refused(served, served.automated("gated", "leaky/published", since), "leaky")
+    served.report_check_by_graphql("leaky/attestation", "policy_holds")
+    refused(served, served.launch("gated", "leaky/published"), "leaky")
+    for table in FORGED:
+        leaked(served, served.automated("stock", f"{table}/published", since), table)
+    nothing_published(served, "leaky")
+
+
+def test_the_automation_condition_publishes_the_honest_table(served: Served, turned: Release) -> None:
+    assert ReleaseStore(served.root / "releases").current(Place("turned")) == turned
+    assert len(read_published(served.root / "releases", "turned")) > 0
+
+
+def test_a_schedule_publishes_the_honest_table(served: Served, runs: Runs) -> None:
+    assert served.finished(served.launched_by("gated", "dagster/schedule_name", "honest_schedule"))
+    assert len(read_published(served.root / "releases", "honest")) > 0
+
+
+def test_a_backfill_publishes_every_partition(served: Served, runs: Runs) -> None:
+    for region in ("north", "south"):
+        run = served.launched_by("gated", "dagster/backfill", runs["backfill"], region)
+        assert served.finished(run), served.failures(run)
+        assert set(read_published(served.root / "releases", "honest_regions", region)["region"]) == {region}
