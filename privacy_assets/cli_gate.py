@@ -39,7 +39,8 @@ TRUSTED_DEFAULT = """
 """
 _VERIFY = f"""\
 exit status:
-  0  released: an attestation that a trusted key signed, with the verdict pass, names these exact bytes
+  0  an attestation that a trusted key signed, with the verdict pass, names these exact bytes; RELEASED when the
+     release folder is here and holds it, ATTESTED when only the attestation is
   1  not released: the file or its attestation changed, the key is not trusted, the verdict is another one
   2  no such file, no trusted key, or a key that cannot be read
 {FOLDER_DEFAULTS}
@@ -142,12 +143,13 @@ def _verify(options: argparse.Namespace) -> int:
         say(json.dumps(found.to_json(), indent=2, allow_nan=False))
     else:
         say(*_verified(found, root))
-    return YES if found.released else NO
+    return YES if found.passed else NO
 
 
 def _verified(found: Verification, root: Path) -> list[str]:
     why = found.refusal or "a trusted key signed that the policy holds for these exact bytes"
-    lines = [f"{'RELEASED' if found.released else 'NOT RELEASED'}  {clean(found.file, _PATH)}"]
+    passed = "RELEASED" if found.release else "ATTESTED"
+    lines = [f"{passed if found.passed else 'NOT RELEASED'}  {clean(found.file, _PATH)}"]
     lines += textwrap.wrap(clean(sentence(why), 2000), 100, break_long_words=False)
     facts = {"sha256": found.sha256}
     if stated := found.stated:
@@ -165,7 +167,7 @@ def _verified(found: Verification, root: Path) -> list[str]:
 
 def _whereabouts(found: Verification, root: Path) -> str:
     if found.release is None:
-        return f"attested; no release with this attestation in {root}"
+        return f"the attestation alone; {root} holds no release of it, or is not here"
     return f"release {found.release.id}, {'the current one' if found.current else 'not the current one'}"
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from privacy_assets.engine.metrics.base import Metric
-from privacy_assets.engine.policy import Judgement, Policy
+from privacy_assets.engine.policy import Judgement, Limit, Policy
 from privacy_assets.engine.results import MetricResult, plain
 from privacy_assets.engine.version import ENGINE_VERSION
-from privacy_assets.errors import PublicationRefused
+from privacy_assets.errors import ConfigError, PublicationRefused
 from privacy_assets.gate.snapshot import Snapshot
 from privacy_assets.gate.statements import Place, Statement
 
@@ -21,8 +21,9 @@ class Attestation:
     """What was judged (table, partition, SHA-256 of the file), by which policy, on which results, with which verdict.
 
     ``inputs`` are the fingerprints of all tables by role, ``content`` that of the synthetic rows: keyed, never a plain
-    hash of a private table. ``remembered`` are earlier failures of the same rows; with any of them the verdict is
-    "fail". ``keyid`` is the key that signed it, empty before.
+    hash of a private table; ``setup`` are the settings that they were made and measured under. ``remembered`` are
+    earlier failures of the same rows; with any of them the verdict is "fail". ``keyid`` is the key that signed it,
+    empty before.
     """
 
     place: Place
@@ -35,6 +36,7 @@ class Attestation:
     remembered: Sequence[str]
     results: Mapping[str, Mapping[str, Any]]
     inputs: Mapping[str, str]
+    setup: Mapping[str, Any]
     rows: int
     made_at: str
     engine_version: str = ENGINE_VERSION
@@ -55,6 +57,14 @@ class Attestation:
             text = "the attestation is of another version of privacy-assets; materialise it again."
             raise PublicationRefused(text) from None
 
+    def policy_then(self) -> Policy:
+        """The policy it was made under; PublicationRefused when this version cannot read it."""
+        try:
+            return Policy(tuple(Limit(**limit) for limit in self.policy["limits"]), self.policy["name"])
+        except (KeyError, TypeError, ConfigError):
+            text = f"the attestation is of another version of privacy-assets (engine {self.engine_version})"
+            raise PublicationRefused(f"{text}; materialise it again.") from None
+
     def judge(self, policy: Policy) -> Judgement:
         """Hold the stored results against ``policy`` once more, for the texts of a refusal."""
         return policy.judge({name: MetricResult.from_json(result) for name, result in self.results.items()})
@@ -65,6 +75,7 @@ def attest(
     policy: Policy,
     results: Mapping[str, MetricResult],
     inputs: Mapping[str, str],
+    setup: Mapping[str, Any],
     remembered: Sequence[str] = (),
 ) -> Attestation:
     """State the verdict of ``policy`` over ``results``, which :func:`check_result` has found to belong together."""
@@ -80,6 +91,7 @@ def attest(
         remembered=list(remembered),
         results={name: {**result.to_json(), "inputs": {}} for name, result in results.items()},
         inputs=dict(inputs),
+        setup=plain(setup),
         rows=snapshot.rows,
         made_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
     )
@@ -110,10 +122,15 @@ def check_result(result: MetricResult, inputs: Mapping[str, str], metric: Metric
         raise PublicationRefused(f"{result.metric} was computed with other settings or seed; materialise it again.")
 
 
-def check_policy(attestation: Attestation, policy: Policy) -> None:
-    """Refuse an attestation that was made under another policy than the one in force."""
+def check_policy(attestation: Attestation, policy: Policy, setup: Mapping[str, Any]) -> None:
+    """Refuse an attestation that was made under another policy, or other settings, than those in force."""
     if attestation.policy_digest != policy.digest():
         raise PublicationRefused("the attestation was made under another policy; materialise it again.")
+    now, then = plain(setup), attestation.setup
+    changed = sorted(name for name in {*now, *then} if now.get(name) != then.get(name))
+    if changed:
+        text = f"the attestation was made under other settings ({', '.join(changed)})"
+        raise PublicationRefused(f"{text}; materialise scores and attestation again.")
 
 
 def check_version(attestation: Attestation) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from privacy_assets.engine.policy import Limit, LimitOutcome, Policy
+from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.files import private_folder, put_atomic
 from privacy_assets.gate.keys import SigningKey
@@ -38,7 +39,7 @@ class Failures:
             if outcome.status != "fail":
                 continue
             limit = {name: getattr(outcome.limit, name) for name in _SIDES}
-            body = {"limit": limit, "reason": outcome.reason, "content": snapshot.content}
+            body = {"limit": limit, "reason": outcome.reason, "content": snapshot.content, "engine": ENGINE_VERSION}
             name = hashlib.sha256(json.dumps(limit, sort_keys=True).encode()).hexdigest()[:32]
             path = private_folder(self._folder(snapshot.place, snapshot.content)) / f"{name}.json"
             if not path.exists():
@@ -60,7 +61,7 @@ class Failures:
             if (record.place, record.body["content"]) != (place, content):
                 raise PublicationRefused(f"a record of a failed verdict is not in its place ({path}): bring it back.")
             if any(_as_strict(one, limit) for one in policy.limits):
-                found.append(f"{limit['figure']}: {record.body['reason']}")
+                found.append(f"{limit['figure']}: {record.body['reason']}, engine {record.body['engine']}")
         return found
 
     def _records(self, place: Place, content: str) -> list[Path]:

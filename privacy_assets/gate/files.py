@@ -76,16 +76,16 @@ def check_private(folder: Path) -> Path:
     return folder
 
 
-def read_secret(path: Path) -> bytes:
+def read_secret(path: Path, *, fix: str = "bring it back") -> bytes:
     """Read a secret file; ConfigError unless it is a regular file of the own user that nobody else can read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
-        raise ConfigError(f"{path}: the secret cannot be read ({error.strerror}).") from None
+        raise ConfigError(f"{path}: the secret cannot be read ({error.strerror}). Fix: {fix}.") from None
     try:
         facts = os.fstat(descriptor)  # before fdopen, which a folder makes fail
         if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o077:
-            raise ConfigError(f"{path}: the secret must be a regular file of your own with mode 0600.")
+            raise ConfigError(f"{path}: the secret must be a regular file of your own with mode 0600. Fix: chmod 600.")
         return os.read(descriptor, 65536)
     finally:
         os.close(descriptor)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from privacy_assets.engine.metrics.base import Metric
-from privacy_assets.engine.policy import Limit, LimitOutcome, Policy
-from privacy_assets.engine.results import MetricResult
+from privacy_assets.engine.policy import LimitOutcome, Policy
+from privacy_assets.engine.results import MetricResult, plain
 from privacy_assets.engine.tables.fingerprints import keyed, lasting_fingerprint
 from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate import attestation as judged
@@ -46,6 +47,17 @@ class Gate:
         """The memory of failed verdicts."""
         return Failures(self.private / "failures", self.key)
 
+    def sign_split(self, place: Place, role: str, fingerprint: str, setup: Mapping[str, Any]) -> Sealed:
+        """Sign that the private table with this keyed fingerprint stands on the side ``role``, under ``setup``."""
+        return seal(Statement("split", place, fingerprint, {"role": role, "setup": plain(setup)}), self.key)
+
+    def check_split(self, sealed: Sealed, place: Place, role: str, fingerprint: str, setup: Mapping[str, Any]) -> None:
+        """Refuse a table of which the split did not sign that it stands on this side, under the setup of now."""
+        found = self._opened(sealed, "split", place)
+        if (found.body, found.sha256) != ({"role": role, "setup": plain(setup)}, fingerprint):
+            text = f"the {role} table is not the one that was split, or was split under other settings"
+            raise PublicationRefused(f"{text}; materialise the splits again.")
+
     def take_snapshot(self, frame: pd.DataFrame, place: Place, train: str) -> tuple[Snapshot, Sealed]:
         """Write a synthetic table to the gate's own file and sign what it is and which ``train`` it was made from."""
         self.key.check()  # before there is a file
@@ -78,21 +90,22 @@ class Gate:
         results: Mapping[str, MetricResult],
         inputs: Mapping[str, str],
         metrics: Mapping[str, Metric],
-        seed: int,
+        setup: Mapping[str, Any],
     ) -> tuple[Attestation, Sealed]:
         """State and sign the verdict of ``policy`` over ``results``; failures are remembered before it is signed.
 
-        ``inputs`` are the fingerprints of the tables of now, ``metrics`` the metrics as they are set now: every result
-        must belong to them, and the synthetic table must be made from this train.
+        ``inputs`` are the fingerprints of the tables of now, ``metrics`` the metrics and ``setup`` all other settings
+        ("seed" among them) as they are now: every result must belong to them, and the synthetic table must be made from
+        this train.
         """
         if snapshot.train != inputs["train"]:
             text = "the synthetic table was made from another train table; materialise generator and synthetic again."
             raise PublicationRefused(text)
         for name, result in results.items():
-            judged.check_result(result, inputs, metrics.get(name), seed)
+            judged.check_result(result, inputs, metrics.get(name), setup["seed"])
         remembered = self.failures.against(policy, snapshot.place, snapshot.content)
         self.failures.remember(snapshot, policy.judge(results).outcomes)
-        stated = judged.attest(snapshot, policy, results, inputs, remembered)
+        stated = judged.attest(snapshot, policy, results, inputs, setup, remembered)
         sealed = seal(stated.statement(), self.key)
         return replace(stated, keyid=self.key.signer.public_key.keyid), sealed
 
@@ -100,17 +113,19 @@ class Gate:
         """The attestation inside, if it is about ``place``."""
         return Attestation.of(self._opened(sealed, "attestation", place))
 
-    def publish(self, sealed: Sealed, snapshot: Sealed, place: Place, policy: Policy) -> Release:
-        """Publish the snapshot that the attestation names, if it holds ``policy``, the one in force now.
+    def publish(
+        self, sealed: Sealed, snapshot: Sealed, place: Place, policy: Policy, setup: Mapping[str, Any]
+    ) -> Release:
+        """Publish the snapshot that the attestation names, if it holds ``policy`` under ``setup``, those in force now.
 
-        Verified: that this deployment's own key is in order; signatures, table and partition of both; engine, policy
-        and verdict; that the attestation names this snapshot, and the bytes are those that it names; and that no run
-        ever found these rows to fail. In every other case the previous release stays.
+        Verified: that this deployment's own key is in order; signatures, table and partition of both; engine, policy,
+        settings and verdict; that the attestation names this snapshot, and the bytes are those that it names; and that
+        no run ever found these rows to fail. In every other case the previous release stays.
         """
         self.key.check()
         stated, taken = self.attestation(sealed, place), self.snapshot(snapshot, place)
         judged.check_version(stated)
-        judged.check_policy(stated, policy)
+        judged.check_policy(stated, policy, setup)
         judged.check_verdict(stated, stated.judge(policy))
         if (taken.sha256, taken.content) != (stated.sha256, stated.content):
             raise PublicationRefused("the attestation belongs to another synthetic table; materialise it again.")
@@ -124,8 +139,7 @@ class Gate:
             raise PublicationRefused(f"{place} has no release {name!r}; `privacy-assets releases` lists them.")
         stated = found[0].opened(place, self.key.trusted)
         check_bytes(found[0].table, stated.sha256)
-        policy = Policy(tuple(Limit(**limit) for limit in stated.policy["limits"]), stated.policy["name"])
-        judged.check_memory(self.failures.against(policy, place, stated.content))
+        judged.check_memory(self.failures.against(stated.policy_then(), place, stated.content))
         self.store.point(place, found[0])
         return found[0]
 

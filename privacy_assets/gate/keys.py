@@ -70,13 +70,15 @@ class SigningKey:
 
     def _load(self) -> Any:
         given = os.fsencode(os.environ.get(self.variable, ""))
-        return _private_key(given or read_secret(self.path), self._where)
+        lost = "bring the signing key back, or make a new one: privacy-assets keys --new"
+        return _private_key(given or read_secret(self.path, fix=lost), self._where)
 
 
 def first_key(path: Path, trusted: Path) -> None:
-    """Make the first signing key and its trusted public half, unless there is a signing key or a trusted one already.
+    """Make the first signing key and its trusted public half, unless the folder of trusted keys is there.
 
-    A deployment that has trusted keys but no signing key lost it: nothing is made in its place.
+    A deployment that has that folder but no signing key, or no key in it, lost them: nothing is made in their place. A
+    signing key without that folder is that of a first run that was killed.
     """
     private_folder(path.parent)
     with locked(path.parent / ".keys.lock"):
@@ -112,6 +114,7 @@ def _trust(private: Path, trusted: Path) -> str:
     public = _private_key(read_secret(private), str(private)).public_key()
     keyid = SSlibKey.from_crypto(public).keyid
     pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    trusted.mkdir(mode=0o755, parents=True, exist_ok=True)  # whatever the umask: who can add a file adds a signer
     put_atomic(trusted / f"{keyid[:16]}.pem", pem, mode=0o644)
     return keyid
 
@@ -150,7 +153,7 @@ def _key_files(place: Path) -> list[Path]:
 def _some(place: Path) -> list[Path]:
     files = _key_files(place)
     if not files:
-        raise ConfigError(f"no trusted key in {place}: give the public key (PEM) of the publisher.")
+        raise ConfigError(f"no trusted key in {place}: give the public key (PEM) of the publisher, who brings it back.")
     if place.is_dir():
         _closed(place)  # who can add a file there can add a signer
     return files

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pandas as pd
@@ -80,16 +81,21 @@ class ReleaseStore:
         """Copy ``source`` into a new release and point to it; it is hashed while it is copied, and only what was hashed
         can be published.
 
-        A release with this very attestation is pointed to again instead of being copied twice. PublicationRefused, and
-        the previous release stays, when the bytes are not those of ``sha256`` or the disk does not take them. A crash
-        at any moment leaves the old pointer or the new one, and each points to a whole release.
+        A release with this very attestation is pointed to again instead of being copied twice, but never backwards:
+        that, and undoing a rollback, is for :meth:`point`. PublicationRefused, and the previous release stays, when the
+        bytes are not those of ``sha256`` or the disk does not take them. A crash at any moment leaves the old pointer
+        or the new one, and each points to a whole release.
         """
         folder = place.below(self.root)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with locked(folder / ".lock"):
                 shutil.rmtree(folder / "staging", ignore_errors=True)  # under the lock: whoever left it there is gone
-                release = self._same(place, attestation, sha256) or self._stage(folder, source, sha256, attestation)
+                release = self._same(place, attestation, sha256)
+                if release is not None:
+                    _check_forward(folder, release)
+                else:
+                    release = self._stage(folder, source, sha256, attestation)
                 release.folder.chmod(0o555)
                 _point(folder, release)
         except OSError as error:
@@ -122,11 +128,15 @@ class ReleaseStore:
             shutil.rmtree(folder / "staging", ignore_errors=True)
 
     def point(self, place: Place, release: Release) -> None:
-        """Make ``release`` the current one."""
+        """Make ``release`` the current one; when that goes back, the pointer says from where."""
         folder = place.below(self.root)
         try:
             with locked(folder / ".lock"):
-                _point(folder, release)
+                pointer = _pointer(folder)
+                before, back_from = str(pointer.get("release", "")), str(pointer.get("back_from", ""))
+                if before != release.id:
+                    back_from = before if before > release.id else ""
+                _point(folder, release, back_from)
         except OSError as error:
             raise PublicationRefused(f"the pointer could not be written ({error.strerror}); nothing changed.") from None
 
@@ -188,7 +198,26 @@ def check_bytes(path: Path, sha256: str) -> None:
         raise PublicationRefused(f"{path} does not hold the bytes that were judged.")
 
 
-def _point(folder: Path, release: Release) -> None:
+def _pointer(folder: Path) -> dict[str, Any]:
+    """What the pointer says; nothing when it is not there or cannot be read."""
+    try:
+        found = json.loads((folder / POINTER).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _check_forward(folder: Path, release: Release) -> None:
+    """Refuse to publish again what was replaced or rolled back: an old attestation would decide what is current."""
+    pointer = _pointer(folder)
+    if release.id < str(pointer.get("release", "")) or release.id == pointer.get("back_from"):
+        raise PublicationRefused(
+            f"this very attestation was published before, as {release.id}, and is not current any more. Fix: make a new"
+            f" synthetic table, or `privacy-assets releases TABLE --rollback {release.id}`."
+        )
+
+
+def _point(folder: Path, release: Release, back_from: str = "") -> None:
     """Replace the pointer, under the lock; when the disk fails only after that, the old one is put back."""
     path, kept = folder / POINTER, folder / f"{POINTER}.kept"
     for draft in folder.glob("*.json.*"):
@@ -197,7 +226,7 @@ def _point(folder: Path, release: Release) -> None:
     try:
         if old is not None:
             put_atomic(kept, old, mode=0o644)  # before: to put it back must not need space
-        put_atomic(path, json.dumps({"release": release.id}).encode(), mode=0o644)
+        put_atomic(path, json.dumps({"release": release.id, "back_from": back_from}).encode(), mode=0o644)
     except OSError:
         if kept.exists():
             os.replace(kept, path)

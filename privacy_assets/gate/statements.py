@@ -16,8 +16,8 @@ from urllib.parse import quote
 from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.keys import SigningKey, TrustedKeys
 
-Kind = Literal["snapshot", "result", "failure", "attestation"]
-KINDS: tuple[Kind, ...] = ("snapshot", "result", "failure", "attestation")
+Kind = Literal["split", "snapshot", "result", "failure", "attestation"]
+KINDS: tuple[Kind, ...] = ("split", "snapshot", "result", "failure", "attestation")
 STATEMENT = "https://in-toto.io/Statement/v1"
 PAYLOAD = "application/vnd.in-toto+json"
 _AGAIN = "materialise it again"
@@ -99,7 +99,9 @@ def unseal(sealed: Sealed, trusted: TrustedKeys) -> Statement:
         if signature.unrecognized_fields:  # kept by the library, and signed by nobody
             raise PublicationRefused(f"the {sealed.kind} is not in the form that this version signs; {_AGAIN}.")
         if keyid not in keys:
-            raise PublicationRefused(f"the {sealed.kind} was signed by a key that is not trusted here; {_AGAIN}.")
+            raise PublicationRefused(
+                f"the {sealed.kind} was signed by key {keyid[:12]}, which is not trusted; {_AGAIN}."
+            )
         envelope.verify([keys[keyid]], 1)
         return _statement(json.loads(envelope.payload), sealed.kind, keyid)
     except VerificationError:

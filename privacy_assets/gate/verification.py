@@ -23,7 +23,7 @@ LARGEST = 64 << 20  # bytes of an attestation that are read: whatever stands in 
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """What a trusted attestation says about one file; ``refusal`` says why it was not released, empty when it was.
+    """What a trusted attestation says about one file; ``refusal`` says why it does not pass, empty when it does.
 
     ``stated`` is there only when a trusted key signed it and it names these very bytes, ``outcomes`` its limits.
     ``release`` is where it lies in the release folder, when it does, and ``current`` whether readers get that one.
@@ -39,7 +39,7 @@ class Verification:
     current: bool = False
 
     @property
-    def released(self) -> bool:
+    def passed(self) -> bool:
         """True when a trusted attestation with the verdict "pass" names these exact bytes."""
         return not self.refusal
 
@@ -47,7 +47,8 @@ class Verification:
         """A plain mapping that ``json.dumps(..., allow_nan=False)`` accepts; None for what is not known."""
         stated = self.stated
         return {
-            "released": self.released,
+            "passed": self.passed,
+            "released": self.passed and self.release is not None,
             "reason": self.refusal,
             "file": str(self.file),
             "sha256": self.sha256,
@@ -89,7 +90,7 @@ def verify_file(file: Path, trusted: TrustedKeys, releases: Path, attestation: P
         )
         return Verification(file=file, sha256=sha256, refusal=text)
     found = [_verified(file, sha256, source, trusted, store) for source in sources]
-    return next((one for one in found if one.released), found[0])
+    return next((one for one in found if one.passed), found[0])
 
 
 def _verified(file: Path, sha256: str, source: Path, trusted: TrustedKeys, store: ReleaseStore) -> Verification:
@@ -128,7 +129,7 @@ def outcomes_of(stated: Attestation) -> tuple[LimitOutcome, ...]:
     """
     try:
         results = {name: MetricResult.from_json(result) for name, result in stated.results.items()}
-        limits = [Limit(**entry) for entry in stated.policy["limits"]]
+        limits = stated.policy_then().limits
         return tuple(_outcome(*pair, results) for pair in zip(limits, stated.limits, strict=True))
     except (KeyError, TypeError, ValueError):
         text = f"the attestation is of another version of privacy-assets (engine {stated.engine_version})"

@@ -19,7 +19,7 @@ from privacy_assets.plugin.metadata import synthetic_metadata, table_metadata, t
 from privacy_assets.plugin.resources import ReleaseResource
 from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import Feed, TableSettings
-from privacy_assets.plugin.tagging import data_columns, schema_of, tag
+from privacy_assets.plugin.tagging import data_columns, schema_of, tag, with_seal
 from privacy_assets.plugin.versions import feed_metadata, source_version
 
 IO_KEY, RELEASES, GPU = "privacy_io", "releases", "gpu"
@@ -163,6 +163,7 @@ def build_splits(settings: TableSettings) -> dg.AssetsDefinition:
     @guarded
     def splits(context: dg.AssetExecutionContext, **given: pd.DataFrame) -> Iterator[dg.Output[pd.DataFrame]]:
         releases: ReleaseResource = context.resources.releases
+        gate = releases.gate()
         check_feeds(context, settings, feeds)
         if settings.brought:
             tables = {role: given[f"given_{role}"] for role in settings.roles if f"given_{role}" in given}
@@ -173,7 +174,10 @@ def build_splits(settings: TableSettings) -> dg.AssetsDefinition:
             upstream = settings.feeds[role].key if settings.brought else settings.key("source")
             print_ = steps.table_fingerprint(part, role, releases)
             facts = {**table_metadata(part, role, upstream), "keyed_fingerprint": print_}
-            yield dg.Output(part, output_name=role, metadata=facts, data_version=dg.DataVersion(print_))
+            seal = gate.sign_split(place_of(context, settings), role, print_, settings.split_setup)
+            yield dg.Output(
+                with_seal(part, seal.data), output_name=role, metadata=facts, data_version=dg.DataVersion(print_)
+            )
 
     return splits
 

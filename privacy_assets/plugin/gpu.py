@@ -15,11 +15,12 @@ from pydantic import Field
 
 from privacy_assets.engine.devices import lease_device
 from privacy_assets.errors import ConfigError
+from privacy_assets.plugin.resources import FixedConfig
 
 _LOGGER = logging.getLogger(__name__)
 
 
-class GpuResource(dg.ConfigurableResource):
+class GpuResource(FixedConfig, dg.ConfigurableResource):
     """Leases a device to the steps that use torch.
 
     ``device``: "auto" (a free CUDA device, else MPS, else the CPU), "cuda" (any), "cuda:1", "mps" or "cpu". ``slots``

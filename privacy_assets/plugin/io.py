@@ -20,7 +20,7 @@ from privacy_assets.errors import InputError, PublicationRefused
 from privacy_assets.gate.files import private_folder, put_atomic
 from privacy_assets.gate.releases import read_published
 from privacy_assets.gate.statements import KINDS, Kind, Sealed, quoted
-from privacy_assets.plugin.resources import home_of
+from privacy_assets.plugin.resources import FixedConfig, home_of
 from privacy_assets.plugin.scrubbing import guarded
 
 TABLE, MODEL, REPORT, PAGE = "table.parquet", "model.json", "report.json", "report.html"
@@ -29,13 +29,19 @@ PUBLISHED, TRAINED_ON = "published.json", "trained_on.json"
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Where a published table stands; loaded as a frame it is read, and verified, through the gate."""
+    """That a table was published. It names no folder: a reader believes its own configuration, not this file."""
 
-    root: str
-    trusted_keys: str
     table: str
     partition: str | None
     release: str
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """Where a reader finds releases, and which keys it trusts (None: the default)."""
+
+    releases: Path
+    trusted_keys: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +64,20 @@ class Trained:
         return cls(load_generator(folder), json.loads((folder / TRAINED_ON).read_bytes())["train"])
 
 
-class PrivacyIOManager(dg.ConfigurableIOManager):
+class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
     """Stores tables as Parquet, results as JSON and models as folders, readable by the own user only.
 
     ``base`` is the folder (default ``DAGSTER_HOME/storage/privacy_assets``), with one folder an asset and partition.
     A value is stored by its type. Loading gives it back. A published table comes as a DataFrame when the input is
-    annotated so; the synthetic table, which may never be released, does not: depend on ``published``. Several
-    partitions of tables come as one frame. A local or shared folder, no object store.
+    annotated so, read and verified from the release folder ``releases`` (default ``DAGSTER_HOME/releases``) with
+    ``trusted_keys`` (default as in :class:`ReleaseResource`); the synthetic table, which may never be released, does
+    not: depend on ``published``. Several partitions of tables come as one frame. A local or shared folder, no object
+    store. Run configuration cannot change these values.
     """
 
     base: str = ""
+    releases: str = ""
+    trusted_keys: str = ""
 
     @guarded
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
@@ -76,6 +86,9 @@ class PrivacyIOManager(dg.ConfigurableIOManager):
             return
         partition = context.asset_partition_key if context.has_asset_partitions else None
         folder = self.folder(context.asset_key, partition, home=home_of(context.step_context.instance))
+        if isinstance(obj, pd.DataFrame) and context.asset_key.path[-1] in _RECORDS:
+            fix = "name the asset otherwise, or give it another IO manager"
+            raise InputError("only a record of the gate can be stored there", where=str(folder), fix=fix)
         store_value(obj, folder)
         shown = folder / PAGE if (folder / PAGE).is_file() else folder
         context.add_output_metadata({"path": dg.MetadataValue.path(str(shown))})
@@ -86,10 +99,15 @@ class PrivacyIOManager(dg.ConfigurableIOManager):
         wanted = context.dagster_type.typing_type
         home = home_of(context.instance)
         keys: list[str | None] = list(context.asset_partition_keys) if context.has_asset_partitions else [None]
+        readable = Readable(
+            Path(self.releases) if self.releases else Path(str(home)) / "releases",
+            Path(self.trusted_keys) if self.trusted_keys else None,
+        )
         found = [
-            load_value(self.folder(context.asset_key, key, home=home), context.asset_key, key, wanted) for key in keys
+            load_value(self.folder(context.asset_key, key, home=home), context.asset_key, key, wanted, readable)
+            for key in keys
         ]
-        return found[0] if len(found) == 1 else _joined(found, context.asset_key)
+        return found[0] if len(found) == 1 else _joined(found, context.asset_key, readable)
 
     def folder(self, key: dg.AssetKey, partition: str | None = None, *, home: Path | None = None) -> Path:
         """Folder of one asset and partition; names are quoted, so that none can leave the base."""
@@ -123,33 +141,39 @@ def store_value(value: Any, folder: Path) -> None:
             (folder / name).unlink(missing_ok=True)
 
 
-def load_value(folder: Path, key: dg.AssetKey, partition: str | None, wanted: Any = None) -> Any:
+def load_value(
+    folder: Path, key: dg.AssetKey, partition: str | None, wanted: Any = None, readable: Readable | None = None
+) -> Any:
     """Load what :func:`store_value` put into ``folder``; as a DataFrame when ``wanted`` is one.
 
     InputError when nothing was stored; where a sealed record is wanted, an empty one, which no gate lets through.
     """
-    for name, load in _LOADERS.items():
+    # Whatever else lies beside a record, a release is read through the record alone.
+    names = [_RECORDS[key.path[-1]]] if key.path[-1] in _RECORDS else list(_LOADERS)
+    for name in names:
         if (folder / name).is_file():
-            return _as_wanted(load(folder / name), wanted, key)
+            return _as_wanted(_LOADERS[name](folder / name), wanted, key, readable)
     if wanted is Sealed:  # the gate refuses it in its own words, and its check alerts
         return Sealed(_KINDS.get(key.path[-1], "result"), b"")
     place = key.to_user_string() + (f", partition {partition}" if partition is not None else "")
     raise InputError("it was not materialised yet", where=place, fix="materialise it first")
 
 
-def _as_wanted(value: Any, wanted: Any, key: dg.AssetKey) -> Any:
+def _as_wanted(value: Any, wanted: Any, key: dg.AssetKey, readable: Readable | None = None) -> Any:
     if wanted is not pd.DataFrame:
         return value
     if isinstance(value, Sealed):
         text = f"{key.to_user_string()} is not released: depend on {key.path[0]}/published, which is."
         raise PublicationRefused(text)
     if isinstance(value, Published):
-        return read_published(value.root, value.table, value.partition, trusted_keys=value.trusted_keys)
+        if readable is None or value.table != key.path[0]:
+            raise PublicationRefused(f"{key.to_user_string()}: this record is of {value.table}; materialise it again.")
+        return read_published(readable.releases, value.table, value.partition, trusted_keys=readable.trusted_keys)
     return value
 
 
-def _joined(found: list[Any], key: dg.AssetKey) -> Any:
-    frames = [_as_wanted(value, pd.DataFrame, key) for value in found]
+def _joined(found: list[Any], key: dg.AssetKey, readable: Readable) -> Any:
+    frames = [_as_wanted(value, pd.DataFrame, key, readable) for value in found]
     if not frames:
         raise InputError("no partition to load", where=key.to_user_string(), fix="check the partition mapping")
     if not all(isinstance(frame, pd.DataFrame) for frame in frames):
@@ -207,6 +231,7 @@ def _load_published(path: Path) -> Published:
 
 
 _KINDS: dict[str, Kind] = {"synthetic": "snapshot", "attestation": "attestation"}
+_RECORDS = {**{asset: f"{kind}.json" for asset, kind in _KINDS.items()}, "published": PUBLISHED}
 _LOADERS: dict[str, Callable[[Path], Any]] = {
     TABLE: _load_table,
     MODEL: _load_model,

@@ -14,7 +14,7 @@ from privacy_assets.plugin.assets import RELEASES, SEALED, common, place_of, spl
 from privacy_assets.plugin.io import Published
 from privacy_assets.plugin.metadata import broken_metadata, synthetic_metadata
 from privacy_assets.plugin.refusals import REFUSALS, failure, refused_check
-from privacy_assets.plugin.scores import embedder_in, opened, score_ins, synthetic_in
+from privacy_assets.plugin.scores import embedder_in, score_ins, signed_results, synthetic_in, taken
 from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import TableSettings
 from privacy_assets.plugin.versions import CHECK
@@ -45,8 +45,9 @@ def build_attestation(settings: TableSettings) -> dg.AssetsDefinition:
     @guarded
     def attestation(context: dg.AssetExecutionContext, **inputs: Any) -> Iterator[Any]:
         try:
-            gate, snapshot, results, prints = opened(context, settings, inputs)
-            stated, sealed = gate.attest(snapshot, settings.policy, results, prints, settings.metrics, settings.seed)
+            gate, snapshot, _, prints = taken(context, settings, inputs)
+            results = signed_results(gate, snapshot, settings, inputs)
+            stated, sealed = gate.attest(snapshot, settings.policy, results, prints, settings.metrics, settings.setup)
         except REFUSALS as error:
             yield refused_check(key, HOLDS, error)
             raise failure(error) from None
@@ -91,7 +92,7 @@ def build_published(settings: TableSettings) -> dg.AssetsDefinition:
             dg.AssetCheckSpec(
                 RELEASED,
                 asset=key,
-                description="The gate verified attestation, policy and bytes, and let the table through.",
+                description="Passes when the gate verified attestation, policy and bytes; else nothing is published.",
                 partitions_def=settings.partitions_def,
                 metadata={CHECK: RELEASED},
             )
@@ -104,7 +105,7 @@ def build_published(settings: TableSettings) -> dg.AssetsDefinition:
         place = place_of(context, settings)
         try:
             gate = context.resources.releases.gate()
-            release = gate.publish(attestation, synthetic, place, settings.policy)
+            release = gate.publish(attestation, synthetic, place, settings.policy, settings.setup)
         except REFUSALS as error:
             yield refused_check(key, RELEASED, error)
             raise failure(error) from None
@@ -122,5 +123,5 @@ def _released(settings: TableSettings, gate: Gate, release: Release, place: Plac
     }
     key = settings.key("published")
     yield dg.AssetCheckResult(asset_key=key, check_name=RELEASED, passed=True, metadata={"release": release.id})
-    value = Published(str(gate.releases), str(gate.key.trusted.places[0]), place.table, place.partition, release.id)
+    value = Published(place.table, place.partition, release.id)
     yield dg.MaterializeResult(value=value, metadata=facts, data_version=dg.DataVersion(sha256))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 from pydantic import PrivateAttr
@@ -19,7 +21,27 @@ from privacy_assets.gate.releases import TRUSTED_VARIABLE, ReleaseStore, default
 _SMALLEST = 16  # bytes of a secret
 
 
-class ReleaseResource(dg.ConfigurableResource):
+class FixedConfig:
+    """The values of a resource come from the code alone.
+
+    Run configuration, which everybody with the UI can write, could otherwise name another private folder or key, or
+    have any environment variable shown as a path.
+    """
+
+    @cached_property
+    def _fixed(self) -> Any:
+        fields = type(self).model_fields  # type: ignore[attr-defined]
+        given = {name: self.__dict__[name] for name in fields}
+        values = {name: {"env": value.env_var_name} if isinstance(value, dg.EnvVar) else value
+                  for name, value in given.items()}  # fmt: skip
+        return super().get_resource_definition().configured(values)  # type: ignore[misc]
+
+    def get_resource_definition(self) -> Any:
+        """The definition with its configuration filled in; one object, as Dagster compares them."""
+        return self._fixed
+
+
+class ReleaseResource(FixedConfig, dg.ConfigurableResource):
     """Where releases go, the keys that sign and are trusted, and the secret of this deployment.
 
     ``root`` is the folder of releases (default ``DAGSTER_HOME/releases``), ``private`` a folder for snapshots that were
@@ -31,8 +53,8 @@ class ReleaseResource(dg.ConfigurableResource):
     The signing key (Ed25519, PEM) is read from the environment variable ``signing_key_variable`` when that is set, else
     from the file ``signing_key`` (default ``private/signing.key``). ``trusted_keys`` is a folder of public keys (PEM;
     default PRIVACY_ASSETS_TRUSTED_KEYS, else ``trusted_keys`` beside ``root``). Only when none of these was given, and
-    there is no key at all yet, is a first pair made. These fields are paths and names, never keys: a resource's fields
-    are shown in the UI.
+    nothing is trusted or released yet, is a first pair made; otherwise ``private`` must be there already. These fields
+    are paths and names, never keys: a resource's fields are shown in the UI. Run configuration cannot change them.
     """
 
     root: str = ""
@@ -62,7 +84,11 @@ class ReleaseResource(dg.ConfigurableResource):
         """The gate of this deployment; a first pair of keys is made when there is none and none was configured."""
         private, trusted = self._private(), self.trusted
         path = Path(self.signing_key) if self.signing_key else private / SIGNING_KEY
-        if not (self.signing_key or self.trusted_keys or self._from_environment()):
+        if not self._keys_given():
+            if not trusted.places[0].exists() and any(self.store.places()):
+                raise ConfigError(
+                    f"{trusted.places[0]}: the trusted keys are gone, and there are releases: bring them back."
+                )
             first_key(path, trusted.places[0])
         key = SigningKey(path, self.signing_key_variable, trusted)
         return Gate(self.store.root, private, key, self.key("content"))
@@ -75,19 +101,25 @@ class ReleaseResource(dg.ConfigurableResource):
         """Fingerprint of a private table in the only form that may be shown."""
         return keyed(fingerprint, self.key("fingerprints"))
 
-    def _from_environment(self) -> bool:
-        return any(os.environ.get(name) for name in (self.signing_key_variable, TRUSTED_VARIABLE))
+    def _keys_given(self) -> bool:
+        variables = (self.signing_key_variable, TRUSTED_VARIABLE)
+        return bool(self.signing_key or self.trusted_keys or any(os.environ.get(name) for name in variables))
 
     def _folder(self, given: str, default: str) -> Path:
         if given:
-            return Path(given)
+            return Path(given).absolute()
         home = self._home or (Path(os.environ["DAGSTER_HOME"]) if os.environ.get("DAGSTER_HOME") else None)
         if home is None:
             raise ConfigError(f"ReleaseResource: set DAGSTER_HOME, or give the folder for {default}.")
         return home / default
 
     def _private(self) -> Path:
-        return check_private(private_folder(self._folder(self.private, "private")))
+        folder = self._folder(self.private, "private")
+        if self._keys_given() and not folder.is_dir():  # not mounted: an empty one would have forgotten every failure
+            raise ConfigError(
+                f"{folder}: the gate's private folder is not there. Fix: mount it, or make it (mode 700)."
+            )
+        return check_private(private_folder(folder))
 
     def _secret(self) -> bytes:
         secret, where = os.environ.get(self.secret_variable, "").encode(), self.secret_variable

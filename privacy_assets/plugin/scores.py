@@ -1,8 +1,10 @@
 """Scores and report: what the synthetic table gives away, measured, signed and shown."""
 
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
+import pandas as pd
 
 from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.policy import Limit, LimitOutcome, judge_limit
@@ -10,6 +12,7 @@ from privacy_assets.engine.results import MetricResult
 from privacy_assets.gate.attestation import check_result
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.snapshot import Snapshot, read_snapshot
+from privacy_assets.gate.statements import Sealed
 from privacy_assets.plugin import steps
 from privacy_assets.plugin.assets import (
     GPU,
@@ -28,6 +31,7 @@ from privacy_assets.plugin.metadata import limit_metadata, score_metadata
 from privacy_assets.plugin.resources import ReleaseResource
 from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import TableSettings
+from privacy_assets.plugin.tagging import seal_of
 from privacy_assets.plugin.versions import CHECK
 
 
@@ -46,21 +50,33 @@ def embedder_in(settings: TableSettings) -> dict[str, dg.AssetIn]:
     return {"embedder": dg.AssetIn(key=settings.key("embedder"))} if settings.embeds else {}
 
 
-def opened(
+def taken(
     context: dg.AssetExecutionContext, settings: TableSettings, inputs: dict[str, Any]
-) -> tuple[Gate, Snapshot, dict[str, MetricResult], dict[str, str]]:
-    """Gate, snapshot and results of this run, signatures verified, and the fingerprints of the inputs of now."""
+) -> tuple[Gate, Snapshot, pd.DataFrame, dict[str, str]]:
+    """Gate, snapshot and its rows, and the fingerprints of what this step reads.
+
+    PublicationRefused unless the split signed for every real table, as it stands here and under the settings of now.
+    """
     releases: ReleaseResource = context.resources.releases
-    gate = releases.gate()
-    snapshot = gate.snapshot(inputs["synthetic"], place_of(context, settings))
-    results = {name: gate.result(inputs[f"score_{name}"], snapshot) for name in settings.metrics}
-    tables = {role: inputs[role] for role in settings.roles}
-    return (
-        gate,
-        snapshot,
-        results,
-        steps.fingerprints(tables, read_snapshot(snapshot), inputs.get("embedder"), releases),
-    )
+    gate, place = releases.gate(), place_of(context, settings)
+    snapshot = gate.snapshot(inputs["synthetic"], place)
+    tables, rows = real_tables(settings, inputs), read_snapshot(snapshot)
+    prints = steps.fingerprints(tables, rows, inputs.get("embedder"), releases)
+    for role, frame in tables.items():
+        gate.check_split(Sealed("split", seal_of(frame, role)), place, role, prints[role], settings.split_setup)
+    return gate, snapshot, rows, prints
+
+
+def real_tables(settings: TableSettings, inputs: dict[str, Any]) -> dict[str, pd.DataFrame]:
+    """The real tables among the inputs, by role."""
+    return {role: inputs[role] for role in settings.roles}
+
+
+def signed_results(
+    gate: Gate, snapshot: Snapshot, settings: TableSettings, inputs: dict[str, Any]
+) -> dict[str, MetricResult]:
+    """What the score steps signed about ``snapshot``."""
+    return {name: gate.result(inputs[f"score_{name}"], snapshot) for name in settings.metrics}
 
 
 def limit_spec(settings: TableSettings, limit: Limit) -> dg.AssetCheckSpec:
@@ -106,15 +122,13 @@ def build_score(settings: TableSettings, metric: Metric) -> dg.AssetsDefinition:
     )
     @guarded
     def score(context: dg.AssetExecutionContext, **inputs: Any) -> dg.MaterializeResult:
-        releases: ReleaseResource = context.resources.releases
-        gate = releases.gate()
-        snapshot = gate.snapshot(inputs["synthetic"], place_of(context, settings))
-        tables = {role: inputs[role] for role in settings.roles}
+        gate, snapshot, rows, prints = taken(context, settings, inputs)
         with device_of(context, embeds) as device:
-            result = steps.score(
-                metric, tables, read_snapshot(snapshot), inputs.get("embedder"), releases,
+            measured = steps.score(
+                metric, real_tables(settings, inputs), rows, inputs.get("embedder"),
                 seed=settings.seed, device=device, progress=context.log.info,
             )  # fmt: skip
+        result = replace(measured, inputs=prints)
         outcomes = [judge_limit(limit, result) for limit in limits]
         sealed = gate.sign_result(result, snapshot, outcomes)
         checks = [limit_result(settings.key(metric.name), outcome) for outcome in outcomes]
@@ -137,11 +151,11 @@ def build_report(settings: TableSettings) -> dg.AssetsDefinition:
     def privacy_report(context: dg.AssetExecutionContext, **inputs: Any) -> dg.MaterializeResult:
         from privacy_assets.report.evaluate import assemble
 
-        _, snapshot, results, prints = opened(context, settings, inputs)
+        gate, snapshot, rows, prints = taken(context, settings, inputs)
+        results = signed_results(gate, snapshot, settings, inputs)
         for name, result in results.items():
             check_result(result, prints, settings.metrics[name], settings.seed)
-        tables = {role: inputs[role] for role in settings.roles}
-        ready = steps.metric_inputs(tables, read_snapshot(snapshot), seed=settings.seed)
+        ready = steps.metric_inputs(real_tables(settings, inputs), rows, seed=settings.seed)
         partition = partition_of(context)
         title = settings.name + (f", {partition}" if partition else "")
         generator = {"name": settings.generator_label or "brought by the user"}

@@ -96,6 +96,19 @@ class TableSettings:
         """True when an encoder is trained."""
         return self.embedder is not None and wants_embedder(self.metrics.values())
 
+    @property
+    def split_setup(self) -> dict[str, Any]:
+        """What decides on which side a person stands, and how columns are read."""
+        shares = None if self.brought else dict(self.shares)
+        return {"subject": self.subject, "kinds": dict(self.kinds), "shares": shares}
+
+    @property
+    def setup(self) -> dict[str, Any]:
+        """Everything but the policy that decides what the figures say; the attestation is bound to it."""
+        metrics = {name: metric.settings() for name, metric in self.metrics.items()}
+        embedder = None if self.embedder is None else dict(self.embedder)
+        return {**self.split_setup, "seed": self.seed, "metrics": metrics, "embedder": embedder}
+
     def key(self, asset: str) -> dg.AssetKey:
         """Key of one of this table's assets."""
         return dg.AssetKey([self.name, asset])

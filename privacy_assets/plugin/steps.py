@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,20 +140,18 @@ def score(
     tables: Mapping[str, pd.DataFrame],
     synthetic: pd.DataFrame,
     embedder: Embedder | None,
-    releases: ReleaseResource,
     *,
     seed: int,
     device: str = "cpu",
     progress: Progress = silent,
 ) -> MetricResult:
-    """Run one metric; its result names all that the step read by keyed fingerprints."""
+    """Run one metric."""
     from privacy_assets.engine.evaluation import run_metrics
 
     inputs = metric_inputs(tables, synthetic, seed=seed, device=device, progress=progress)
     if embedder is not None:
         inputs = attach_embedder(inputs, embedder)
-    result = run_metrics(inputs, {metric.name: metric})[metric.name]
-    return replace(result, inputs=fingerprints(tables, synthetic, embedder, releases))
+    return run_metrics(inputs, {metric.name: metric})[metric.name]
 
 
 def fingerprints(

@@ -33,6 +33,17 @@ def subject_of(frame: pd.DataFrame, where: str) -> str | None:
     return subject
 
 
+def with_seal(frame: pd.DataFrame, seal: bytes) -> pd.DataFrame:
+    """``frame`` that also carries what the split signed about it."""
+    frame.attrs = {_TAG: {**_tag_of(frame, "split"), "seal": seal.decode()}}
+    return frame
+
+
+def seal_of(frame: pd.DataFrame, where: str) -> bytes:
+    """What the split signed about ``frame``; empty when it carries nothing."""
+    return str(_tag_of(frame, where).get("seal", "")).encode()
+
+
 def _tag_of(frame: pd.DataFrame, where: str) -> Mapping[str, Any]:
     found: Mapping[str, Any] | None = frame.attrs.get(_TAG)
     if found is None:

@@ -114,7 +114,7 @@ def broken(tables: dict[str, pd.DataFrame], how: str) -> dict[str, pd.DataFrame]
     [("column gone", ["synthetic", "'dose'", "missing"]), ("column more", ["holdout", "'extra'"]),
      ("text in numbers", ["synthetic", "'age'", "row 7"]), ("fraction", ["synthetic", "'age'", "row 7", "whole"]),
      ("infinite", ["synthetic", "'dose'", "row 7", "infinite"]), ("empty", ["holdout", "0 rows"]),
-     ("all missing", ["'plan'", "missing"]), ("twice", ["synthetic", "'age'", "twice"]),
+     ("all missing", ["'plan'", "missing"]), ("twice", ["synthetic", "column 3", "twice"]),
      ("no subject", ["holdout", "'person'", "missing"]), ("subject missing", ["holdout", "'person'", "row 3"]),
      ("subject in synthetic", ["synthetic", "'person'"]), ("shared subject", ["1 subjects", "train", "holdout"]),
      ("shared reference", ["1 subjects", "train", "reference"]), ("shared as text", ["1 subjects", "holdout"]),

@@ -31,6 +31,7 @@ PLACE = Place("patients")
 POLICY = Policy((Limit("dcr.privacy_score", at_most=0.1),), name="test")
 DCR = Dcr()
 METRICS: dict[str, Metric] = {"dcr": DCR}
+SETUP: dict[str, Any] = {"seed": 0, "subject": None}
 INPUTS = {"train": "t", "holdout": "h", "synthetic": "s"}
 PASSING, FAILING = 0.05, 0.2  # cautious end of the figure's interval; the limit is 0.1
 FRAME = pd.DataFrame(
@@ -83,9 +84,9 @@ class Chain:
     sealed: Sealed
 
     def publish(self, **other: Any) -> Release:
-        """Publish, with parts replaced: gate, sealed, taken, place, policy."""
-        part = {**self.__dict__, **other}
-        return part["gate"].publish(part["sealed"], part["taken"], part["place"], part["policy"])
+        """Publish, with parts replaced: gate, sealed, taken, place, policy, setup."""
+        part = {"setup": SETUP, **self.__dict__, **other}
+        return part["gate"].publish(part["sealed"], part["taken"], part["place"], part["policy"], part["setup"])
 
     def restated(self, **changes: Any) -> Sealed:
         """The attestation with other contents, signed by the same key: what a careless or an old step would sign."""
@@ -110,7 +111,7 @@ def chain(
     measured = result(high)
     score = gate.sign_result(measured, snapshot, policy.judge({"dcr": measured}).outcomes)
     results = {"dcr": gate.result(score, gate.snapshot(taken, place))}
-    stated, sealed = gate.attest(snapshot, policy, results, INPUTS, metrics, 0)
+    stated, sealed = gate.attest(snapshot, policy, results, INPUTS, metrics, SETUP)
     return Chain(gate, place, policy, snapshot, taken, score, stated, sealed)
 
 

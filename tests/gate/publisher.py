@@ -52,6 +52,7 @@ class StandIn:
 
 
 METRICS: Any = {"dcr": StandIn()}
+SETUP = {"seed": 0}
 
 
 def deployment(root: Path) -> Gate:
@@ -85,7 +86,7 @@ def judged(gate: Gate, place: Place, frame: pd.DataFrame) -> tuple[Sealed, Seale
 
 def passed(gate: Gate, snapshot: Snapshot) -> Sealed:
     """A signed pass of ``snapshot``, unlike every other."""
-    stated, _ = gate.attest(snapshot, POLICY, found(0.05)[0], INPUTS, METRICS, 0)
+    stated, _ = gate.attest(snapshot, POLICY, found(0.05)[0], INPUTS, METRICS, SETUP)
     return seal(replace(stated, made_at=f"time {next(_times)} of {os.getpid()}").statement(), gate.key)
 
 
@@ -286,7 +287,7 @@ def main() -> None:
 
 def _publish(gate: Gate, sealed: Sealed, taken: Sealed, place: Place) -> None:
     os.write(1, f"{os.getpid()}\n".encode())
-    gate.publish(sealed, taken, place, POLICY)
+    gate.publish(sealed, taken, place, POLICY, SETUP)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from gate_standins import (
     PASSING,
     PLACE,
     POLICY,
+    SETUP,
     chain,
     make_gate,
     result,
@@ -26,6 +27,7 @@ from gate_standins import (
 
 from privacy_assets.engine.policy import Limit, Policy
 from privacy_assets.engine.results import Figure
+from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import rotate_key
@@ -58,7 +60,7 @@ def only_record(gate: Gate) -> Path:
 
 def test_a_failure_is_remembered_with_its_reason(gate: Gate) -> None:
     (text,) = gate.failures.against(POLICY, PLACE, remember(gate))
-    assert text == "dcr.privacy_score: 0.3 is above the limit 0.1"
+    assert text == f"dcr.privacy_score: 0.3 is above the limit 0.1, engine {ENGINE_VERSION}"
 
 
 @pytest.mark.parametrize(
@@ -96,7 +98,7 @@ def test_the_attestation_remembers_what_no_score_step_did(gate: Gate) -> None:
     first = chain(gate, policy=policy(at_most=0.3), high=FAILING)
     assert not hit(gate, first.snapshot.content)
     results = {"dcr": gate.result(first.score, first.snapshot)}
-    gate.attest(first.snapshot, POLICY, results, INPUTS, METRICS, 0)
+    gate.attest(first.snapshot, POLICY, results, INPUTS, METRICS, SETUP)
     assert hit(gate, first.snapshot.content)
 
 
@@ -248,7 +250,7 @@ def test_records_are_signed_private_and_hold_no_value(gate: Gate) -> None:
     path = only_record(gate)
     stated = unseal(Sealed("failure", path.read_bytes()), gate.key.trusted)
     assert stated.place == PLACE
-    assert stated.body.keys() == {"limit", "reason", "content"}
+    assert stated.body.keys() == {"limit", "reason", "content", "engine"}
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
 

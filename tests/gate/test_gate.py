@@ -19,6 +19,7 @@ from gate_standins import (
     PASSING,
     PLACE,
     POLICY,
+    SETUP,
     Chain,
     at_most,
     chain,
@@ -53,7 +54,13 @@ def ready(gate: Gate) -> Chain:
 
 
 def attested(ready: Chain, **changes: Any) -> Attestation:
-    part: dict[str, Any] = {"results": {"dcr": result()}, "inputs": INPUTS, "metrics": METRICS, "seed": 0, **changes}
+    part: dict[str, Any] = {
+        "results": {"dcr": result()},
+        "inputs": INPUTS,
+        "metrics": METRICS,
+        "setup": SETUP,
+        **changes,
+    }
     snapshot = part.pop("snapshot", ready.snapshot)
     part["results"] = {name: ready.gate.result(resealed(ready, one), snapshot) for name, one in part["results"].items()}
     stated, sealed = ready.gate.attest(snapshot, POLICY, **part)

@@ -69,7 +69,7 @@ def test_a_release_is_complete_and_not_writable(ready: Chain) -> None:
     }
     assert mode(release.folder) == 0o555
     assert {path.name for path in release.folder.parents[1].iterdir()} == {"releases", POINTER, ".lock"}
-    assert json.loads((release.folder.parents[1] / POINTER).read_bytes()) == {"release": release.id}
+    assert json.loads((release.folder.parents[1] / POINTER).read_bytes()) == {"release": release.id, "back_from": ""}
 
 
 def test_the_id_says_when_and_what(ready: Chain) -> None:
@@ -129,9 +129,22 @@ def test_the_same_attestation_gives_one_release(ready: Chain) -> None:
     assert ready.publish() == first
     later = chain(ready.gate, frame=FRAME.iloc[:2]).publish()
     assert ready.gate.store.current(PLACE) == later
-    assert ready.publish() == first
-    assert ready.gate.store.current(PLACE) == first
     assert ready.gate.store.history(PLACE) == [first, later]
+
+
+def test_an_old_attestation_does_not_decide_what_is_current(ready: Chain) -> None:
+    first, newer = ready.publish(), chain(ready.gate, frame=FRAME.iloc[:2])
+    later = newer.publish()
+    with pytest.raises(PublicationRefused, match=f"published before, as {first.id}"):
+        ready.publish()
+    assert ready.gate.store.current(PLACE) == later
+    for _ in range(2):  # going back twice is going back
+        ready.gate.roll_back(PLACE, first.id)
+    with pytest.raises(PublicationRefused, match=f"--rollback {later.id}"):
+        newer.publish()
+    assert ready.publish() == first
+    ready.gate.roll_back(PLACE, later.id)
+    assert newer.publish() == later
 
 
 def test_a_damaged_release_is_not_pointed_to_again(ready: Chain) -> None:

@@ -239,7 +239,7 @@ def test_two_signatures_are_refused_even_when_both_are_trusted(gate: Gate, tmp_p
 def test_only_trusted_keys_count(gate: Gate, tmp_path: Path) -> None:
     stranger = make_gate(tmp_path / "stranger")
     sealed = small_sealed(stranger)
-    refuses(sealed, gate.key.trusted, "signed by a key that is not trusted")
+    refuses(sealed, gate.key.trusted, "which is not trusted")
     envelope = json.loads(sealed.data)
     envelope["signatures"][0]["keyid"] = gate.key.signer.public_key.keyid
     refuses(Sealed("snapshot", spelled(envelope)), gate.key.trusted, "signature of the snapshot is not right")

@@ -121,7 +121,7 @@ def gated(
     """The same table behind the gate. The checks beside the gate, on schema and split, are left out: they are slow."""
     by_region = {"partitions_def": REGIONS, "partition_column": "region"} if regions else {}
     source = {} if "synthetic" in more else {"source": world.root / "people.parquet", "generator": generator}
-    table = build_privacy_assets(name, subject="pid", **{**QUICK, **source, **by_region, **more})
+    table = build_privacy_assets(name, **{"subject": "pid", **QUICK, **source, **by_region, **more})
     return dg.Definitions.merge(dg.Definitions(assets=table.assets, jobs=table.jobs), resources(world.root))
 
 

@@ -65,7 +65,7 @@ def resources(folder: Path) -> dg.Definitions:
     """Resources below one folder, and the in-process executor."""
     return dg.Definitions(
         resources={
-            "privacy_io": PrivacyIOManager(base=str(folder / "storage")),
+            "privacy_io": PrivacyIOManager(base=str(folder / "storage"), releases=str(folder / "releases")),
             "releases": ReleaseResource(root=str(folder / "releases"), private=str(folder / "private")),
             "gpu": GpuResource(device="cpu", lock_folder=str(folder / "locks")),
         },

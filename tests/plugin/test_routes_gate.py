@@ -271,6 +271,10 @@ def test_a_rollback_and_a_newer_release(world: World, honest: dg.Definitions, fi
     assert not new.equals(old)
     assert gate_of(honest).roll_back(Place("honest"), first.id) == first
     pd.testing.assert_frame_equal(read(), old)
+    # A rollback stays until somebody goes forward on purpose, or there is something new.
+    refused(world.run(newer, "honest/published"), "honest", "is not current any more")
+    pd.testing.assert_frame_equal(read(), old)
+    assert gate_of(honest).roll_back(Place("honest"), second.id) == second
     assert world.run(newer, "honest/published").success
     pd.testing.assert_frame_equal(read(), new)
     assert released(world, "honest") == [first, second]

@@ -17,7 +17,7 @@ from privacy_assets.errors import ConfigError, InputError, PublicationRefused
 from privacy_assets.gate.files import read_secret
 from privacy_assets.gate.keys import TrustedKeys, first_key
 from privacy_assets.gate.statements import Kind, Sealed, unseal
-from privacy_assets.plugin.io import Published, load_value, store_value
+from privacy_assets.plugin.io import Published, Readable, load_value, store_value
 from privacy_assets.plugin.tagging import canonical_source, data_columns, schema_of, subject_of
 
 KEY = dg.AssetKey(["people", "train"])
@@ -121,7 +121,8 @@ def test_without_a_place_the_manager_says_what_to_set() -> None:
 
 def test_a_published_pointer_reads_the_current_release(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nothing was published"):
-        back(Published(str(tmp_path), str(tmp_path), "people", None, "x"), tmp_path / "io", pd.DataFrame)
+        store_value(Published("people", None, "x"), tmp_path / "io")
+        load_value(tmp_path / "io", dg.AssetKey(["people", "published"]), None, pd.DataFrame, Readable(tmp_path))
 
 
 def test_the_secret_is_made_once_and_for_the_owner_only(tmp_path: Path) -> None:

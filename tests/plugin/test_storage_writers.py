@@ -1,0 +1,151 @@
+"""Who may write to the storage or to the run configuration, but has no key: nothing they leave there is believed."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pandas as pd
+import pytest
+from routes import World, gated, refused, with_assets
+from standins import independent, memorise, people
+
+from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource
+from privacy_assets.errors import ConfigError
+from privacy_assets.gate.releases import read_published
+from privacy_assets.gate.statements import Place
+from privacy_assets.plugin.io import load_value, store_value
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with World.open(tmp_path_factory.mktemp("storage_writers")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def honest(world: World) -> dg.Definitions:
+    defs = gated(world, "honest", independent)
+    assert world.run(defs).success
+    return defs
+
+
+def looked(resources: dict[str, object], run_config: dict[str, object] | None = None) -> dict[str, object]:
+    """What a step sees of the resources."""
+    seen: dict[str, object] = {}
+
+    @dg.asset(required_resource_keys=set(resources))
+    def look(context: dg.AssetExecutionContext) -> None:
+        seen.update({name: getattr(context.resources, name).model_dump() for name in resources})
+
+    assert dg.materialize([look], resources=resources, run_config=run_config).success
+    return seen
+
+
+def test_run_configuration_chooses_no_folder_and_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRIVACY_ASSETS_SIGNING_KEY", "the key itself")
+    resources = {
+        "releases": ReleaseResource(root=str(tmp_path / "releases")),
+        "gpu": GpuResource(device="cpu"),
+        "privacy_io": PrivacyIOManager(base=str(tmp_path)),
+    }
+    evil = {"env": "PRIVACY_ASSETS_SIGNING_KEY"}
+    config = {
+        "releases": {"config": {"trusted_keys": evil, "private": "/elsewhere", "secret_variable": "HOME"}},
+        "privacy_io": {"config": {"base": evil}},
+        "gpu": {"config": {"lock_folder": evil}},
+    }
+    assert looked(resources, {"resources": config}) == looked(resources)
+
+
+def test_values_of_the_code_and_of_the_environment_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_ROOT", str(tmp_path))
+    seen = looked(
+        {"releases": ReleaseResource(root=dg.EnvVar("SOME_ROOT"), private="there"), "gpu": GpuResource(slots=3)}
+    )
+    assert (seen["releases"]["root"], seen["releases"]["private"], seen["gpu"]["slots"]) == (str(tmp_path), "there", 3)
+
+
+def readers(world: World, honest: dg.Definitions) -> dg.ExecuteInProcessResult:
+    """An asset of another team that depends on the release."""
+
+    @dg.asset(ins={"rows": dg.AssetIn(key=["honest", "published"], input_manager_key="privacy_io")})
+    def report(rows: pd.DataFrame) -> int:
+        return len(rows)
+
+    return world.run(with_assets(honest, report), "report")
+
+
+def test_a_table_planted_beside_the_record_is_not_read(world: World, honest: dg.Definitions) -> None:
+    folder = world.root / "storage/honest/published"
+    people(5).to_parquet(folder / "table.parquet")
+    try:
+        result = readers(world, honest)
+        assert result.output_for_node("report") == len(read_published(world.root / "releases", "honest"))
+    finally:
+        (folder / "table.parquet").unlink()
+
+
+def test_a_record_names_no_folder_and_no_key(world: World, honest: dg.Definitions) -> None:
+    path = world.root / "storage/honest/published/published.json"
+    told = json.loads(path.read_bytes())
+    assert set(told) == {"table", "partition", "release"}
+    path.write_text(json.dumps({**told, "table": "others"}))
+    try:
+        assert not readers(world, honest).success
+    finally:
+        path.write_text(json.dumps(told))
+
+
+def test_rows_moved_between_train_and_holdout_are_refused(world: World) -> None:
+    """With half of train as the holdout, copies of both halves would look like chance."""
+    table = gated(world, "halved", memorise)
+    world.run(table)
+    storage = {role: world.root / "storage/halved" / role for role in ("train", "holdout")}
+    train = load_value(storage["train"], dg.AssetKey(["halved", "train"]), None)
+    half = len(train) // 2
+    for role, rows in (("train", train.iloc[:half]), ("holdout", train.iloc[half:])):
+        part = rows.reset_index(drop=True)
+        part.attrs = dict(train.attrs)
+        store_value(part, storage[role])
+    refused_step = world.run(table, "halved/dcr")
+    data = next(e.step_failure_data for e in refused_step.all_events if e.is_step_failure)
+    assert "table is not the one that was split" in data.user_failure_data.description
+    stale = world.run(table, "halved/attestation")
+    assert not stale.success
+    assert world.store.history(Place("halved")) == []
+
+
+@pytest.mark.parametrize("change", [{"seed": 3}, {"subject": None}, {"kinds": {"age": "numeric"}}])
+def test_settings_restored_after_the_attestation_do_not_publish(world: World, change: dict[str, object]) -> None:
+    name = f"restored_{next(iter(change))}"
+    assert world.run(gated(world, name, independent, **change)).success
+    published = world.store.history(Place(name))
+    result = world.run(gated(world, name, independent), f"{name}/published")
+    refused(result, name, f"other settings ({next(iter(change))}")
+    assert world.store.history(Place(name)) == published
+
+
+def test_a_private_folder_that_is_not_mounted_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRIVACY_ASSETS_SIGNING_KEY", "given")
+    releases = ReleaseResource(root=str(tmp_path / "releases"), private=str(tmp_path / "private"))
+    with pytest.raises(ConfigError, match="private folder is not there"):
+        releases.gate()
+    assert os.listdir(tmp_path) == []
+
+
+def test_no_second_pair_of_keys_is_made_beside_releases(world: World, honest: dg.Definitions, tmp_path: Path) -> None:
+    lost = ReleaseResource(root=str(world.root / "releases"), private=str(tmp_path / "private"))
+    trusted = world.root / "trusted_keys"
+    trusted.rename(world.root / "elsewhere")
+    try:
+        with pytest.raises(ConfigError, match="trusted keys are gone"):
+            lost.gate()
+    finally:
+        (world.root / "elsewhere").rename(trusted)
+
+
+def test_a_relative_folder_is_that_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ReleaseResource(root="releases").store.root == tmp_path / "releases"
