@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 DATA = Path(os.environ.get("PRIVACY_ASSETS_DATA", Path(__file__).parents[1].parent / "shared" / "data"))
+
+
+@pytest.fixture(autouse=True)
+def _no_storage_of_a_closed_instance() -> None:
+    """Instances that close in another order than they opened leave the storage of a dead one as the current one."""
+    module = sys.modules.get("dagster._core.storage.defs_state.base")
+    if module is not None:
+        module._current_storage.set(None)
 
 
 def _read(name: str) -> pd.DataFrame:

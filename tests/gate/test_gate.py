@@ -222,7 +222,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
     "other rows of that name": (lambda x: {"taken": x.retaken(content="0" * 64)}, "another synthetic table"),
     "bytes of that content": (lambda x: {"taken": x.retaken(sha256="0" * 64)}, "another synthetic table"),
     "an attestation of a stranger": (lambda x: {"sealed": chain(other_key(x)).sealed}, "attestation was signed by"),
-    "a snapshot of a stranger": (lambda x: {"taken": chain(other_key(x)).taken}, "snapshot was signed by a key"),
+    "a snapshot of a stranger": (lambda x: {"taken": chain(other_key(x)).taken}, "snapshot was signed by key"),
     "a result as attestation": (lambda x: {"sealed": x.score}, "a signed result stands for the attestation"),
     "a renamed result": (lambda x: {"sealed": renamed(x.score, "attestation")}, "another kind or version"),
     "a snapshot as attestation": (lambda x: {"sealed": x.taken}, "a signed snapshot stands for the attestation"),

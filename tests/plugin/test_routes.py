@@ -242,13 +242,14 @@ def test_route_08_checked_asset_and_publisher_in_one_step(world: World) -> None:
         rows = memorise(tables["train"][schema.names], 100, 0)
         frame = restore(conform(rows, schema, where="own"), schema)
         taken, sealed = gate.take_snapshot(frame, place, steps.table_fingerprint(tables["train"], "train", releases))
-        result = steps.score(metric, tables, frame, None, releases, seed=0)
+        prints = steps.fingerprints(tables, frame, None, releases)
+        result = replace(steps.score(metric, tables, frame, None, seed=0), inputs=prints)
         signed = gate.result(gate.sign_result(result, taken, policy.judge({"dcr": result}).outcomes), taken)
-        stated, verdict = gate.attest(taken, policy, {"dcr": signed}, result.inputs, {"dcr": metric}, 0)
+        stated, verdict = gate.attest(taken, policy, {"dcr": signed}, prints, {"dcr": metric}, {"seed": 0})
         assert stated.verdict == "fail"
         for given in (verdict, sealed, replace(sealed, kind="attestation")):
             with pytest.raises(PublicationRefused) as refusal:
-                gate.publish(given, sealed, place, policy)
+                gate.publish(given, sealed, place, policy, {"seed": 0})
             refusals.append(str(refusal.value))
 
     splits = [f"together/{asset}" for asset in ("source", *ROLES)]
