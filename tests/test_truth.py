@@ -17,8 +17,13 @@ from privacy_assets.report.evaluate import assemble
 
 FULL = (8_000, 2_000, 8_000)
 SMALL = (3_000, 1_000, 3_000)
-LABEL_CONDITIONAL = ("dcr.member_excess", "dcr.identical_excess", "membership_inference.advantage")
-LEAK_METRICS = ("dcr", "membership_inference")  # those with label-conditional figures
+LABEL_CONDITIONAL = (
+    "dcr.member_excess",
+    "dcr.identical_excess",
+    "membership_inference.advantage",
+    "attribute_inference.excess",
+)
+LEAK_METRICS = ("dcr", "membership_inference", "attribute_inference")  # those with label-conditional figures
 
 
 def cut(frame, *sizes, seed=None):
@@ -129,6 +134,8 @@ def test_a_copy_of_adult_is_as_bad_as_it_gets(adult_leak):
     assert figure(copy, "singling_out.risk").value > 0.99
     assert figure(copy, "membership_inference.precision").value > 0.9
     assert figure(copy, "membership_inference.protection_score").value < 1
+    assert figure(copy, "attribute_inference.protection_score").value < 2
+    assert copy.data_privacy_score["grade"] == "Poor"
     assert broken(copy) == {outcome.limit.key for outcome in copy.judgement.outcomes}
 
 
@@ -150,7 +157,7 @@ def test_a_copy_is_the_worst_of_a_list_of_releases(adult_leak):
     releases = [figures(adult_leak(share)) for share in (0, 0.25, 1)]
     assert len(releases[0]) >= 12
     for key in releases[0]:
-        sign = -1 if key == "membership_inference.protection_score" else 1
+        sign = -1 if key.endswith("protection_score") else 1
         at_null, leak, copy = (sign * release[key][0] for release in releases)
         assert copy >= leak > at_null, key
 

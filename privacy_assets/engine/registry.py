@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from privacy_assets.engine.metrics.attribute_inference import AttributeInference
 from privacy_assets.engine.metrics.base import FigureSpec, Metric
 from privacy_assets.engine.metrics.dcr import Dcr
 from privacy_assets.engine.metrics.membership_inference import MembershipInference
 from privacy_assets.engine.metrics.singling_out import SinglingOut
 from privacy_assets.errors import ConfigError, did_you_mean
 
-METRICS: dict[str, type[Metric]] = {metric.name: metric for metric in (Dcr, SinglingOut, MembershipInference)}
+METRICS: dict[str, type[Metric]] = {
+    metric.name: metric for metric in (Dcr, SinglingOut, AttributeInference, MembershipInference)
+}
 
 
 def default_metrics() -> list[str]:

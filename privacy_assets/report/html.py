@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from privacy_assets.engine.policy import LimitOutcome
 from privacy_assets.engine.results import Figure, MetricResult
+from privacy_assets.report.bars import bars_svg
 from privacy_assets.report.plots import COLOURS, Rows, curves_svg, figure_svg, intervals_svg, pie_svg
 from privacy_assets.report.report import Report, plain
 from privacy_assets.report.text import (
@@ -88,6 +89,7 @@ def _view(report: Report) -> dict[str, Any]:
         "colours": COLOURS,
         "figures": [_figure_view(name, f, specs) for name, result in report.results.items() for f in result.figures],
         "metrics": [_metric_view(name, result, summaries.get(name, "")) for name, result in report.results.items()],
+        "data_privacy_score": report.data_privacy_score,
         "sizes": [_size_view(role, size) for role, size in report.tables.items()],
         "facts": _facts(report),
         "details": [
@@ -174,6 +176,7 @@ def _plots(metric: str, table: str, rows: Rows) -> list[Plot]:
         ("dcr", "distances"): _distances,
         ("dcr", "tails"): _tails,
         ("singling_out", "configurations"): _configurations,
+        ("attribute_inference", "columns"): _columns,
         ("membership_inference", "curve"): _curve,
         ("membership_inference", "levels"): _levels,
     }
@@ -219,6 +222,14 @@ def _curve(rows: Rows) -> list[Plot]:
     )
     labels = ("false positive rate (logarithmic)", "advantage")
     return [(caption, intervals_svg(rows, x="fpr", y="advantage", series=("score",), labels=labels, log=True))]
+
+
+def _columns(rows: Rows) -> list[Plot]:
+    caption = (
+        "Attribute inference protection by column: 100 when members are guessed no better than other people, 0 when "
+        "they are always guessed. The colour is the grade; columns of low weight move by chance."
+    )
+    return [(caption, bars_svg(rows, "column", "points"))]
 
 
 def _levels(rows: Rows) -> list[Plot]:

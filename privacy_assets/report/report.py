@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
+from privacy_assets.engine.metrics.gretel import data_privacy_score
 from privacy_assets.engine.policy import Judgement, Limit, Policy, Verdict
 from privacy_assets.engine.results import Figure, MetricResult
 from privacy_assets.engine.version import ENGINE_VERSION
@@ -55,6 +56,19 @@ class Report:
         """ "pass", "fail" or "not_assessable"; only "pass" may be published."""
         return self.judgement.verdict
 
+    @property
+    def data_privacy_score(self) -> dict[str, Any] | None:
+        """Gretel's Data Privacy Score: ``score``, ``grade`` and both components; None unless both were measured."""
+        found = {}
+        for part in ("membership", "attribute"):
+            result = self.results.get(f"{part}_inference")
+            names = [figure.name for figure in result.figures] if result is not None else []
+            if result is None or "protection_score" not in names:
+                return None
+            found[part] = result.figure("protection_score").value
+        score, level = data_privacy_score(**found)
+        return None if math.isnan(score) else {"score": score, "grade": level, **found}
+
     def to_json(self) -> dict[str, Any]:
         """Return a plain mapping that ``json.dumps(..., allow_nan=False)`` accepts; NaN and infinity become None."""
         return {
@@ -65,6 +79,7 @@ class Report:
             "metrics": {name: _metric(result) for name, result in self.results.items()},
             "limits": [plain(outcome.to_json()) for outcome in self.judgement.outcomes],
             "policy": plain(self.policy.to_dict()),
+            "data_privacy_score": plain(self.data_privacy_score),
             "tables": plain(self.tables),
             "generator": plain(self.generator),
             "embedder": plain(self.embedder),

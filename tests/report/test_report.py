@@ -20,6 +20,7 @@ from privacy_assets.engine.results import Figure, MetricResult
 from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import ConfigError
 from privacy_assets.report import plots
+from privacy_assets.report.bars import bars_svg
 from privacy_assets.report.report import Report, installed_versions, plain
 from privacy_assets.report.text import clean, headline, number, width
 
@@ -405,13 +406,15 @@ def test_unknown_metric_and_tables_are_shown_and_nothing_is_drawn():
                 "advantage": 0,
                 "level": 3,
                 "share": 1,
+                "column": 7,
+                "points": True,
             }
         ],
     ],
 )
-@pytest.mark.parametrize("metric", ["dcr", "singling_out", "membership_inference"])
+@pytest.mark.parametrize("metric", ["dcr", "singling_out", "attribute_inference", "membership_inference"])
 def test_strange_tables_leave_their_plot_out(metric, rows):
-    names = ("distances", "tails", "configurations", "curve", "levels")
+    names = ("distances", "tails", "configurations", "columns", "curve", "levels")
     result = MetricResult(metric, (), dict.fromkeys(names, rows))
     assert "<h2>How to read this</h2>" in report(result).to_html()
 
@@ -632,3 +635,47 @@ def test_curves_and_intervals_are_well_formed_for_hostile_names():
         plots.curves_svg(rows, {"x": "x < y"}, "y", ("a<b", "c&d")),
     ):
         assert ET.fromstring(text).get("class") == "plot"
+
+
+def attribute(*points: float | None) -> MetricResult:
+    rows = [{"column": f"c{at}", "points": value, "weight": 0.5} for at, value in enumerate(points)]
+    score = figure("protection_score", 62.5, 60.0, 65.0, null=100.0, direction="lower_is_riskier")
+    return MetricResult("attribute_inference", (score,), {"columns": rows}, seed=3, seconds=0.5)
+
+
+def test_bars_have_the_length_and_the_colour_of_their_points():
+    svg = ET.fromstring(
+        bars_svg(attribute(100.0, None, 19.9, 60.0, math.nan, -5.0).tables["columns"], "column", "points")
+    )
+    rects = [(rect.get("class"), float(rect.get("width"))) for rect in svg.iter("rect")]
+    full = max(width for _, width in rects)
+    assert rects == [
+        ("l4", 0),
+        ("l4", pytest.approx(0.199 * full, abs=0.1)),
+        ("l1", pytest.approx(0.6 * full)),
+        ("l0", full),
+    ]
+    words = [text.text for text in svg.iter("text")]
+    assert [word for word in words if word.startswith("c")] == ["c5", "c2", "c3", "c0"]
+    many = bars_svg([{"c": HOSTILE, "p": float(at)} for at in range(99)], "c", "p")
+    assert len(list(ET.fromstring(many).iter("rect"))) == 40
+    assert bars_svg([{"c": "x", "p": None}, {"c": "y", "p": "80"}], "c", "p") == ""
+
+
+def test_the_data_privacy_score_is_the_mean_with_the_worse_grade():
+    both = report(membership(), attribute(80.0, 45.0))
+    assert both.data_privacy_score == {
+        "score": (91.2 + 62.5) / 2,
+        "grade": "Very Good",
+        "membership": 91.2,
+        "attribute": 62.5,
+    }
+    assert both.to_json()["data_privacy_score"] == both.data_privacy_score
+    assert "Data Privacy Score: 76.85, Very Good" in both.to_html()
+    assert Report.from_json(json.loads(json.dumps(both.to_json()))).to_html() == both.to_html()
+    for found in (
+        report(membership()),
+        report(attribute(80.0)),
+        report(dcr(), MetricResult("attribute_inference", ()), membership()),
+    ):
+        assert found.data_privacy_score is None and "Data Privacy Score" not in found.to_html()

@@ -32,6 +32,15 @@ def grade(points: float) -> str:
     return UNAVAILABLE if math.isnan(points) else LEVELS[min(int(points // 20), len(LEVELS) - 1)]
 
 
+def data_privacy_score(membership: float, attribute: float) -> tuple[float, str]:
+    """Mean of the membership and attribute protection scores, and its grade: never above that of the worse of them.
+
+    NaN and unavailable when either is NaN.
+    """
+    mean = (membership + attribute) / 2
+    return mean, grade(mean if math.isnan(mean) else min(membership, attribute))
+
+
 def level_table(points: np.ndarray) -> list[dict[str, Any]]:
     """One record a grade, "Unavailable" last: how many attacks reached it and their share of all attacks."""
     names = [grade(float(x)) for x in np.ravel(points)]

@@ -1,0 +1,430 @@
+"""Attribute inference: brute-force twins of its parts, and what must happen to copies, fresh rows and odd tables."""
+
+from __future__ import annotations
+
+import json
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from privacy_assets.engine.geometry.neighbours import nearest
+from privacy_assets.engine.inputs import MetricInputs
+from privacy_assets.engine.metrics.attribute_attacks import GIOMI, GRETEL, Attacked, Secret, Trial, entropies
+from privacy_assets.engine.metrics.attribute_inference import AttributeInference, attack
+from privacy_assets.engine.metrics.gretel import data_privacy_score
+from privacy_assets.engine.results import MetricResult
+from privacy_assets.engine.tables.encoding import Encoder
+from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.errors import ConfigError
+
+QUICK = AttributeInference(permutations=199)
+ALL = 10**6  # attacks: every row
+
+
+def table(rows: int, seed: int) -> pd.DataFrame:
+    """A table of every kind of column, with missing values in each."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "income": np.round(rng.lognormal(size=rows) * 1_000),
+            "age": pd.array(rng.integers(18, 90, rows), dtype="Int64"),
+            "place": rng.choice(["O'Hara", "x", "y", "z"], rows, p=[0.1, 0.2, 0.3, 0.4]),
+            "smoker": pd.array(rng.random(rows) < 0.3, dtype="boolean"),
+            "visit": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 300, rows), unit="D"),
+            "balance": np.round(rng.normal(0, 50, rows)),
+        }
+    )
+    return frame.mask(rng.random(frame.shape) < 0.03)
+
+
+def given(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, **more) -> MetricInputs:
+    schema = infer_schema(pd.concat([train, holdout, synthetic], ignore_index=True))
+    frames = {"train": train, "holdout": holdout, "synthetic": synthetic}
+    tables = {role: conform(frame, schema, where=role, smallest=0) for role, frame in frames.items()}
+    return MetricInputs(schema, tables, **more)
+
+
+def run(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, metric=QUICK, **more) -> MetricResult:
+    return metric.evaluate(given(train, holdout, synthetic, **more))
+
+
+def parts(sizes: tuple[int, ...], seed: int) -> list[pd.DataFrame]:
+    whole, ends = table(sum(sizes), seed), np.cumsum(sizes)
+    return [whole[end - size : end].reset_index(drop=True) for size, end in zip(sizes, ends, strict=True)]
+
+
+def numbers(result: MetricResult) -> list[tuple[float, float, float]]:
+    return [(figure.value, figure.low, figure.high) for figure in result.figures]
+
+
+# ---- the parts against twins ----
+
+
+def without(inputs: MetricInputs, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Real and synthetic rows encoded without one column, by the encoder of the schema without it."""
+    schema = inputs.schema.without(name)
+    real = [inputs.train, inputs.holdout]
+    encoder = Encoder.fit(real, schema, others=[inputs.synthetic])
+    return tuple(encoder.transform(frame).dense for frame in (pd.concat(real, ignore_index=True), inputs.synthetic))
+
+
+def search(trial: Trial, kernel: str, *rest: object, slack: float | None = None) -> np.ndarray:
+    from privacy_assets.engine.metrics import _attribute_kernels as kernels
+
+    slack = 1e-5 if slack is None else slack
+    return getattr(kernels, kernel)(trial.queries, trial.points, trial.category, trial.start, slack, *rest)
+
+
+def trial_of(inputs: MetricInputs) -> tuple[Trial, np.ndarray]:
+    """The trial over all rows, and the order of its synthetic rows."""
+    order = np.argsort(inputs.row_ids["synthetic"], kind="stable")
+    order = order[inputs.rng("attribute_inference ties").permutation(len(order))]
+    attacked = Attacked.choose(inputs, ALL)
+    assert len(attacked) == 2 * min(len(inputs.train), len(inputs.holdout))
+    return Trial.of(inputs, attacked), order
+
+
+@pytest.mark.parametrize("k", [1, 5])
+@pytest.mark.parametrize("rows", [3, 700])
+def test_neighbours_without_a_column_are_those_of_the_table_without_it(rows: int, k: int) -> None:
+    inputs = given(*parts((60, 40, rows), 0))
+    trial, order = trial_of(inputs)
+    k = min(k, rows)
+    places = search(trial, "nearest_without", k)
+    for at, name in enumerate(inputs.schema.names):
+        real, synthetic = without(inputs, name)
+        real, synthetic = real[trial.attacked.rows], synthetic[order]
+        exact = ((real[:, None].astype(float) - synthetic[None]) ** 2).sum(axis=2)
+        found = np.take_along_axis(exact, places[:, at], axis=1)
+        assert np.sqrt(found) == pytest.approx(nearest(real, synthetic, k).distances, abs=1e-5)
+        assert (np.sort(places[:, at], axis=1)[:, 1:] > np.sort(places[:, at], axis=1)[:, :-1]).all()
+
+
+def test_ties_go_to_the_earlier_point_and_a_far_outlier_hides_nothing() -> None:
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 2, (4, 900)).astype(np.float32)
+    queries, points = codes[:, :50], codes[:, 50:]
+    points = np.concatenate([points, [[1e15] * 850]]).astype(np.float32)
+    queries = np.concatenate([queries, [[0] * 50]]).astype(np.float32)
+    category, start = np.array([True] * 4 + [False]), np.arange(6)
+    trial = SimpleNamespace(queries=queries, points=points, category=category, start=start)
+    places = search(trial, "nearest_without", 5)
+    chosen = search(trial, "nearest_by", np.tile([2, 0], (50, 1)), 5)
+    mismatch = (queries[:4].T[:, None] != points[:4].T[None]).astype(float)
+    assert (places[:, 4] == np.argsort(mismatch.sum(axis=2), axis=1, kind="stable")[:, :5]).all()
+    assert (chosen == np.argsort(mismatch[:, :, [0, 2]].sum(axis=2), axis=1, kind="stable")[:, :5]).all()
+
+
+def test_neighbours_by_a_few_columns_of_each_row() -> None:
+    inputs = given(*parts((50, 50, 400), 1))
+    trial, order = trial_of(inputs)
+    rng = np.random.default_rng(0)
+    known = rng.permuted(np.tile(np.arange(6), (100, 1)), axis=1)[:, :3]
+    places = search(trial, "nearest_by", known, 5)
+    for row, at in enumerate(trial.attacked.rows):
+        schema = inputs.schema.without(*(name for i, name in enumerate(inputs.schema.names) if i not in known[row]))
+        encoder = Encoder.fit([inputs.train, inputs.holdout], schema, others=[inputs.synthetic])
+        real = encoder.transform(pd.concat([inputs.train, inputs.holdout], ignore_index=True)).dense[[at]]
+        synthetic = encoder.transform(inputs.synthetic).dense[order]
+        exact = np.sqrt(((synthetic.astype(float) - real) ** 2).sum(axis=1))
+        assert exact[places[row]] == pytest.approx(np.sort(exact)[:5], abs=1e-5)
+
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("guess", "truth", "spread", "right"),
+    [
+        (104.9, 100, None, True),
+        (105, 100, None, True),
+        (105.1, 100, None, False),
+        (95, 100, None, True),
+        (-95, -100, None, True),
+        (-100, 100, None, False),
+        (0, 0, None, True),
+        (-0.0, 0, None, True),
+        (1e-9, 0, None, False),
+        (0, 1e-9, None, False),
+        (NAN, NAN, None, True),
+        (NAN, 0, None, False),
+        (0, NAN, None, False),
+        (18_000.0, 18_004, 100.0, True),
+        (18_000.0, 18_006, 100.0, False),
+        (5.0, 5, 0.0, True),
+        (5.1, 5, 0.0, False),
+    ],
+)
+def test_what_counts_as_right(guess: float, truth: float, spread: float | None, right: bool) -> None:
+    secret = Secret("x", np.array([truth], dtype=float), np.array([guess], dtype=float), spread)
+    assert secret.correct(secret.synthetic, GIOMI).tolist() == [right]
+    codes = Secret("x", np.array([2, -1, -1, 3]), np.array([2, -1, 0, -1]))
+    assert codes.correct(codes.synthetic, GIOMI).tolist() == [True, True, False, False]
+
+
+def test_guesses_are_the_mode_or_the_mean_of_the_neighbours() -> None:
+    codes = Secret("x", np.zeros(4, dtype=np.int64), np.array([7, 3, 3, 5, -1]))
+    order = np.array([[0, 1, 2, 3, 4], [0, 1, 3, 4, 2], [4, 1, 3, 0, 2], [3, 0, 4, 1, 4]])
+    assert codes.guess(order).tolist() == [3, 3, 3, -1]
+    assert codes.guess(np.array([[0, 3, 1]])).tolist() == [7]  # a tie: the nearest
+    assert codes.guess(order[:, :1]).tolist() == [7, 7, -1, 5]
+    value = Secret("x", np.zeros(2), np.array([1.0, NAN, 4.0, NAN, 10.0]))
+    assert value.guess(np.array([[0, 1, 2], [0, 1, 3]])) == pytest.approx([2.5, NAN], nan_ok=True)
+
+
+@pytest.mark.parametrize("spread", [None, 3.0])
+@pytest.mark.parametrize("missing", [0.0, 0.1, 0.9, 1.0])
+def test_baselines_against_every_constant(spread: float | None, missing: float) -> None:
+    rng = np.random.default_rng(5)
+    truth, synthetic = (np.where(rng.random(n) < missing, NAN, rng.normal(3, 4, n).round(1)) for n in (60, 80))
+    secret = Secret("x", truth, synthetic, spread)
+
+    def rate(guess: float, of: np.ndarray) -> float:
+        return float(Secret("x", of, of, spread).correct(np.full(len(of), guess), GIOMI).mean())
+
+    random = np.mean([rate(guess, truth) for guess in synthetic])
+    right = {guess: rate(guess, synthetic) for guess in np.sort(synthetic)}
+    best = max(right.values())
+    constants = [rate(guess, truth) for guess in right if right[guess] == best]
+    assert secret.baseline(GIOMI) == pytest.approx(max(constants[0], random), abs=1e-12)
+    codes = Secret("x", np.array([1, 1, 0, 9]), np.array([1, 1, 1, 0]))
+    assert codes.baseline(GIOMI) == 0.5 and Secret("x", codes.truth, codes.truth[3:]).baseline(GIOMI) == 0.25
+
+
+def continuous(rows: int, seed: int) -> pd.DataFrame:
+    """Without ties, whichever column is left out."""
+    rng = np.random.default_rng(seed)
+    at = pd.Timestamp("2022-05-01") + pd.to_timedelta(rng.integers(0, 10**9, rows), unit="s")
+    return pd.DataFrame({"a": rng.lognormal(3, 0.1, rows), "b": rng.normal(50, 2, rows), "when": at,
+                         "c": rng.choice(list("xyz"), rows)})  # fmt: skip
+
+
+def test_rates_weights_and_points_against_a_naive_twin() -> None:
+    train, holdout, fresh = continuous(40, 0), continuous(40, 1), continuous(90, 2)
+    synthetic = pd.concat([train[:20], fresh], ignore_index=True)
+    inputs = given(train, holdout, synthetic)
+    outcome, trial = attack(inputs, ALL)
+    sides = (outcome.member[None].astype(float), 1.0 - outcome.member[None])
+    rates = [rate[0] for rate in outcome.rates(*sides)]
+
+    expected = np.zeros((2, 4))
+    for at, name in enumerate(inputs.schema.names):
+        real, made = without(inputs, name)
+        for row in range(80):
+            place = int(((made.astype(float) - real[row]) ** 2).sum(axis=1).argmin())
+            guess, truth = synthetic[name][place], pd.concat([train, holdout])[name].iloc[row]
+            if name == "when":
+                right = abs((guess - truth).total_seconds()) / 86_400 <= GIOMI * trial.secrets[at].spread
+            else:
+                right = guess == truth if name == "c" else abs(guess - truth) <= GIOMI * abs(truth)
+            expected[0 if row < 40 else 1, at] += right / 40
+    assert rates[0][0] == pytest.approx(expected[0]) and rates[1][0] == pytest.approx(expected[1])
+
+    share = pd.concat([train, holdout])["c"].value_counts(normalize=True)
+    entropy = np.array([math.log(80)] * 3 + [-(share * np.log(share)).sum()])
+    assert outcome.weights == pytest.approx(entropy / entropy.sum())
+    lost = [max(0, t - h) / (1 - h) if h < 1 else 0 for t, h in zip(rates[0][-2], rates[1][-2], strict=True)]
+    assert outcome.points(*sides)[0, -2] == pytest.approx([100 * (1 - x) for x in lost])
+    excess = outcome.excess(sides[0])[0]
+    assert excess == pytest.approx([*(expected[0] - expected[1]), (expected[0] - expected[1]) @ outcome.weights])
+    wilson = (expected * 40 + 1.959964**2 / 2) / (40 + 1.959964**2)
+    assert outcome.risk(sides[0])[0] == pytest.approx((wilson[0] - wilson[1]) / (1 - wilson[1]), abs=1e-6)
+
+
+def test_rows_of_a_person_count_for_the_person() -> None:
+    rows = given(*parts((60, 40, 80), 3), subjects={"train": np.arange(60) // 3, "holdout": 100 + np.arange(40) // 2})
+    outcome, trial = attack(rows, ALL)
+    assert len(outcome.member) == 40 and outcome.member.sum() == 20
+    assert np.bincount(trial.attacked.person).tolist() == [3 if member else 2 for member in outcome.member]
+    assert (outcome.giomi.guesses.sum(axis=0) == 100).all()
+    assert len(Attacked.choose(rows, 20)) == pytest.approx(40, abs=10)
+    assert Attacked.choose(rows, 20).member.sum() * 2 == len(Attacked.choose(rows, 20).member)
+
+
+def test_the_interval_of_the_score_is_that_of_drawing_people_anew() -> None:
+    train, holdout, fresh = parts((120, 90, 120), 9)
+    ids = {"train": np.arange(120) // 4, "holdout": 100 + np.arange(90) // 3}
+    outcome, _ = attack(given(train, holdout, pd.concat([train[:60], fresh[60:]]), subjects=ids), ALL)
+    rng, scores = np.random.default_rng(1), []
+    sides = np.flatnonzero(outcome.member), np.flatnonzero(~outcome.member)
+    for _ in range(400):
+        rates = []
+        for side in sides:
+            drawn = rng.choice(side, len(side))
+            rates.append([x.right[drawn].sum(axis=0) / x.guesses[drawn].sum(axis=0) for x in outcome.gretel])
+        lost = np.maximum(np.subtract(*rates), 0) / (1 - np.array(rates[1]))
+        scores.append((100 * (1 - lost) @ outcome.weights).min())
+    drawn = outcome.bootstrap(outcome.member, np.random.default_rng(2))
+    assert drawn.mean() == pytest.approx(np.mean(scores), abs=3 * np.std(scores) / 12)
+    assert drawn.std() == pytest.approx(np.std(scores), rel=0.2)
+
+
+# ---- what must happen ----
+
+
+@pytest.fixture(scope="module")
+def big() -> list[pd.DataFrame]:
+    return parts((900, 700, 900), 11)
+
+
+@pytest.fixture(scope="module")
+def copied(big: list[pd.DataFrame]) -> MetricResult:
+    return run(big[0], big[1], big[0])
+
+
+def test_a_copy_is_the_worst(big: list[pd.DataFrame], copied: MetricResult) -> None:
+    excess, risk, score = copied.figures
+    assert excess.low > 0.3 and risk.value > 0.95 and score.value < 10
+    half = run(big[0], big[1], pd.concat([big[0][:450], big[2][:450]], ignore_index=True))
+    fresh = run(*big)
+    assert excess.value > half.figure("excess").low > 0.05
+    assert score.value < half.figure("protection_score").value < fresh.figure("protection_score").value
+    for row in copied.tables["columns"]:
+        assert (
+            row["train"] >= row["holdout"] and 0 <= row["baseline"] <= 1 and row["low"] <= row["excess"] <= row["high"]
+        )
+    assert sum(row["weight"] for row in copied.tables["columns"]) == pytest.approx(1)
+    json.dumps(copied.to_json(), allow_nan=False)
+
+
+def test_fresh_rows_sit_at_the_null() -> None:
+    z, scores, wide = [], [], 0
+    for seed in range(25):
+        excess, _, score = run(*parts((300, 300, 300), 100 + seed)).figures
+        wide += not excess.low <= 0 <= excess.high
+        z.append(excess.value)
+        scores.append(score.low - score.resolution)
+    assert wide <= 1 and abs(np.mean(z)) < 0.05
+    assert min(scores) > -2
+
+
+def test_keeping_away_from_members_is_seen_from_the_other_side(big: list[pd.DataFrame]) -> None:
+    train, holdout, _ = big
+    synthetic = pd.concat([holdout[:500], table(400, 5)], ignore_index=True)
+    result = run(train, holdout, synthetic)
+    assert result.figure("excess").high < -0.05
+    assert result.figure("protection_score").value > 90
+
+
+def test_the_order_of_rows_and_of_columns_changes_little(big: list[pd.DataFrame], copied: MetricResult) -> None:
+    leak = pd.concat([big[0][:90], big[2][:600]], ignore_index=True)
+    found = numbers(run(big[0], big[1], leak))
+    assert numbers(run(*(x.sample(frac=1, random_state=3) for x in (big[0], big[1], leak)))) == found
+    turned = run(*(x[x.columns[::-1]] for x in (big[0], big[1], leak)))
+    assert np.array(numbers(turned)[0]) == pytest.approx(np.array(found[0]), abs=0.05)
+
+
+def test_rows_repeated_by_their_own_people_are_no_new_evidence(big: list[pd.DataFrame]) -> None:
+    train, holdout, synthetic = big
+    once = run(train, holdout, synthetic)
+    ids = {"train": np.tile(np.arange(900), 3), "holdout": 1000 + np.tile(np.arange(700), 3)}
+    thrice = [pd.concat([x] * 3, ignore_index=True) for x in (train, holdout)]
+    tripled = run(*thrice, synthetic, AttributeInference(permutations=199, attacks=6000), subjects=ids)
+    for old, new in zip(once.figures[::2], tripled.figures[::2], strict=True):
+        assert new.subjects == old.subjects and new.n == 3 * old.n
+        assert new.high - new.low == pytest.approx(old.high - old.low, rel=0.25)
+
+
+def test_one_absurd_cell_moves_little(big: list[pd.DataFrame]) -> None:
+    changed = [frame.copy() for frame in big]
+    changed[0].loc[5, "income"] = 1e12
+    changed[2].loc[5, "balance"] = -1e13
+    old, new = run(*big), run(*changed)
+    assert new.figure("excess").high == pytest.approx(old.figure("excess").high, abs=0.05)
+    assert new.figure("protection_score").value == pytest.approx(old.figure("protection_score").value, abs=2)
+
+
+@pytest.mark.parametrize("sizes", [(900, 60, 500), (60, 900, 500), (300, 300, 1), (300, 300, 4)])
+def test_sizes_may_differ(sizes: tuple[int, int, int]) -> None:
+    for figure in run(*parts(sizes, 4)).figures:
+        assert figure.measurable and figure.n == 2 * min(sizes[:2])
+        assert figure.name != "excess" or figure.low <= 0 <= figure.high
+
+
+@pytest.mark.parametrize("sizes", [(0, 30, 30), (30, 0, 30), (30, 30, 0), (1, 1, 1), (30, 19, 30)])
+def test_too_few_rows_are_not_measurable(sizes: tuple[int, int, int]) -> None:
+    result = run(*parts(sizes, 4)) if min(sizes) else run(*(table(n, 0) if n else table(2, 0)[:0] for n in sizes))
+    assert [figure.measurable for figure in result.figures] == [False] * 3
+    json.dumps(result.to_json(), allow_nan=False)
+
+
+COLUMNS = {
+    "one category": lambda n, rng: {"a": rng.choice(list("ab"), n)},
+    "one number": lambda n, rng: {"a": rng.normal(size=n)},
+    "two": lambda n, rng: {"a": rng.choice(list("ab"), n), "b": rng.normal(size=n)},
+    "three": lambda n, rng: {"a": rng.choice(list("ab"), n), "b": rng.normal(size=n), "c": rng.random(n) < 0.5},
+    "constant": lambda n, rng: {"a": ["x"] * n, "b": [3.0] * n, "c": [True] * n, "d": [pd.Timestamp("2020")] * n},
+    "constant and not": lambda n, rng: {"a": ["x"] * n, "b": rng.normal(size=n), "d": [pd.Timestamp("2020")] * n},
+    "unique": lambda n, rng: {"a": rng.permutation(10**6)[:n].astype(str), "b": rng.normal(size=n)},
+    "mostly missing": lambda n, rng: {"a": np.where(rng.random(n) < 0.9, NAN, 1.5), "b": rng.choice(["u", None], n)},
+}
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_tables_of_every_shape(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    train, holdout, fresh = (pd.DataFrame(COLUMNS[kind](n, rng)) for n in (200, 150, 180))
+    excess, risk, score = run(train, holdout, fresh).figures
+    assert excess.measurable and risk.measurable and score.measurable
+    assert excess.low <= 0 <= excess.high and 0 <= score.low <= score.value <= score.high <= 100
+    if kind == "constant":
+        assert (excess.value, score.value) == (0, 100)
+    if kind in ("two", "three", "unique"):
+        assert run(train, holdout, train).figure("excess").low > 0.02
+
+
+def test_wide_tables_do_not_ask_for_a_number_of_columns() -> None:
+    rng = np.random.default_rng(1)
+    frames = [pd.DataFrame(rng.normal(size=(n, 60))).rename(columns=str) for n in (120, 100, 150)]
+    assert run(*frames).figure("excess").measurable
+    assert {row["quasi_identifiers"] for row in run(*frames).tables["attacks"]} == {3, 30, 59}
+
+
+def test_seeds() -> None:
+    tables = parts((200, 150, 100), 2)
+    zero = run(*tables, seed=0)
+    assert numbers(zero) == numbers(run(*tables))
+    assert numbers(zero) != numbers(run(*tables, seed=1))
+
+
+def test_weights_are_entropies_with_missing_as_a_value() -> None:
+    frame = pd.DataFrame({"a": ["x", "x", None, None], "b": [1.0, 1, 1, 1], "c": [1.0, 2, 3, NAN]})
+    assert entropies(given(frame, frame[:0], frame)) == pytest.approx([math.log(2), 0, math.log(4)])
+
+
+def test_gretels_own_score_is_the_attack_with_three_columns_and_five_neighbours(copied: MetricResult) -> None:
+    attacks, shown = copied.tables["attacks"], copied.tables["grade"][0]
+    assert [(row["quasi_identifiers"], row["neighbours"]) for row in attacks] == [(3, 1), (3, 5), (5, 1), (5, 5)]
+    assert shown["gretel"] == attacks[1]["gretel"] and shown["score"] == min(row["protection"] for row in attacks)
+    assert shown["grade"] == "Poor" and GRETEL < GIOMI
+
+
+@pytest.mark.parametrize("columns", [1, 2, 4, 5])
+def test_gretels_own_score_in_narrow_tables(columns: int) -> None:
+    result = run(*(frame.iloc[:, :columns] for frame in parts((80, 80, 80), 8)))
+    few = min(3, columns - 1)
+    own = [
+        row["gretel"] for row in result.tables["attacks"] if row["quasi_identifiers"] == few and row["neighbours"] == 5
+    ]
+    assert own == [result.tables["grade"][0]["gretel"]]
+
+
+def test_the_data_privacy_score_is_graded_by_its_worse_component() -> None:
+    assert data_privacy_score(90, 50) == (70, "Good")
+    assert data_privacy_score(100, 80) == (90, "Excellent")
+    assert data_privacy_score(10, 95)[1] == "Poor"
+    assert math.isnan(data_privacy_score(NAN, 90)[0]) and data_privacy_score(90, NAN)[1] == "Unavailable"
+
+
+@pytest.mark.parametrize("settings", [{"attacks": 0}, {"attacks": 2.5}, {"permutations": 10}, {"permutations": True}])
+def test_settings_are_checked(settings: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="attribute_inference"):
+        AttributeInference(**settings)
+
+
+def test_no_private_value_leaves(big: list[pd.DataFrame], copied: MetricResult) -> None:
+    text = json.dumps(copied.to_json())
+    assert "O'Hara" not in text and "Timestamp" not in text
