@@ -223,7 +223,7 @@ def test_no_targets_give_no_queries(tables) -> None:
 def test_kernels_work_where_nothing_can_be_cached() -> None:
     """Neither the package's folder nor the user's cache is writable: compiled anew, not refused."""
     code = (
-        "from privacy_assets.engine.metrics._predicate_kernels import compiled\n"
+        "from privacy_assets.engine.compiling import compiled\n"
         "def double(x):\n    return 2 * x\n"
         "raise SystemExit(compiled(double)(21) != 42)"
     )

@@ -15,7 +15,7 @@ import numpy as np
 
 Backend = Literal["faiss", "torch"]
 BLOCK = 1024  # rows of queries and of points multiplied at once
-_EXTRA = 8  # candidates beyond those wanted
+EXTRA = 8  # candidates beyond those wanted
 _CELLS = 4_000_000  # float64 cells held at once by direct differences
 _CLIP = 1e15  # squares stay finite in float32; clipping shortens distances only, so the proof holds
 _TIE = 1e-11  # relative difference of squared distances that counts as a tie when candidates were in doubt
@@ -34,9 +34,9 @@ def search_distinct(
     if len(todo) == 0:
         return distances, places
     asked, own = queries[todo], own[todo]
-    if n_p <= k + _EXTRA:
+    if n_p <= k + EXTRA:
         found = np.tile(np.arange(n_p), (len(todo), 1))
-        squared, found = _ordered(_direct(asked, points, found), found, k)
+        squared, found = ordered(_direct(asked, points, found), found, k)
     else:
         squared, found = _searched(asked, points, k, own, backend, device, block)
     distances[todo], places[todo] = np.sqrt(squared), found
@@ -46,23 +46,37 @@ def search_distinct(
 def _searched(
     queries: np.ndarray, points: np.ndarray, k: int, own: np.ndarray, backend: Backend, device: str, block: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    centre = np.median(points[:: max(1, len(points) // 10_000)], axis=0)  # small norms, small rounding errors
-    q, p = (np.clip(x - centre, -_CLIP, _CLIP).astype(np.float32) for x in (queries, points))
-    if backend == "faiss":
-        approximate, found = _faiss(q, p, k + _EXTRA)
-    else:
-        approximate, found = _torch(q, p, k + _EXTRA, device, block)
-    absent = (own >= 0) & ~(found == own[:, None]).any(axis=1)
-    found[absent, -1] = own[absent]  # a copy is found by content, whatever the product says
-    squared, found = _ordered(_direct(queries, points, found), found, k)
-    error = _error_bound(q, squared[:, -1], np.float32)
-    open_ = np.flatnonzero(~(approximate - error > squared[:, -1]))
+    found, in_doubt = candidates(queries, points, k, own, backend, device, block)
+    squared, found = ordered(_direct(queries, points, found), found, k)
+    open_ = in_doubt(squared[:, -1])
     if len(open_):
         where = device if backend == "torch" else "cpu"
-        squared[open_], found[open_] = _recheck(
-            queries[open_], points, centre, squared[open_], found[open_], block, where
-        )
+        squared[open_], found[open_] = _recheck(queries[open_], points, squared[open_], found[open_], block, where)
     return squared, found
+
+
+def candidates(
+    queries: np.ndarray, points: np.ndarray, k: int, own: np.ndarray, backend: Backend, device: str, block: int
+) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
+    """Rows (n_q, k + EXTRA) of ``points``, which has more, nearest to each query but for rounding, ``own`` among them.
+
+    Second: a function from the squared distances (n_q,) of the k-th neighbours among these to the positions of the
+    queries to which another row may be as near.
+    """
+    centre = _centre(points)
+    q, p = (np.clip(x - centre, -_CLIP, _CLIP).astype(np.float32) for x in (queries, points))
+    if backend == "faiss":
+        approximate, found = _faiss(q, p, k + EXTRA)
+    else:
+        approximate, found = _torch(q, p, k + EXTRA, device, block)
+    absent = (own >= 0) & ~(found == own[:, None]).any(axis=1)
+    found[absent, -1] = own[absent]  # a copy is found by content, whatever the product says
+    return found, lambda known: np.flatnonzero(~(approximate - _error_bound(q, known, np.float32) > known))
+
+
+def _centre(points: np.ndarray) -> np.ndarray:
+    """A row amid the points: small norms, small rounding errors."""
+    return np.median(points[:: max(1, len(points) // 10_000)], axis=0)
 
 
 def _faiss(queries: np.ndarray, points: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -131,7 +145,7 @@ def _direct_pairs(queries: np.ndarray, points: np.ndarray, query: np.ndarray, po
     return out
 
 
-def _ordered(squared: np.ndarray, found: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+def ordered(squared: np.ndarray, found: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """The k nearest per row, ties by position."""
     order = np.argsort(found, axis=1)
     squared, found = np.take_along_axis(squared, order, 1), np.take_along_axis(found, order, 1)
@@ -152,20 +166,20 @@ def _error_bound(centred: np.ndarray, reach: np.ndarray, dtype: type[np.floating
 def _recheck(
     queries: np.ndarray,
     points: np.ndarray,
-    centre: np.ndarray,
     squared: np.ndarray,
     found: np.ndarray,
     block: int,
     device: str,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Settle in float64 the queries whose candidates (``squared``, ``found``: (n_q, k)) float32 leaves in doubt."""
+    centre = _centre(points).astype(np.float64)
     squared, found = squared.copy(), found.copy()
     for start in range(0, len(queries), block):
         rows = slice(start, start + block)
-        q = queries[rows] - centre.astype(np.float64)
+        q = queries[rows] - centre
         product = _product(q, device)
         for first in range(0, len(points), 4 * block):
-            p = points[first : first + 4 * block] - centre.astype(np.float64)
+            p = points[first : first + 4 * block] - centre
             query, point = _open_pairs(q, p, product(p), squared[rows])
             if len(query):
                 squared[rows], found[rows] = _merged(queries[rows], points, found[rows], query, point + first)

@@ -1,17 +1,25 @@
-"""Exact nearest neighbours (DESIGN section 5, "Exact neighbours", path b): copies, ties and order of rows settled here.
+"""Exact nearest neighbours (DESIGN section 5, "Exact neighbours"): copies, ties and order of rows settled here.
 
 Rows are first put into distinct rows in an order that depends on their content alone; the search itself
-(:mod:`privacy_assets.engine.geometry.exact_search`) sees nothing else, so no result depends on the order of rows.
+(:mod:`privacy_assets.engine.geometry.exact_search` for matrices, :mod:`privacy_assets.engine.geometry.mixed_search`
+for encoded tables) sees nothing else, so no result depends on the order of rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from privacy_assets.engine.geometry.exact_search import BLOCK, Backend, search_distinct
+from privacy_assets.engine.geometry.mixed_search import Path, search_rows
+from privacy_assets.engine.tables.encoding import EncodedTable
 from privacy_assets.errors import InputError
+
+# From positions of queries and of points among the distinct rows, the number of neighbours wanted, and the point equal
+# to each query (or -1), to distances and positions among the points.
+Search = Callable[[np.ndarray, np.ndarray, int, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +38,26 @@ def distinct_rows(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     The distinct rows stand in an order of their content (that of their bytes, not a numeric one); -0.0 equals 0.0.
     """
-    matrix = np.ascontiguousarray(matrix + 0.0)
+    first, place = _by_bytes(np.ascontiguousarray(matrix + 0.0))
+    return matrix[first] + 0.0, place
+
+
+def distinct_encoded(table: EncodedTable) -> tuple[EncodedTable, np.ndarray]:
+    """:func:`distinct_rows` of an encoded table, in the order that its dense form has there."""
+    numbers = np.ascontiguousarray(table.numeric + np.float32(0))
+    codes = np.ascontiguousarray((table.sizes - 1 - table.codes).astype(">u4"))
+    cells = [part.view(np.uint8).reshape(len(table), 4 * part.shape[1]) for part in (numbers, codes)]
+    first, place = _by_bytes(np.concatenate(cells, axis=1))
+    return table.take(first), place
+
+
+def _by_bytes(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where each distinct row stands first, in order of their bytes, and the place (n,) of each row among them."""
     if matrix.size == 0:
-        return matrix[:1], np.zeros(len(matrix), dtype=np.int64)
+        return np.arange(min(1, len(matrix))), np.zeros(len(matrix), dtype=np.int64)
     rows = matrix.view(np.dtype((np.void, matrix.strides[0]))).ravel()
     _, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
-    return matrix[first], inverse.ravel().astype(np.int64)
+    return first, inverse.ravel().astype(np.int64)
 
 
 def nearest(
@@ -59,27 +81,60 @@ def nearest(
     "cpu" and torch for any other. Raises InputError for arrays of other shapes or with NaN or infinite numbers.
     """
     queries, points = _checked(queries, points, exclude_self)
-    n_q, n_p = len(queries), len(points)
-    out = Neighbours(np.full((n_q, k), np.inf), np.full((n_q, k), -1, dtype=np.int64))
-    if n_q == 0 or n_p == 0 or k < 1:
-        return out
+    if len(queries) == 0 or len(points) == 0 or k < 1:
+        return _nothing(len(queries), k)
     unique, place = distinct_rows(points if exclude_self else np.concatenate([points, queries]))
+
+    def search(asked: np.ndarray, held: np.ndarray, wanted: int, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        with_ = backend or ("faiss" if device == "cpu" else "torch")
+        return search_distinct(unique[asked], unique[held], wanted, own, with_, device, block)
+
+    return _among_distinct(place, len(points), k, exclude_self, search)
+
+
+def nearest_rows(
+    queries: EncodedTable,
+    points: EncodedTable,
+    k: int = 1,
+    *,
+    exclude_self: bool = False,
+    device: str = "cpu",
+    path: Path | None = None,
+) -> Neighbours:
+    """Find the ``k`` rows of an encoded table nearest to each query, exactly, as :func:`nearest` does for matrices.
+
+    Both tables come from one encoder. Squared distance = number of mismatching codes + squared differences of the
+    numbers, added up in this order in float64; only rows at equal sums tie. Columns of any number of categories will
+    do: the dense form is made only where it is small and the search by matrix product quicker than that by the tree.
+    ``path`` ("tree", "product") sets which; both give the same result.
+    Memory is linear in the cells of both tables. Raises InputError as :func:`nearest` does.
+    """
+    _checked(queries.numeric, points.numeric, exclude_self)
+    if not np.array_equal(queries.sizes, points.sizes):
+        raise InputError("neighbours need two tables of one encoder", fix="encode both tables alike")
+    if len(queries) == 0 or len(points) == 0 or k < 1:
+        return _nothing(len(queries), k)
+    unique, place = distinct_encoded(points if exclude_self else EncodedTable.stack([points, queries]))
+
+    def search(asked: np.ndarray, held: np.ndarray, wanted: int, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return search_rows(unique.take(asked), unique.take(held), wanted, own, device, path)
+
+    return _among_distinct(place, len(points), k, exclude_self, search)
+
+
+def _nothing(n_q: int, k: int) -> Neighbours:
+    return Neighbours(np.full((n_q, max(k, 0)), np.inf), np.full((n_q, max(k, 0)), -1, dtype=np.int64))
+
+
+def _among_distinct(place: np.ndarray, n_p: int, k: int, exclude_self: bool, search: Search) -> Neighbours:
+    """Neighbours by a search among distinct rows; ``place`` has those of the ``n_p`` points, then of the queries."""
     of_points, of_queries = place[:n_p], (place if exclude_self else place[n_p:])
-    counts = np.bincount(of_points, minlength=len(unique))
+    counts = np.bincount(of_points, minlength=int(place.max()) + 1)
     held, asked = np.flatnonzero(counts), np.unique(of_queries)
-    lookup = np.full(len(unique), -1)
+    lookup = np.full(len(counts), -1)
     lookup[held] = np.arange(len(held))
-    wanted = min(k + int(exclude_self), len(held))
-    distances, groups = search_distinct(
-        unique[asked],
-        unique[held],
-        wanted,
-        lookup[asked],
-        backend or ("faiss" if device == "cpu" else "torch"),
-        device,
-        block,
-    )
-    row = np.searchsorted(asked, of_queries)
+    distances, groups = search(asked, held, min(k + int(exclude_self), len(held)), lookup[asked])
+    out, row = _nothing(len(of_queries), k), np.searchsorted(asked, of_queries)
     _expand(out, distances[row], groups[row], counts[held], lookup[of_points], exclude_self)
     return out
 

@@ -7,21 +7,11 @@ first. Only the rows that match the first one are looked at: ``order`` int32 (co
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import numba
 import numpy as np
 
+from privacy_assets.engine.compiling import compiled
+
 Array = np.ndarray
-
-
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile, cached on disk: beside this file, else in the user's cache folder; neither writable: not cached."""
-    try:
-        return numba.njit(cache=True, nogil=True)(function)
-    except RuntimeError:
-        return numba.njit(nogil=True)(function)
 
 
 @compiled

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from privacy_assets.engine.geometry.neighbours import distinct_rows, nearest
+from privacy_assets.engine.geometry.neighbours import distinct_encoded, nearest_rows
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE, permutation_band, permute_labels
 from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
@@ -18,6 +18,7 @@ from privacy_assets.engine.metrics.identical import identical_excess
 from privacy_assets.engine.metrics.privacy_score import privacy_score
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import Figure
+from privacy_assets.engine.tables.encoding import EncodedTable
 from privacy_assets.errors import ConfigError
 
 KEYS = ("distance", "ratio")
@@ -136,9 +137,10 @@ class Dcr(Metric):
         sizes = [len(inputs.tables[role]) for role in _ROLES]
         if min(sizes) == 0:
             return Measured(self._in_order([], sizes[2], 0, f"{_ROLES[sizes.index(0)]} has no rows"))
-        spaces = [_Space.of("raw", [inputs.encoded(role).dense for role in _ROLES], inputs.device)]
+        spaces = [_Space.of("raw", [inputs.encoded(role) for role in _ROLES], inputs.device)]
         if inputs.embedder is not None:
-            spaces.append(_Space.of("embedded", [inputs.embedded(role) for role in _ROLES], inputs.device))
+            embedded = [EncodedTable.of_numbers(inputs.embedded(role)) for role in _ROLES]
+            spaces.append(_Space.of("embedded", embedded, inputs.device))
         people = _People(inputs.subject_codes("train", "holdout"), sizes[0])
         figures, tails = self._member_excess(spaces, people, inputs.rng("dcr.permutations"))
         unseen = inputs.subject_codes("holdout")
@@ -235,17 +237,18 @@ class _Space:
     keys: dict[str, np.ndarray]
 
     @classmethod
-    def of(cls, name: str, tables: Sequence[np.ndarray], device: str) -> _Space:
+    def of(cls, name: str, tables: Sequence[EncodedTable], device: str) -> _Space:
         """Search T u H, blind to who is in T; then T alone, where the nearest row is not there."""
         train, holdout, synthetic = tables
-        unique, groups = distinct_rows(np.concatenate([train, holdout]))
+        unique, groups = distinct_encoded(EncodedTable.stack([train, holdout]))
         in_train = np.zeros(len(unique), dtype=bool)
         in_train[groups[: len(train)]] = True
-        pooled = nearest(synthetic, unique, device=device)
+        pooled = nearest_rows(synthetic, unique, device=device)
         matched, distance = pooled.indices[:, 0], pooled.distances[:, 0]
         srd, elsewhere = distance.astype(np.float32), ~in_train[matched]
-        srd[elsewhere] = nearest(synthetic[elsewhere], unique[in_train], device=device).distances[:, 0]
-        rrd = nearest(holdout, unique[in_train], device=device).distances[:, 0].astype(np.float32)
+        members = unique.take(in_train)
+        srd[elsewhere] = nearest_rows(synthetic.take(elsewhere), members, device=device).distances[:, 0]
+        rrd = nearest_rows(holdout, members, device=device).distances[:, 0].astype(np.float32)
         alone = _distance_to_others(unique, np.bincount(groups), matched, device)
         ratio = np.divide(distance, alone, out=np.full(len(distance), np.inf), where=alone > 0)
         return cls(name, srd, rrd, groups, matched, alone, {"distance": distance, "ratio": ratio})
@@ -260,12 +263,12 @@ class _Space:
         return np.unique(self.matched[ranking[np.isfinite(values[ranking])]])
 
 
-def _distance_to_others(unique: np.ndarray, counts: np.ndarray, matched: np.ndarray, device: str) -> np.ndarray:
+def _distance_to_others(unique: EncodedTable, counts: np.ndarray, matched: np.ndarray, device: str) -> np.ndarray:
     """Leave-one-out distance inside T u H of each matched row; 0 for a row that stands more than once."""
     asked = np.unique(matched)
     asked = asked[counts[asked] == 1]
     alone = np.zeros(len(unique))
-    alone[asked] = nearest(unique[asked], unique, k=2, device=device).distances[:, 1]
+    alone[asked] = nearest_rows(unique.take(asked), unique, k=2, device=device).distances[:, 1]
     return alone[matched]
 
 

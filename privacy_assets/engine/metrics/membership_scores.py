@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from privacy_assets.engine.inputs import MetricInputs
+from privacy_assets.engine.tables.encoding import EncodedTable
 
 SMALLEST_SIDE = 20  # subjects; with fewer a half may hold no non-member
 MOST_NEIGHBOURS = 8
@@ -118,18 +119,18 @@ def build_population(inputs: MetricInputs) -> Population:
 
     Subjects are numbered by the content of their rows, so that the order of rows changes nothing.
     """
-    from privacy_assets.engine.geometry.neighbours import nearest
+    from privacy_assets.engine.geometry.neighbours import nearest_rows
 
-    pool = np.concatenate([inputs.encoded("train").dense, inputs.encoded("holdout").dense])
+    pool = EncodedTable.stack([inputs.encoded("train"), inputs.encoded("holdout")])
     raw = inputs.subject_codes("train", "holdout")
     codes = _order_by_content(raw, np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]]))
     member = np.zeros(int(codes.max(initial=-1)) + 1, dtype=bool)
     member[codes[: len(inputs.train)]] = True
-    distance = nearest(pool, inputs.encoded("synthetic").dense, device=inputs.device).distances[:, 0]
+    distance = nearest_rows(pool, inputs.encoded("synthetic"), device=inputs.device).distances[:, 0]
     neighbour = _other_subject(pool, codes, inputs.device)
     scores = {"distance": distance, "distance / neighbour": ratio(distance, neighbour)}
     if inputs.reference is not None:
-        away = nearest(pool, inputs.encoded("reference").dense, device=inputs.device).distances[:, 0]
+        away = nearest_rows(pool, inputs.encoded("reference"), device=inputs.device).distances[:, 0]
         scores["distance / reference"] = ratio(distance, away)
     half = inputs.rng("membership_inference.halves").permutation(len(member)) % 2 == 1
     return Population(scores, neighbour, codes, member, half)
@@ -146,15 +147,15 @@ def _order_by_content(codes: np.ndarray, row_ids: np.ndarray) -> np.ndarray:
     return place[codes]
 
 
-def _other_subject(pool: np.ndarray, codes: np.ndarray, device: str) -> np.ndarray:
+def _other_subject(pool: EncodedTable, codes: np.ndarray, device: str) -> np.ndarray:
     """Distance of each row to the nearest row of another subject; a subject's own rows must not hide its isolation.
 
     Looks at the nearest 8 rows at most; where all of them are the subject's own, their largest distance stands in.
     """
-    from privacy_assets.engine.geometry.neighbours import nearest
+    from privacy_assets.engine.geometry.neighbours import nearest_rows
 
     k = min(int(np.bincount(codes).max()), MOST_NEIGHBOURS, len(pool) - 1)
-    found = nearest(pool, pool, k, exclude_self=True, device=device)
+    found = nearest_rows(pool, pool, k, exclude_self=True, device=device)
     foreign = codes[found.indices] != codes[:, None]
     first = np.where(foreign.any(axis=1), foreign.argmax(axis=1), k - 1)
     return found.distances[np.arange(len(pool)), first]

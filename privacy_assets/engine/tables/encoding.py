@@ -14,9 +14,7 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.engine.tables.schema import TableSchema
-from privacy_assets.errors import InputError
 
-LARGEST = 2_000_000_000  # cells of the dense form: 8 GB
 _CLIP = 0.001  # share cut off on each side when scales are fitted: a single outlier must not flatten its column
 _FARTHEST = 1e15  # deviations from the mean; squares of more would leave float32
 
@@ -40,14 +38,9 @@ class EncodedTable:
     def dense(self) -> np.ndarray:
         """Float32 (n, p + sum(sizes)): numbers beside one-hot columns over sqrt(2), so that a mismatch costs 1.
 
-        InputError for more than ``LARGEST`` cells: a column of nearly unique texts would fill the memory.
+        A column of nearly unique texts makes it as wide as the table is long: see ``geometry.nearest_rows``.
         """
         starts = self.numeric.shape[1] + np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
-        if len(self) * int(starts[-1]) > LARGEST:
-            fix = "drop columns of nearly unique texts (names, ids), or group their values"
-            raise InputError(
-                f"{len(self)} rows with {int(starts[-1])} distinct categories do not fit the memory", fix=fix
-            )
         out = np.zeros((len(self), int(starts[-1])), dtype=np.float32)
         out[:, : self.numeric.shape[1]] = self.numeric
         rows = np.arange(len(self))
@@ -55,7 +48,19 @@ class EncodedTable:
             out[rows, starts[column] + self.codes[:, column]] = np.float32(0.5**0.5)
         return out
 
-    def take(self, rows: np.ndarray) -> EncodedTable:
+    @classmethod
+    def stack(cls, tables: Sequence[EncodedTable]) -> EncodedTable:
+        """Rows of one or more tables of one encoder, one table after the other."""
+        numeric, codes = (np.concatenate([getattr(table, part) for table in tables]) for part in ("numeric", "codes"))
+        return cls(numeric, codes, tables[0].sizes)
+
+    @classmethod
+    def of_numbers(cls, matrix: np.ndarray) -> EncodedTable:
+        """A matrix (n, p) as a table without categories."""
+        empty = np.zeros((len(matrix), 0), dtype=np.int32)
+        return cls(matrix.astype(np.float32, copy=False), empty, np.zeros(0, dtype=np.int64))
+
+    def take(self, rows: np.ndarray | slice) -> EncodedTable:
         """The given rows."""
         return EncodedTable(self.numeric[rows], self.codes[rows], self.sizes)
 

@@ -1,0 +1,126 @@
+"""Exact nearest neighbours among encoded rows by a k-d tree (DESIGN section 5, "Exact neighbours", path a).
+
+A node keeps the box of its rows' numbers and, per categorical column, the set of categories present. No row of it is
+nearer than the distance to the box plus 1 for each category of the query that the node lacks; nodes that are farther
+than the neighbours known are left out, and of the others the nearest is searched first. Sets of more than 256
+categories are kept modulo 256, which makes them larger, hence bounds lower, never wrong; distances use the codes.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from privacy_assets.engine.tables.encoding import EncodedTable
+
+if TYPE_CHECKING:
+    from privacy_assets.engine.geometry._mixed_tree_growth import Tree
+
+_CHUNK = 2048  # queries that one thread takes at once
+_RARE = 1e-3  # weight of a column of unique values: cutting along it brings no row nearer to its neighbours
+
+
+@dataclass(frozen=True, eq=False)
+class MixedTree:
+    """A k-d tree of distinct rows; ``bases`` int64 (q,) numbers the first bit of each categorical column."""
+
+    tree: Tree
+    bases: np.ndarray
+    words: int
+    room: int
+    widest: int
+
+    @classmethod
+    def build(cls, points: EncodedTable) -> MixedTree:
+        """Build the tree of one or more distinct rows; takes O(n log n) time and about 3 times their memory."""
+        from privacy_assets.engine.geometry import _mixed_tree_growth as growth
+
+        bits = np.minimum(points.sizes, growth.SLOTS)
+        bases, words = np.cumsum(bits) - bits, -(-int(bits.sum()) // 64)
+        numbers, codes = _plain(points)
+        slots = _slots(codes)
+        child, places, leaves, order = (part.copy() for part in growth.grow(numbers, slots, _weights(points)))
+        low, high, present, least = growth.boxes(numbers, slots, bases, words, places, order)
+        by_leaf = [growth.by_leaf(table, leaves, order) for table in (numbers, codes)]
+        tree = growth.Tree(child, low, high, present, least, leaves, order, by_leaf[0], by_leaf[1])
+        return cls(tree, bases, words, growth.WIDE * (_depth(child) + 1), int(np.diff(leaves).max()))
+
+    def search(self, queries: EncodedTable, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return squared distances float64 (n_q, k), ascending, rows int64 (n_q, k), and the work done.
+
+        Ties are ordered by row; k is at most the number of rows. The work, int64 (2,), counts nodes and rows looked at.
+        It runs in as many threads as there are cores, at most OMP_NUM_THREADS; their number changes no result.
+        """
+        order = _grouped(queries) if len(queries) > _CHUNK else np.arange(len(queries))
+        parts = [order[start : start + _CHUNK] for start in range(0, len(queries), _CHUNK)]
+        with ThreadPoolExecutor(max(1, min(_threads(), len(parts)))) as pool:
+            found = list(pool.map(lambda part: self._part(queries.take(part), k), parts))
+        squared, rows = np.empty((len(queries), k)), np.empty((len(queries), k), dtype=np.int64)
+        for part, (distance, row, _) in zip(parts, found, strict=True):
+            squared[part], rows[part] = distance, row
+        return squared, rows, np.sum([np.zeros(2, dtype=np.int64), *(work for _, _, work in found)], axis=0)
+
+    def _part(self, queries: EncodedTable, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        from privacy_assets.engine.geometry import _mixed_tree_kernels as kernels
+
+        numbers, codes = _plain(queries)
+        bits = kernels.query_bits(_slots(codes), self.bases, self.words)
+        return kernels.search(self.tree, numbers, codes, bits, k, self.room, self.widest)
+
+
+def squared_distances(queries: EncodedTable, points: EncodedTable, found: np.ndarray) -> np.ndarray:
+    """Squared distances float64 (n_q, c) of each query to the points at ``found`` (n_q, c), as the tree computes them.
+
+    The number of mismatching codes, to which the squared differences of the numbers are added column by column.
+    """
+    from privacy_assets.engine.geometry import _mixed_tree_kernels as kernels
+
+    return kernels.direct(*_plain(queries), *_plain(points), found)
+
+
+def _plain(table: EncodedTable) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers and codes of the one type and layout that the kernels are compiled for."""
+    return np.ascontiguousarray(table.numeric, np.float32), np.ascontiguousarray(table.codes, np.int32)
+
+
+def _slots(codes: np.ndarray) -> np.ndarray:
+    from privacy_assets.engine.geometry._mixed_tree_growth import SLOTS
+
+    return (codes % SLOTS).astype(np.uint8)
+
+
+def _grouped(queries: EncodedTable) -> np.ndarray:
+    """Order (n,) in which like rows follow each other: they look at the same nodes, which then are in the cache."""
+    from privacy_assets.engine.geometry import _mixed_tree_growth as growth
+
+    numbers, codes = _plain(queries)
+    return growth.grow(numbers, _slots(codes), _weights(queries))[3]
+
+
+def _weights(points: EncodedTable) -> np.ndarray:
+    """Share of the rows (q,) that a value's first occurrence does not use up, at least ``_RARE``."""
+    weights = np.full(len(points.sizes), _RARE)
+    for column, size in enumerate(points.sizes):
+        distinct = np.count_nonzero(np.bincount(points.codes[:, column], minlength=int(size)))
+        weights[column] = max(_RARE, 1 - distinct / len(points))
+    return weights
+
+
+def _depth(child: np.ndarray) -> int:
+    """Nodes on the longest way from the root; the last node is among the deepest."""
+    node, depth = len(child) - 1, 1
+    while node > 0:
+        node, depth = int(np.flatnonzero((child == node).any(axis=1))[0]), depth + 1
+    return depth
+
+
+def _threads() -> int:
+    """Cores that this process may use, but no more than OMP_NUM_THREADS says."""
+    import joblib
+
+    setting = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return min(joblib.cpu_count(), int(setting) if setting.isdecimal() and int(setting) else joblib.cpu_count())
