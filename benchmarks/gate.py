@@ -79,10 +79,10 @@ def measure(gate: Gate, snapshot: Snapshot) -> dict[str, tuple[float, float]]:
             hashlib.file_digest(stream, "sha256")
 
     def signed() -> Sealed:
-        return seal(attest(snapshot, POLICY, {"dcr": RESULT}, {"train": "train"}).statement(), gate.key)
+        return seal(attest(snapshot, POLICY, {"dcr": RESULT}, {"train": "train"}, {}).statement(), gate.key)
 
     def published() -> Release:
-        return gate.publish(signed(), taken, PLACE, POLICY)
+        return gate.publish(signed(), taken, PLACE, POLICY, {})
 
     def verified() -> None:
         signed()
