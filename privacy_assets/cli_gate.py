@@ -257,7 +257,7 @@ def _roll_back(options: argparse.Namespace, store: ReleaseStore, places: list[Pl
     from privacy_assets.gate.gate import Gate
     from privacy_assets.gate.keys import SIGNING_KEY, SIGNING_VARIABLE, SigningKey
     from privacy_assets.gate.releases import default_trusted
-    from privacy_assets.gate.verification import roll_back
+    from privacy_assets.gate.verification import current_id
 
     place = _one_place(options, places, store.root)
     known = [release.id for release in store.history(place)]
@@ -265,8 +265,9 @@ def _roll_back(options: argparse.Namespace, store: ReleaseStore, places: list[Pl
         raise ConfigError(f"{place} has no release {options.rollback!r}.{did_you_mean(options.rollback, known)}")
     private = private_folder(options, store.root)
     key = SigningKey(private / SIGNING_KEY, SIGNING_VARIABLE, default_trusted(store.root))
+    before = current_id(store, place)[0]
     try:
-        before, release = roll_back(Gate(store.root, private, key, b""), place, options.rollback)
+        release = Gate(store.root, private, key, b"").roll_back(place, options.rollback)
     except PublicationRefused as error:
         sys.stderr.write(f"privacy-assets: refused, nothing changed: {error}\n")
         return NO

@@ -21,7 +21,7 @@ from privacy_assets.cli_gate import (
 )
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.files import check_private
-from privacy_assets.gate.keys import SIGNING_KEY, SIGNING_VARIABLE, SigningKey, TrustedKeys, rotate_key
+from privacy_assets.gate.keys import SIGNING_KEY, SIGNING_VARIABLE, SigningKey, TrustedKeys, key_files, rotate_key
 
 _HELP = f"""\
 exit status:
@@ -51,7 +51,7 @@ def _keys(options: argparse.Namespace) -> int:
 
 def _list(path: Path, trusted: TrustedKeys) -> int:
     (folder,) = trusted.places
-    keys = {file: _key_or_problem(file) for file in _files(folder)}
+    keys = {file: _key_or_problem(file) for file in key_files(folder)}
     signs, problem = _signs(path, trusted, some=bool(keys))
     if not keys and not signs and not problem:
         say(f"No keys yet. The first run makes a pair, or: privacy-assets keys --new ({path}, {folder}).")
@@ -64,10 +64,6 @@ def _list(path: Path, trusted: TrustedKeys) -> int:
     if problem:
         say(f"PROBLEM  {problem}")
     return NO if problem or any(wrong for _, wrong in keys.values()) else YES
-
-
-def _files(place: Path) -> list[Path]:
-    return sorted(place.glob("*.pem")) if place.is_dir() else [place] if place.exists() else []
 
 
 def _key_or_problem(file: Path) -> tuple[str, str]:
@@ -112,7 +108,7 @@ def _new(path: Path, trusted: TrustedKeys) -> int:
         raise ConfigError(f"{folder} is one key, and two are needed: make it a folder that holds both.")
     if path.parent.is_dir():
         check_private(path.parent)
-    old = [file.name for file in _files(folder)]
+    old = [file.name for file in key_files(folder)]
     keyid = rotate_key(path, folder)
     new = folder / f"{keyid[:16]}.pem"
     say(

@@ -13,11 +13,11 @@ from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.policy import LimitOutcome, Policy
 from privacy_assets.engine.results import MetricResult, plain
 from privacy_assets.engine.tables.fingerprints import keyed, lasting_fingerprint
-from privacy_assets.errors import PublicationRefused
+from privacy_assets.errors import ConfigError, PublicationRefused
 from privacy_assets.gate import attestation as judged
 from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.failures import Failures
-from privacy_assets.gate.files import private_folder
+from privacy_assets.gate.files import check_private, private_folder
 from privacy_assets.gate.keys import SigningKey
 from privacy_assets.gate.releases import Release, ReleaseStore, check_bytes
 from privacy_assets.gate.snapshot import Snapshot, write_snapshot
@@ -133,7 +133,17 @@ class Gate:
         return self.store.add(place, taken.path, stated.sha256, sealed.data)
 
     def roll_back(self, place: Place, name: str) -> Release:
-        """Point to an earlier release again, if it is whole and none of its limits was found broken since."""
+        """Point to an earlier release again, if it is whole and none of its limits was found broken since.
+
+        ConfigError when ``private`` is not the folder of this table's publisher: an empty memory of failures would say
+        yes to everything.
+        """
+        if not self._snapshots(place).is_dir():
+            raise ConfigError(
+                f"{self.private}: no private folder of the publisher of {place} (it holds no snapshot of it), so nobody"
+                " can tell whether these rows failed since. Fix: give it by --private or PRIVACY_ASSETS_PRIVATE."
+            )
+        check_private(self.private)
         found = [release for release in self.store.history(place) if release.id == name]
         if not found:
             raise PublicationRefused(f"{place} has no release {name!r}; `privacy-assets releases` lists them.")

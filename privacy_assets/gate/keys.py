@@ -146,12 +146,13 @@ def _private_key(pem: bytes, where: str) -> Any:
     return key
 
 
-def _key_files(place: Path) -> list[Path]:
+def key_files(place: Path) -> list[Path]:
+    """The key files of a folder, or the one file; nothing when it is not there."""
     return sorted(place.glob("*.pem")) if place.is_dir() else [place] if place.exists() else []
 
 
 def _some(place: Path) -> list[Path]:
-    files = _key_files(place)
+    files = key_files(place)
     if not files:
         raise ConfigError(f"no trusted key in {place}: give the public key (PEM) of the publisher, who brings it back.")
     if place.is_dir():

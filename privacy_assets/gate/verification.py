@@ -10,10 +10,8 @@ from typing import Any
 
 from privacy_assets.engine.policy import Limit, LimitOutcome
 from privacy_assets.engine.results import MetricResult
-from privacy_assets.errors import ConfigError, InputError, PublicationRefused
+from privacy_assets.errors import InputError, PublicationRefused
 from privacy_assets.gate.attestation import Attestation
-from privacy_assets.gate.files import check_private
-from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.releases import ATTESTATION_FILE, Release, ReleaseStore, check_bytes, hash_file
 from privacy_assets.gate.statements import Place, Sealed, unseal
@@ -228,20 +226,3 @@ def current_id(store: ReleaseStore, place: Place) -> tuple[str | None, str]:
     if release not in store.history(place):
         return None, f"the current release {release.id} is gone; bring it back, or roll back to another."
     return release.id, ""
-
-
-def roll_back(gate: Gate, place: Place, name: str) -> tuple[str | None, Release]:
-    """Point to the release ``name`` again through the gate; returns the id that was current before, and the release.
-
-    PublicationRefused when it is damaged, or its rows failed since. ConfigError when ``gate.private`` is not the folder
-    of this table's publisher: an empty memory of failures would say yes to everything.
-    """
-    folder = gate.private
-    if not place.below(folder / "snapshots").is_dir():
-        raise ConfigError(
-            f"{folder}: no private folder of the publisher of {place} (it holds no snapshot of it), so nobody can tell"
-            " whether these rows failed since. Fix: give it by --private or PRIVACY_ASSETS_PRIVATE."
-        )
-    check_private(folder)
-    before = current_id(gate.store, place)[0]
-    return before, gate.roll_back(place, name)
