@@ -1,0 +1,124 @@
+"""The forty most exposed of the isolated people, against a naive twin and releases whose truth is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from privacy_assets.engine.metrics.isolated import MOST_EXPOSED, isolated_excess
+from privacy_assets.engine.metrics.leaked import leaked, leaked_interval
+from privacy_assets.engine.metrics.membership_scores import Population
+
+
+def population(near, alone, codes, member):
+    """Rows whose distance to S over distance to others is ``near``, of people of which ``member`` are in train."""
+    return Population({"distance / neighbour": near}, alone, codes, member, np.zeros(len(member), dtype=bool))
+
+
+def drawn(seed, people=2000, share=0.8, rows=1, copied=0):
+    """People at random distances; the nearest ``copied`` isolated members are given a ratio below everybody else's."""
+    g = np.random.default_rng(seed)
+    member = g.permutation(people) < round(share * people)
+    codes = np.repeat(np.arange(people), rows)
+    alone = g.gamma(2, size=len(codes))
+    near = g.uniform(0.2, 2, len(codes))
+    isolated = np.flatnonzero((alone >= np.quantile(alone, 0.9)) & member[codes])
+    near[isolated[:copied]] = 0.05
+    return population(near, alone, codes, member)
+
+
+def naive(found):
+    """k, k_T, u, u_T by loops over rows."""
+    cut = np.quantile(found.neighbour, 0.9, method="inverted_cdf")
+    best = {}
+    for near, alone, code in zip(found.scores["distance / neighbour"], found.neighbour, found.codes, strict=True):
+        if alone >= cut:
+            best[code] = min(best.get(code, (math.inf, 0.0)), (near, -alone))
+    u, u_t = len(best), sum(found.member[code] for code in best)
+    last = sorted(best.values())[min(MOST_EXPOSED, u // 4) - 1]
+    picked = [code for code, key in best.items() if key <= last]
+    return len(picked), sum(found.member[code] for code in picked), u, u_t
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+@pytest.mark.parametrize("rows", [1, 4])
+def test_against_a_naive_twin(share, rows):
+    for seed in range(10):
+        found = drawn(seed, share=share, rows=rows, copied=seed * 5)
+        if seed % 2:  # many ties
+            near, alone = np.round(found.scores["distance / neighbour"], 1), np.round(found.neighbour)
+            found = population(near, alone, found.codes, found.member)
+        k, k_t, u, u_t = naive(found)
+        figure = isolated_excess(found)
+        value = (k_t - k * u_t / u) / ((1 - u_t / u) if k_t > k * u_t / u else u_t / u) / k
+        low, high = leaked_interval(k, k_t, u, u_t, 0.95)
+        assert (figure.value, figure.low, figure.high) == pytest.approx(
+            (value, min(low / k, value), max(high / k, value)), abs=1e-12
+        )
+        assert figure.note == f"the {k} most exposed of {u} isolated people"
+        assert figure.subjects == u
+
+
+def test_copies_of_the_isolated_are_demonstrated():
+    for seed in range(20):
+        figure = isolated_excess(drawn(seed, people=10_000, copied=40))
+        assert figure.value == pytest.approx(1)
+        assert figure.low > 0.4
+    assert isolated_excess(drawn(0, people=10_000, share=0.5, copied=40)).low > 0.7
+
+
+def test_avoided_members_are_demonstrated_from_the_other_side():
+    for seed in range(10):
+        found = drawn(seed, people=10_000)
+        found.scores["distance / neighbour"][found.member[found.codes]] += 2
+        figure = isolated_excess(found)
+        assert figure.value == pytest.approx(-1)
+        assert figure.high < -0.4
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_coverage_and_resolution_when_nothing_leaks(rows):
+    figures = [isolated_excess(drawn(seed, rows=rows)) for seed in range(400)]
+    missed = sum(not figure.low <= 0 <= figure.high for figure in figures)
+    assert missed <= 32  # 20 expected at most; 32 has a chance of 0.5 %
+    beyond = sum(max(-figure.low, figure.high) > figure.resolution for figure in figures)
+    assert beyond <= 7  # 2 expected at most
+    assert not any(max(figure.low, -figure.high) > 0.4 for figure in figures)
+
+
+def test_order_of_rows_and_of_people_changes_nothing():
+    found = drawn(3, rows=2, copied=20)
+    g = np.random.default_rng(0)
+    order, names = g.permutation(len(found.codes)), g.permutation(len(found.member))
+    member = np.empty_like(found.member)
+    member[names] = found.member
+    mixed = population(
+        found.scores["distance / neighbour"][order], found.neighbour[order], names[found.codes][order], member
+    )
+    assert isolated_excess(mixed) == isolated_excess(found)
+
+
+def test_everybody_tied_is_no_evidence():
+    g = np.random.default_rng(0)
+    member = g.random(1000) < 0.8
+    figure = isolated_excess(population(np.ones(1000), np.zeros(1000), np.arange(1000), member))
+    assert figure.value == 0
+    assert figure.low < 0 < figure.high
+
+
+def test_few_isolated_people_are_not_measurable():
+    figure = isolated_excess(drawn(0, people=150))
+    assert math.isnan(figure.value)
+    assert math.isnan(figure.low)
+    assert "fewer than 20 isolated subjects" in figure.note
+    assert isolated_excess(drawn(0, people=600, share=0.5)).measurable
+
+
+def test_leaked_is_one_for_certain_matches_and_zero_at_the_expected_number():
+    assert leaked(10, 10, 100, 50, 0.95)[0] == 10
+    assert leaked(10, 0, 100, 50, 0.95)[0] == -10
+    value, low, high, resolution = leaked(10, 5, 100, 50, 0.95)
+    assert value == 0
+    assert low < 0 < high <= resolution
