@@ -5,12 +5,13 @@ from __future__ import annotations
 from privacy_assets.engine.metrics.attribute_inference import AttributeInference
 from privacy_assets.engine.metrics.base import FigureSpec, Metric
 from privacy_assets.engine.metrics.dcr import Dcr
+from privacy_assets.engine.metrics.linkability import Linkability
 from privacy_assets.engine.metrics.membership_inference import MembershipInference
 from privacy_assets.engine.metrics.singling_out import SinglingOut
 from privacy_assets.errors import ConfigError, did_you_mean
 
 METRICS: dict[str, type[Metric]] = {
-    metric.name: metric for metric in (Dcr, SinglingOut, AttributeInference, MembershipInference)
+    metric.name: metric for metric in (Dcr, SinglingOut, Linkability, AttributeInference, MembershipInference)
 }
 
 

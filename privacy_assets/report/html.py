@@ -176,6 +176,7 @@ def _plots(metric: str, table: str, rows: Rows) -> list[Plot]:
         ("dcr", "distances"): _distances,
         ("dcr", "tails"): _tails,
         ("singling_out", "configurations"): _configurations,
+        ("linkability", "sets"): _sets,
         ("attribute_inference", "columns"): _columns,
         ("membership_inference", "curve"): _curve,
         ("membership_inference", "levels"): _levels,
@@ -213,6 +214,15 @@ def _configurations(rows: Rows) -> list[Plot]:
     )
     labels = ("columns in the query", "risk")
     return [(caption, intervals_svg(rows, x="columns", y="risk", series=("attack",), labels=labels))]
+
+
+def _sets(rows: Rows) -> list[Plot]:
+    caption = (
+        "Excess of members over unseen people whose halves are joined, by pair of column sets. Zero is chance; both "
+        "directions give members away."
+    )
+    labels = ("pair of column sets", "excess")
+    return [(caption, intervals_svg(rows, x="sets", y="excess", series=(), labels=labels))]
 
 
 def _curve(rows: Rows) -> list[Plot]:

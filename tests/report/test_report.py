@@ -368,6 +368,12 @@ def test_every_known_table_is_drawn():
     assert count(page, "polyline") == 4
 
 
+def test_the_pairs_of_column_sets_are_drawn():
+    rows = [{"sets": at, "columns": "4 + 4", "excess": 0.01, "low": -0.02, "high": 0.04} for at in range(1, 21)]
+    page = Page(report(MetricResult("linkability", (), {"sets": rows})).to_html())
+    assert count(page, "svg", **{"class": "plot"}) == 1
+
+
 def test_unknown_metric_and_tables_are_shown_and_nothing_is_drawn():
     later = MetricResult(
         "later", (figure("surprise", 0.25, 0.2, 0.3),), {"odd_rows": [{"a": 1}, {"b": "x"}], "none": []}, seed=3
@@ -412,9 +418,11 @@ def test_unknown_metric_and_tables_are_shown_and_nothing_is_drawn():
         ],
     ],
 )
-@pytest.mark.parametrize("metric", ["dcr", "singling_out", "attribute_inference", "membership_inference"])
+@pytest.mark.parametrize(
+    "metric", ["dcr", "singling_out", "linkability", "attribute_inference", "membership_inference"]
+)
 def test_strange_tables_leave_their_plot_out(metric, rows):
-    names = ("distances", "tails", "configurations", "columns", "curve", "levels")
+    names = ("distances", "tails", "configurations", "sets", "columns", "curve", "levels")
     result = MetricResult(metric, (), dict.fromkeys(names, rows))
     assert "<h2>How to read this</h2>" in report(result).to_html()
 

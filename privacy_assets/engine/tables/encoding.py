@@ -110,6 +110,15 @@ class Encoder:
                 numbers.append(_Number(column.name, centre, scale, missing))
         return cls(tuple(numbers), tuple(categories))
 
+    @cached_property
+    def places(self) -> dict[str, list[int]]:
+        """By column, its encoded columns: ``numeric`` is numbered first, then ``codes``."""
+        found = {number.name: [place] for place, number in enumerate(self.numbers)}
+        coded = [number.name for number in self.numbers if number.indicator] + [c.name for c in self.categories]
+        for place, name in enumerate(coded, start=len(self.numbers)):
+            found.setdefault(name, []).append(place)
+        return found
+
     def to_json(self) -> dict[str, list[dict[str, Any]]]:
         """Return plain values. They hold category values of the private table."""
         categories = [{"name": c.name, "values": [_plain(value) for value in c.values]} for c in self.categories]

@@ -1,0 +1,449 @@
+"""Linkability: brute-force twins of the search and the statistics, and what must happen to tables of known truth."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from privacy_assets.engine.inputs import MetricInputs
+from privacy_assets.engine.intervals import permutation_band
+from privacy_assets.engine.metrics import linkage
+from privacy_assets.engine.metrics.linkability import Linkability, weigh
+from privacy_assets.engine.metrics.linkability_attack import attacked_rows, random_halves, varying_columns
+from privacy_assets.engine.metrics.linkage import TIE, Tables
+from privacy_assets.engine.metrics.singling_out_evidence import People
+from privacy_assets.engine.policy import judge_limit
+from privacy_assets.engine.results import Figure, MetricResult
+from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
+from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.errors import ConfigError
+
+QUICK = Linkability(halves=6, permutations=199)
+UPPER, LOWER = Linkability.default_limits
+
+
+def people_table(rows: int, seed: int, columns: int = 7) -> pd.DataFrame:
+    """A table of every kind of column, with missing values in each."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "income": np.round(rng.lognormal(size=rows) * 1_000, -1),
+            "age": pd.array(rng.integers(18, 90, rows), dtype="Int64"),
+            "place": rng.choice(list("vwxyz"), rows, p=[0.05, 0.1, 0.2, 0.3, 0.35]),
+            "smoker": pd.array(rng.random(rows) < 0.3, dtype="boolean"),
+            "visit": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 300, rows), unit="D"),
+            "plan": rng.integers(0, 6, rows).astype(str),
+            "weight": np.round(rng.normal(70, 12, rows)),
+        }
+    ).iloc[:, :columns]
+    return frame.mask(rng.random(frame.shape) < 0.03)
+
+
+def given(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, **more) -> MetricInputs:
+    schema = infer_schema(pd.concat([train, holdout, synthetic], ignore_index=True))
+    frames = {"train": train, "holdout": holdout, "synthetic": synthetic}
+    tables = {role: conform(frame, schema, where=role, smallest=0) for role, frame in frames.items()}
+    return MetricInputs(schema, tables, **more)
+
+
+def run(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, metric=QUICK, **more) -> MetricResult:
+    return metric.evaluate(given(train, holdout, synthetic, **more))
+
+
+def parts(sizes: tuple[int, int, int], seed: int, columns: int = 7) -> list[pd.DataFrame]:
+    table = people_table(sum(sizes), seed, columns)
+    ends = np.cumsum(sizes)
+    return [table[end - size : end].reset_index(drop=True) for size, end in zip(sizes, ends, strict=True)]
+
+
+def verdicts(result: MetricResult) -> list[str]:
+    return [judge_limit(limit, result).status for limit in (UPPER, LOWER)]
+
+
+# ---- the search against brute force ----
+
+
+def naive_hits(synthetic: EncodedTable, attacked: EncodedTable, sets: list[list[int]], k: int) -> list[bool]:
+    """The definition, row by row: numbers are encoded columns 0..p-1, categories p and on."""
+    p = synthetic.numeric.shape[1]
+
+    def picked(table: EncodedTable, row: int, columns: list[int]) -> tuple[float, ...]:
+        return tuple(float(table.numeric[row, c] if c < p else table.codes[row, c - p]) for c in columns)
+
+    rows = {tuple(picked(synthetic, s, columns) for columns in sets) for s in range(len(synthetic))}
+    out = []
+    for q in range(len(attacked)):
+        near = []
+        for side, columns in enumerate(sets):
+            asked = picked(attacked, q, columns)
+            away = {
+                row: sum(
+                    (x - y) ** 2 if c < p else float(x != y) for x, y, c in zip(row[side], asked, columns, strict=True)
+                )
+                for row in rows
+            }
+            reach = sorted(away.values())[min(k, len(rows)) - 1] * (1 + TIE)
+            near.append({row for row, distance in away.items() if distance <= reach})
+        out.append(bool(near[0] & near[1]))
+    return out
+
+
+def encoded(frame: pd.DataFrame, *others: pd.DataFrame) -> list[EncodedTable]:
+    schema = infer_schema(pd.concat([frame, *others], ignore_index=True))
+    tables = [conform(x, schema, where="t") for x in (frame, *others)]
+    encoder = Encoder.fit(tables, schema)
+    return [encoder.transform(table) for table in tables]
+
+
+def coarse_table(rows: int, seed: int) -> pd.DataFrame:
+    """Few values, so that most distances tie; some numbers are missing."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({name: rng.integers(0, 3, rows).astype(float) for name in "ab"})
+    frame = frame.mask(rng.random(frame.shape) < 0.1)
+    for name in "cdefgh":
+        frame[name] = rng.choice(["p", "q", "r"], rows, p=[0.5, 0.3, 0.2])
+    return frame
+
+
+@pytest.mark.parametrize("make", [people_table, coarse_table])
+@pytest.mark.parametrize("k", [1, 2, 5])
+@pytest.mark.parametrize("candidates", [1, 8])  # with 1, nearly all ties are cut off and found another way
+def test_hits_agree_with_brute_force(make, k: int, candidates: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linkage, "_CANDIDATES", candidates)
+    monkeypatch.setattr(linkage, "_CELLS", 2_000)  # several parts
+    for seed in range(3):
+        synthetic, attacked = encoded(make(120, seed), pd.concat([make(60, seed + 90), make(120, seed)[:5]]))
+        tables = Tables.of(synthetic, attacked)
+        order = np.random.default_rng(seed).permutation(tables.codes.shape[1]).tolist()
+        for sets in ([order[:3], order[3:]], [order[:1], order[1:3]], [order[:-1], order[-1:]]):
+            found = tables.hits(*sets, k=k)
+            assert found.tolist() == naive_hits(synthetic, attacked, sets, k)
+            assert found[-5:].all()  # copies
+            assert tables.hits(*sets[::-1], k=k).tolist() == found.tolist()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_hits_of_a_few_synthetic_rows(rows: int) -> None:
+    synthetic, attacked = encoded(people_table(rows, 0), people_table(30, 1))
+    tables, sets = Tables.of(synthetic, attacked), [[0, 3], [1, 2, 4]]
+    for k in (1, 2, 3):
+        found = tables.hits(*sets, k=k)
+        assert found.tolist() == naive_hits(synthetic, attacked, sets, k)
+        assert found.all() or rows > k
+
+
+def test_many_columns_and_values_far_out_do_not_collide() -> None:
+    rng = np.random.default_rng(0)
+    wide = pd.DataFrame(rng.normal(size=(300, 12)), columns=[f"c{at}" for at in range(12)])
+    wide.loc[0] = 1e12
+    synthetic, attacked = encoded(wide[:200], wide[150:])
+    tables, sets = Tables.of(synthetic, attacked), [list(range(10)), [10, 11]]  # 250^10 keys leave int64
+    found = tables.hits(*sets)
+    assert found.tolist() == naive_hits(synthetic, attacked, sets, 1)
+    assert found[:50].all()
+
+
+def test_rates_and_bands_agree_with_a_naive_twin() -> None:
+    rng = np.random.default_rng(3)
+    rates, member = rng.integers(0, 3, (50, 4)) / 2, rng.random(50) < 0.6
+    excess, risk = weigh(rates, member, 199, np.random.default_rng(8))
+    n, z = (int(member.sum()), int((~member).sum())), 1.959963984540054
+
+    def naive(label: np.ndarray) -> tuple[list[float], list[float]]:
+        differences, risks = [], []
+        for pair in rates.T:
+            hits = [pair[label].sum(), pair[~label].sum()]
+            centres = [(hit + z * z / 2) / (size + z * z) for hit, size in zip(hits, n, strict=True)]
+            differences.append(hits[0] / n[0] - hits[1] / n[1])
+            risks.append((centres[0] - centres[1]) / (1 - centres[1]))
+        return differences, risks
+
+    labels, shuffler = [], np.random.default_rng(8)
+    for start in range(0, 199, 64):
+        labels.extend(shuffler.permuted(np.tile(member, (min(64, 199 - start), 1)), axis=1))
+    for drawn, at in ((excess, 0), (risk, 1)):
+        null = np.array([naive(label)[at] for label in labels])
+        assert drawn.observed == pytest.approx(naive(member)[at], abs=1e-12)
+        assert drawn.null == pytest.approx(null, abs=1e-6)
+        band = permutation_band(drawn.observed.mean(keepdims=True), null.mean(axis=1, keepdims=True))
+        assert drawn.mean.band.low == pytest.approx(band.low, abs=1e-6)
+
+
+# ---- what is attacked ----
+
+
+@pytest.mark.parametrize(("columns", "number"), [(0, 0), (1, 0), (2, 1), (3, 3), (4, 3), (5, 10), (6, 10), (9, 20)])
+def test_halves_are_different_and_complete(columns: int, number: int) -> None:
+    names = [f"c{at}" for at in range(columns)]
+    pairs = random_halves(names, 20, np.random.default_rng(0))
+    assert len(pairs) == len({frozenset(map(frozenset, pair)) for pair in pairs}) == number
+    for first, second in pairs:
+        assert sorted([*first, *second]) == names
+        assert abs(len(first) - len(second)) <= 1
+
+
+def test_halves_are_drawn_evenly() -> None:
+    names = list("abcdefgh")
+    drawn = [random_halves(names, 1, np.random.default_rng(seed))[0] for seed in range(2_000)]
+    together = dict.fromkeys(itertools.combinations(names, 2), 0)
+    for pair, half in itertools.product(together, drawn):
+        together[pair] += set(pair) <= set(half[0]) or set(pair) <= set(half[1])
+    assert np.array(list(together.values())) / 2_000 == pytest.approx(3 / 7, abs=0.05)
+
+
+@pytest.mark.parametrize(("most", "of_each"), [(40, 1), (60, 1), (120, 2), (500, 4)])
+def test_people_are_drawn_alike_on_both_sides(most: int, of_each: int) -> None:
+    train, holdout, synthetic = parts((240, 60, 10), 0)
+    subjects = {"train": np.repeat(np.arange(60), 4), "holdout": np.repeat(np.arange(60, 75), 4)}
+    inputs = given(train, holdout, synthetic, subjects=subjects)
+    rows = attacked_rows(inputs, People.of(inputs), most)
+    assert len(np.unique(rows)) == len(rows)
+    owner = np.concatenate([subjects["train"], subjects["holdout"]])[rows]
+    assert set(np.unique(owner, return_counts=True)[1]) == {of_each}
+    for side, people in ((owner < 60, 60), (owner >= 60, 15)):
+        assert np.unique(owner[side]).size == min(people, most)
+        assert side.sum() <= most
+
+
+def test_constant_columns_are_no_columns() -> None:
+    tables = parts((300, 100, 300), 1)
+    first = run(*tables)
+    for table in tables:
+        table["same"], table["one"], table["day"] = 3, "x", pd.Timestamp("2020-01-01")
+    assert run(*tables).figures == first.figures
+    for table, value in zip(tables, "aab", strict=True):
+        table["other"] = value
+    assert set(varying_columns(given(*tables))) == {*people_table(1, 0).columns, "other"}
+
+
+# ---- what must happen ----
+
+
+def test_a_copy_is_the_worst_and_the_excess_grows_with_the_share_copied() -> None:
+    train, holdout, fresh = parts((600, 300, 600), 1)
+    results = [
+        run(train, holdout, pd.concat([train[:copied], fresh[copied:]], ignore_index=True))
+        for copied in (0, 60, 150, 300, 600)
+    ]
+    for name in ("excess", "risk"):
+        values = [result.figure(name).value for result in results]
+        assert values == sorted(values)
+        assert abs(values[0]) < 0.05
+    copy = results[-1]
+    assert all(row["rate_train"] == 1 for row in copy.tables["sets"])
+    assert copy.figure("excess").value == pytest.approx(1 - np.mean([r["rate_holdout"] for r in copy.tables["sets"]]))
+    assert copy.figure("risk").value > 0.98
+    assert verdicts(copy) == ["fail", "fail"]
+    assert verdicts(results[0]) == ["pass", "pass"]
+    assert verdicts(results[2])[1] == "fail"
+
+
+def coarse_parts(sizes: tuple[int, int, int], seed: int) -> list[pd.DataFrame]:
+    table, ends = coarse_table(sum(sizes), seed).iloc[:, :6], np.cumsum(sizes)
+    return [table[end - size : end].reset_index(drop=True) for size, end in zip(sizes, ends, strict=True)]
+
+
+def assert_null(figures: list[Figure]) -> None:
+    """Values over the null deviation that their own intervals claim are standard normal."""
+    z = np.array([figure.value / ((figure.high - figure.low) / 2 / 1.96) for figure in figures])
+    assert abs(z.mean()) < 3.5 / np.sqrt(len(z))
+    assert 0.6 < z.std(ddof=1) < 1.5
+
+
+SMALL = Linkability(halves=3, permutations=199, attacks=150)
+
+
+@pytest.mark.parametrize("sizes", [(400, 100, 200), (100, 400, 200)])
+def test_fresh_rows_sit_at_the_null_whatever_the_sizes(sizes: tuple[int, int, int]) -> None:
+    found = [run(*coarse_parts(sizes, seed), SMALL).figures for seed in range(24)]
+    for figures in zip(*found, strict=True):
+        assert_null(list(figures))
+
+
+def test_intervals_hold_when_people_have_several_rows() -> None:
+    figures = []
+    for seed in range(24):
+        tables = [table.loc[table.index.repeat(4)].reset_index(drop=True) for table in coarse_parts((80, 40, 60), seed)]
+        for table in tables:  # four years of a person: alike, not the same
+            table["a"] = table["a"] + np.tile([0, 0, 1, 1], len(table) // 4)
+        subjects = {"train": np.repeat(np.arange(80), 4), "holdout": np.repeat(np.arange(80, 120), 4)}
+        figures.append(run(*tables, Linkability(halves=3, permutations=199), subjects=subjects).figure("excess"))
+    assert_null(figures)
+    assert {(figure.n, figure.subjects) for figure in figures} == {(480, 120)}
+
+
+def test_rows_that_keep_away_from_train_break_the_limit_from_the_other_side() -> None:
+    train, holdout, fresh = coarse_parts((400, 400, 800), 2)
+    known = set(train.fillna(-1).itertuples(index=False, name=None))
+    kept = [row not in known for row in fresh.fillna(-1).itertuples(index=False, name=None)]
+    result = run(train, holdout, fresh[kept])
+    assert result.figure("excess").high < -0.02
+    assert verdicts(result)[1] == "fail"
+    assert verdicts(run(train, holdout, fresh))[1] == "pass"
+
+
+def test_the_order_of_rows_changes_nothing() -> None:
+    tables = parts((200, 100, 200), 3)
+    codes = {"train": np.random.default_rng(0).integers(0, 120, 200), "holdout": np.arange(120, 220)}
+    shuffles = {role: np.random.default_rng(5).permutation(len(table)) for role, table in zip(codes, tables)}  # noqa: B905
+    moved = [*(table.iloc[order] for table, order in zip(tables, shuffles.values(), strict=False)), tables[2][::-1]]
+    for subjects in ({}, codes):
+        again = {role: subjects[role][shuffles[role]] for role in subjects}
+        first, second = run(*tables, subjects=subjects), run(*moved, subjects=again)
+        assert first.figures == second.figures
+        assert first.tables == second.tables
+
+
+def test_repeated_rows_change_nothing() -> None:
+    train, holdout, fresh = parts((150, 150, 300), 4)
+    once = run(train, holdout, fresh)
+    for k in (1, 2):
+        metric = Linkability(halves=6, permutations=199, neighbours=k)
+        doubled = pd.concat([fresh, fresh[:100], fresh], ignore_index=True)
+        assert run(train, holdout, doubled, metric).figures == run(train, holdout, fresh, metric).figures
+    twice = [pd.concat([table, table], ignore_index=True) for table in (train, holdout)]
+    subjects = {"train": np.tile(np.arange(150), 2), "holdout": np.tile(np.arange(150, 300), 2)}
+    double = run(*twice, fresh, subjects=subjects)
+    for a, b in zip(once.figures, double.figures, strict=True):
+        assert b.value == pytest.approx(a.value, abs=1e-12)
+        assert (a.n, b.n, a.subjects, b.subjects) == (300, 600, 300, 300)
+
+
+def test_one_outlier_moves_little_and_more_neighbours_link_more() -> None:
+    train, holdout, fresh = parts((300, 300, 300), 5)
+    plain = run(train, holdout, fresh)
+    more = run(train, holdout, fresh, Linkability(halves=6, permutations=199, neighbours=5))
+    for few, many in zip(plain.tables["sets"], more.tables["sets"], strict=True):
+        assert few["rate_train"] < many["rate_train"]
+    train.loc[0, "income"] = 1e12
+    assert run(train, holdout, fresh).figure("excess").value == pytest.approx(plain.figure("excess").value, abs=0.02)
+
+
+def test_nothing_to_attack_is_not_measurable_and_does_not_pass() -> None:
+    train, holdout, fresh = parts((100, 100, 100), 6)
+    tables = [(train, holdout[:0], fresh), (train[:0], holdout, fresh), (train, holdout, fresh[:0])]
+    tables.append((train[["age"]], holdout[["age"]], fresh[["age"]]))
+    for given_ in tables:
+        result = run(*given_)
+        assert not any(figure.measurable for figure in result.figures)
+        assert all(figure.note for figure in result.figures)
+        assert verdicts(result) == ["not_assessable", "not_assessable"]
+    own = Linkability(columns=(("age", "plan"), ("same",)), permutations=199)
+    for table in (train, holdout, fresh):
+        table["same"] = 1
+    assert not run(train, holdout, fresh, own).figure("excess").measurable
+
+
+@pytest.mark.parametrize(("columns", "pairs"), [(2, 1), (3, 3), (4, 3)])
+def test_narrow_tables(columns: int, pairs: int) -> None:
+    train, holdout, fresh = parts((200, 100, 200), 7, columns)
+    assert len(run(train, holdout, fresh).tables["sets"]) == pairs
+    assert run(train, holdout, train).figure("risk").value > 0.9
+
+
+def test_one_person_a_side_and_one_synthetic_row() -> None:
+    train, holdout, fresh = parts((1, 1, 1), 8)
+    result = run(train.fillna(1), holdout.fillna(1), fresh.fillna(1))
+    assert verdicts(result)[0] == "not_assessable"
+
+
+def test_a_coarse_table_links_everybody_and_gives_nobody_away() -> None:
+    rng = np.random.default_rng(0)
+    tables = [pd.DataFrame(rng.random((n, 4)) < 0.4, columns=list("abcd")) for n in (800, 300, 800)]
+    result = run(*tables)
+    assert result.figure("excess").value == 0
+    assert all(row["rate_holdout"] == 1 for row in result.tables["sets"])
+    assert verdicts(result) == ["pass", "pass"]
+
+
+def test_sets_of_ones_own() -> None:
+    train, holdout, fresh = parts((300, 200, 300), 9)
+    metric = Linkability(columns=[["income", "age"], ["weight", "visit", "place"]], permutations=199)
+    result = run(train, holdout, train, metric)
+    assert [row["columns"] for row in result.tables["sets"]] == ["2 + 3"]
+    assert result.tables["sets"][0]["rate_train"] == 1
+    assert metric == Linkability(columns=(("income", "age"), ("weight", "visit", "place")), permutations=199)
+    # The other columns do not matter.
+    fresh["plan"], fresh["smoker"] = "9", True
+    scrambled = train.assign(plan=train["plan"].to_numpy()[::-1])
+    assert run(train, holdout, scrambled, metric).figures == result.figures
+    wrong = Linkability(columns=[["income"], ["wieght"]])
+    with pytest.raises(ConfigError, match="Did you mean 'weight'"):
+        run(train, holdout, fresh, wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"columns": ["age", "plan"]},
+        {"columns": [["age"], ["age"]]},
+        {"columns": [["age", "age"], ["plan"]]},
+        {"columns": [["age"], []]},
+        {"columns": [["age"]]},
+        {"columns": [["age"], [3]]},
+        {"columns": "ab"},
+        {"halves": 0},
+        {"attacks": True},
+        {"neighbours": 1.5},
+        {"permutations": 50},
+    ],
+)
+def test_wrong_settings_are_refused_when_the_metric_is_built(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        Linkability(**wrong)
+
+
+def test_seeds_repeat_and_differ() -> None:
+    tables = parts((200, 100, 200), 10)
+    zero, again, one = run(*tables, seed=0), run(*tables, seed=0), run(*tables, seed=1)
+    assert zero.figures == again.figures
+    assert zero.figure("excess").value != one.figure("excess").value
+
+
+def test_results_are_json_and_hold_no_values() -> None:
+    train, holdout, _ = parts((200, 100, 1), 11)
+    result = run(train, holdout, train)
+    text = json.dumps(result.to_json(), allow_nan=False)
+    assert not any(word in text for word in ("2020-", *map(str, train["income"].dropna())))
+    assert set(result.tables["sets"][0]) == {
+        "sets", "columns", "rate_train", "rate_holdout", "excess", "low", "high", "risk",
+    }  # fmt: skip
+    assert [figure.name for figure in result.figures] == [spec.name for spec in Linkability.figures]
+    assert math.isfinite(result.figure("excess").resolution)
+
+
+def test_importing_the_metric_is_cheap() -> None:
+    code = (
+        "import sys, privacy_assets.engine.metrics.linkability\n"
+        "raise SystemExit(any(name in sys.modules for name in ('numba', 'faiss', 'torch', 'sklearn')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+
+
+# ---- the truth on real tables ----
+
+
+def cut(table: pd.DataFrame, sizes: tuple[int, ...], seed: int) -> list[pd.DataFrame]:
+    order = np.random.default_rng(seed).permutation(len(table))[: sum(sizes)]
+    return [table.iloc[rows].reset_index(drop=True) for rows in np.split(order, np.cumsum(sizes)[:-1])]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["adult", "uk_census"])
+def test_fresh_rows_hold_the_limits_and_copies_break_them(name: str, request: pytest.FixtureRequest) -> None:
+    table = request.getfixturevalue(name)
+    for seed in range(6):
+        train, holdout, fresh = cut(table, (8_000, 2_000, 8_000), seed)
+        assert verdicts(run(train, holdout, fresh, Linkability())) == ["pass", "pass"]
+    leak = pd.concat([train[:1_600], fresh[:6_400]], ignore_index=True)
+    assert verdicts(run(train, holdout, leak, Linkability())) == ["fail", "fail"]
+    copy = run(train, holdout, train, Linkability())
+    assert all(row["rate_train"] == 1 for row in copy.tables["sets"])
+    assert verdicts(copy) == ["fail", "fail"]
