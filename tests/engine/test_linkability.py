@@ -7,17 +7,19 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from privacy_assets.engine.geometry.neighbours import Neighbours
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import permutation_band
 from privacy_assets.engine.metrics import linkage
 from privacy_assets.engine.metrics.linkability import Linkability, weigh
 from privacy_assets.engine.metrics.linkability_attack import attacked_rows, random_halves, varying_columns
-from privacy_assets.engine.metrics.linkage import TIE, Tables
+from privacy_assets.engine.metrics.linkage import TIE, Linkage
 from privacy_assets.engine.metrics.singling_out_evidence import People
 from privacy_assets.engine.policy import judge_limit
 from privacy_assets.engine.results import Figure, MetricResult
@@ -114,40 +116,45 @@ def coarse_table(rows: int, seed: int) -> pd.DataFrame:
 
 @pytest.mark.parametrize("make", [people_table, coarse_table])
 @pytest.mark.parametrize("k", [1, 2, 5])
-@pytest.mark.parametrize("candidates", [1, 8])  # with 1, nearly all ties are cut off and found another way
-def test_hits_agree_with_brute_force(make, k: int, candidates: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linkage, "_CANDIDATES", candidates)
+def test_hits_agree_with_brute_force(make, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linkage, "_CELLS", 2_000)  # several parts
     for seed in range(3):
         synthetic, attacked = encoded(make(120, seed), pd.concat([make(60, seed + 90), make(120, seed)[:5]]))
-        tables = Tables.of(synthetic, attacked)
-        order = np.random.default_rng(seed).permutation(tables.codes.shape[1]).tolist()
+        width = attacked.numeric.shape[1] + attacked.codes.shape[1]
+        order = np.random.default_rng(seed).permutation(width).tolist()
         for sets in ([order[:3], order[3:]], [order[:1], order[1:3]], [order[:-1], order[-1:]]):
-            found = tables.hits(*sets, k=k)
-            assert found.tolist() == naive_hits(synthetic, attacked, sets, k)
-            assert found[-5:].all()  # copies
-            assert tables.hits(*sets[::-1], k=k).tolist() == found.tolist()
+            searched = Linkage.of(synthetic, attacked, sum(sets, []))
+            found, truth = searched.hits(*sets, k=k).tolist(), naive_hits(synthetic, attacked, sets, k)
+            assert found == truth
+            assert all(found[-5:])  # copies
+            assert searched.hits(*sets[::-1], k=k).tolist() == truth
+            # The nearest row is a short cut: without it, all rows are looked at, and say the same.
+            blind = Neighbours(np.full((len(attacked), 1), 1e-200), np.zeros((len(attacked), 1), dtype=np.int64))
+            assert replace(searched, nearest=blind).hits(*sets, k=k).tolist() == truth
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_hits_of_a_few_synthetic_rows(rows: int) -> None:
     synthetic, attacked = encoded(people_table(rows, 0), people_table(30, 1))
-    tables, sets = Tables.of(synthetic, attacked), [[0, 3], [1, 2, 4]]
+    sets = [[0, 3], [1, 2, 4]]
     for k in (1, 2, 3):
-        found = tables.hits(*sets, k=k)
+        found = Linkage.of(synthetic, attacked, sum(sets, [])).hits(*sets, k=k)
         assert found.tolist() == naive_hits(synthetic, attacked, sets, k)
         assert found.all() or rows > k
 
 
-def test_many_columns_and_values_far_out_do_not_collide() -> None:
+def test_values_far_out_do_not_drown_the_other_columns() -> None:
     rng = np.random.default_rng(0)
     wide = pd.DataFrame(rng.normal(size=(300, 12)), columns=[f"c{at}" for at in range(12)])
-    wide.loc[0] = 1e12
+    for at in range(8):  # the far value decides which row is the nearest by all columns, and all are at its distance
+        wide.loc[200 + at, f"c{at}"] = 1e5
     synthetic, attacked = encoded(wide[:200], wide[150:])
-    tables, sets = Tables.of(synthetic, attacked), [list(range(10)), [10, 11]]  # 250^10 keys leave int64
-    found = tables.hits(*sets)
-    assert found.tolist() == naive_hits(synthetic, attacked, sets, 1)
-    assert found[:50].all()
+    assert np.abs(attacked.numeric[50:58]).max(axis=1).min() > 1e4
+    for sets in ([list(range(10)), [10, 11]], [[0, 3], [1, 2, 4, 5, 6, 7, 8, 9, 10, 11]]):
+        found = Linkage.of(synthetic, attacked, range(12)).hits(*sets)
+        assert found.tolist() == naive_hits(synthetic, attacked, sets, 1)
+        assert found[:50].all()
+        assert not found[50:58].all()
 
 
 def test_rates_and_bands_agree_with_a_naive_twin() -> None:

@@ -22,7 +22,7 @@ from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
 from privacy_assets.engine.metrics.linkability_attack import (
     Pair,
     attacked_rows,
-    attacked_tables,
+    linkage,
     random_halves,
     varying_columns,
 )
@@ -110,12 +110,12 @@ class Linkability(Metric):
         if not pairs:
             return _missing("two sets are needed, each with a column of more than one value", people)
         rows = attacked_rows(inputs, people, self.attacks)
-        tables = attacked_tables(inputs, rows)
+        sets = [[[place for name in names for place in places[name]] for names in pair] for pair in pairs]
+        searched = linkage(inputs, rows, list(itertools.chain(*sets[0])))  # all pairs have the same columns
         linked = np.empty((len(rows), len(pairs)))
-        for at, pair in enumerate(pairs):
+        for at, (first, second) in enumerate(sets):
             inputs.progress(f"linkability: sets {at + 1} of {len(pairs)}")
-            first, second = ([place for name in names for place in places[name]] for names in pair)
-            linked[:, at] = tables.hits(first, second, self.neighbours, inputs.device)
+            linked[:, at] = searched.hits(first, second, self.neighbours)
         drawn, person = np.unique(people.subject[rows], return_inverse=True)
         rates = np.stack([np.bincount(person, column) for column in linked.T], axis=1) / np.bincount(person)[:, None]
         member = people.member[drawn]

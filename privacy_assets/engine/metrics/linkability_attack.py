@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.metrics.linkage import Tables
+from privacy_assets.engine.metrics.linkage import Linkage
 from privacy_assets.engine.metrics.singling_out_evidence import People
 from privacy_assets.engine.tables.encoding import EncodedTable
 
@@ -55,7 +55,7 @@ def attacked_rows(inputs: MetricInputs, people: People, most: int) -> np.ndarray
 
 
 def varying_columns(inputs: MetricInputs) -> dict[str, list[int]]:
-    """Encoded columns (as ``Tables`` numbers them) by column, without what holds one value in all tables."""
+    """Encoded columns (as ``EncodedTable.pick`` numbers them) by column, without what holds one value in all tables."""
     tables = [inputs.encoded(role) for role in _ROLES]
     ends = []
     for part in ("numeric", "codes"):
@@ -66,9 +66,7 @@ def varying_columns(inputs: MetricInputs) -> dict[str, list[int]]:
     return {name: own for name, own in places.items() if own}
 
 
-def attacked_tables(inputs: MetricInputs, rows: np.ndarray) -> Tables:
-    """The synthetic table beside the rows at these positions of T stacked on H."""
-    train, holdout = inputs.encoded("train"), inputs.encoded("holdout")
-    numeric = np.concatenate([train.numeric, holdout.numeric])[rows]
-    codes = np.concatenate([train.codes, holdout.codes])[rows]
-    return Tables.of(inputs.encoded("synthetic"), EncodedTable(numeric, codes, train.sizes))
+def linkage(inputs: MetricInputs, rows: np.ndarray, columns: Sequence[int]) -> Linkage:
+    """The synthetic table beside the rows at these positions of T stacked on H, by these encoded columns."""
+    real = EncodedTable.stack([inputs.encoded(role) for role in ("train", "holdout")]).take(rows)
+    return Linkage.of(inputs.encoded("synthetic"), real, columns, inputs.device)

@@ -64,6 +64,12 @@ class EncodedTable:
         """The given rows."""
         return EncodedTable(self.numeric[rows], self.codes[rows], self.sizes)
 
+    def pick(self, columns: Sequence[int]) -> EncodedTable:
+        """The given encoded columns: ``numeric`` is numbered first, then ``codes``."""
+        places, numbers = np.asarray(columns, dtype=np.int64), self.numeric.shape[1]
+        coded = places[places >= numbers] - numbers
+        return EncodedTable(self.numeric[:, places[places < numbers]], self.codes[:, coded], self.sizes[coded])
+
 
 @dataclass(frozen=True)
 class _Number:
@@ -112,7 +118,7 @@ class Encoder:
 
     @cached_property
     def places(self) -> dict[str, list[int]]:
-        """By column, its encoded columns: ``numeric`` is numbered first, then ``codes``."""
+        """By column, its encoded columns, as :meth:`EncodedTable.pick` numbers them."""
         found = {number.name: [place] for place, number in enumerate(self.numbers)}
         coded = [number.name for number in self.numbers if number.indicator] + [c.name for c in self.categories]
         for place, name in enumerate(coded, start=len(self.numbers)):
