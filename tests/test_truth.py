@@ -21,9 +21,15 @@ LABEL_CONDITIONAL = (
     "dcr.member_excess",
     "dcr.identical_excess",
     "membership_inference.advantage",
+    "linkability.excess",
     "attribute_inference.excess",
 )
-LEAK_METRICS = ("dcr", "membership_inference", "attribute_inference")  # those with label-conditional figures
+LEAK_METRICS = (
+    "dcr",
+    "linkability",
+    "membership_inference",
+    "attribute_inference",
+)  # those with label-conditional figures
 
 
 def cut(frame, *sizes, seed=None):
@@ -132,6 +138,7 @@ def test_a_copy_of_adult_is_as_bad_as_it_gets(adult_leak):
     assert figure(copy, "dcr.privacy_score").value == 1
     assert figure(copy, "dcr.identical_excess").value == 1
     assert figure(copy, "singling_out.risk").value > 0.99
+    assert figure(copy, "linkability.risk").value > 0.99
     assert figure(copy, "membership_inference.precision").value > 0.9
     assert figure(copy, "membership_inference.protection_score").value < 1
     assert figure(copy, "attribute_inference.protection_score").value < 2

@@ -237,6 +237,22 @@ def test_distances_of_dense_rows_are_those_of_the_definition() -> None:
             assert dense[i, j] == pytest.approx(brute_force(real.iloc[i], other.iloc[j], encoder), abs=1e-4)
 
 
+def test_each_column_has_its_own_part_of_the_distance() -> None:
+    real, other = canonical(mixed(40)), canonical(mixed(30, seed=5))
+    encoder = Encoder.fit([real], SCHEMA, others=[other])
+    assert set(encoder.places) == set(SCHEMA.names)
+    for name, places in encoder.places.items():
+        own = Encoder(*(tuple(x for x in part if x.name == name) for part in (encoder.numbers, encoder.categories)))
+        left, right = (encoder.transform(table).pick(places) for table in (real, other))
+        squared = ((left.dense[:, None, :] - right.dense[None]) ** 2).sum(axis=2)
+        for i, j in ((0, 0), (3, 7), (11, 2), (39, 29)):
+            assert squared[i, j] == pytest.approx(brute_force(real.iloc[i], other.iloc[j], own), abs=1e-4), name
+    whole = encoder.transform(real)
+    again = whole.pick(sorted(place for places in encoder.places.values() for place in places))
+    for part in ("numeric", "codes", "sizes"):
+        assert np.array_equal(getattr(again, part), getattr(whole, part))
+
+
 def test_the_order_of_rows_and_frames_does_not_matter() -> None:
     first, second = canonical(mixed(40)), canonical(mixed(40, seed=2))
     a = Encoder.fit([first, second], SCHEMA)

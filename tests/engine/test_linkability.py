@@ -361,6 +361,16 @@ def test_one_person_a_side_and_one_synthetic_row() -> None:
     assert verdicts(result)[0] == "not_assessable"
 
 
+def test_nearly_unique_texts_are_a_column_like_others() -> None:
+    texts = np.random.default_rng(0).choice(10**9, 4_600).astype(str)
+    frames = []
+    for (start, stop), frame in zip(((0, 2_000), (2_000, 2_600), (2_600, 4_600)), parts((2_000, 600, 2_000), 12)):  # noqa: B905
+        frames.append(frame.assign(text=texts[start:stop]))
+    train, holdout, fresh = frames
+    assert abs(run(train, holdout, fresh).figure("excess").value) < 0.03
+    assert run(train, holdout, train).figure("risk").value > 0.98
+
+
 def test_a_coarse_table_links_everybody_and_gives_nobody_away() -> None:
     rng = np.random.default_rng(0)
     tables = [pd.DataFrame(rng.random((n, 4)) < 0.4, columns=list("abcd")) for n in (800, 300, 800)]

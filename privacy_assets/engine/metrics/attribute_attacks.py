@@ -17,7 +17,7 @@ import pandas as pd
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.metrics.singling_out_evidence import People
-from privacy_assets.engine.tables.encoding import EncodedTable, Encoder, as_float
+from privacy_assets.engine.tables.encoding import EncodedTable, as_float
 from privacy_assets.engine.tables.identity import value_codes
 
 NEIGHBOURS = (1, 5)
@@ -164,13 +164,12 @@ class Trial:
         order = order[inputs.rng("attribute_inference ties").permutation(len(order))]
         secrets = tuple(_secrets(inputs, attacked.rows, order))
         encoded = [inputs.encoded(role) for role in ("train", "holdout")]
-        owner, category = _owners(inputs.encoder, inputs.schema.names)
-        by_column = np.argsort(owner, kind="stable")
+        places = [inputs.encoder.places[name] for name in inputs.schema.names]
+        by_column, start = np.concatenate(places), np.cumsum([0, *map(len, places)])
         queries = np.concatenate([_parts(table) for table in encoded])[attacked.rows]
         points = _parts(inputs.encoded("synthetic"))[order]
-        start = np.searchsorted(owner[by_column], np.arange(len(secrets) + 1))
         turned, searched = (np.ascontiguousarray(table.T[by_column]) for table in (queries, points))
-        return cls(attacked, secrets, turned, searched, category[by_column], start)
+        return cls(attacked, secrets, turned, searched, by_column >= len(inputs.encoder.numbers), start)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -232,14 +231,6 @@ def _secrets(inputs: MetricInputs, rows: np.ndarray, order: np.ndarray) -> Seque
         spread = scales[column.name] if column.kind == "datetime" else None
         secrets.append(Secret(column.name, as_float(real), as_float(synthetic), spread))
     return secrets
-
-
-def _owners(encoder: Encoder, names: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """The column of each part of an encoded row, numbers before codes, and whether it is a code."""
-    numbers = [number.name for number in encoder.numbers]
-    codes = [number.name for number in encoder.numbers if number.indicator] + [x.name for x in encoder.categories]
-    owner = np.array([names.index(name) for name in (*numbers, *codes)], dtype=np.int64)
-    return owner, np.arange(len(owner)) >= len(numbers)
 
 
 def _parts(table: EncodedTable) -> np.ndarray:
