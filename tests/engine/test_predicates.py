@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from privacy_assets.engine.metrics.predicates import (
     BINS,
     CodedTable,
     Queries,
+    Scheme,
     bin_scheme,
     code_tables,
     matched_subjects,
@@ -24,8 +26,8 @@ from privacy_assets.engine.metrics.predicates import (
 from privacy_assets.engine.tables.encoding import as_float
 from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema
 
-ORDERED = ("number", "whole", "time", "steady")
-WORDS = ["it's", 'a "b"', "x & y", "é", "", " "]
+ORDERED = ("number", "whole", "time", "steady", "huge")
+WORDS = ["it's", 'a "b"', "x & y", "é", "", " ", "a\\b", "two\nlines", "e\u0301", "\U0001f600", "`1` == @x"]
 
 
 def mixed(rows: int, seed: int, words: list[str] = WORDS) -> pd.DataFrame:
@@ -39,14 +41,17 @@ def mixed(rows: int, seed: int, words: list[str] = WORDS) -> pd.DataFrame:
             "flag": pd.array(rng.random(rows) < 0.3, dtype="boolean"),
             "time": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 400, rows), unit="D"),
             "steady": np.full(rows, 2.5),
+            "huge": pd.array(2**62 + rng.integers(0, 5, rows), dtype="Int64"),  # one number, if read as floats
+            "sort": pd.Categorical(rng.choice(words[::-1], rows), categories=sorted(words) + ["never"]),
         }
     )
+    frame.loc[frame["number"] == 0, "number"] = rng.choice([0.0, -0.0], int((frame["number"] == 0).sum()))
     return frame.mask(rng.random(frame.shape) < 0.1)
 
 
 @pytest.fixture(scope="module")
 def tables() -> tuple[TableSchema, pd.DataFrame, pd.DataFrame, CodedTable, CodedTable]:
-    raw = [mixed(150, 1), mixed(200, 2, [*WORDS, "unseen"])]
+    raw = [mixed(150, 1, [*WORDS, "only here"]), mixed(200, 2, [*WORDS, "unseen"])]
     schema = infer_schema(pd.concat(raw, ignore_index=True))
     synthetic, real = (conform(frame, schema, where="test") for frame in raw)
     return schema, synthetic, real, *code_tables([synthetic, real], schema)
@@ -60,6 +65,13 @@ def mask_of_threshold(column: pd.Series, value: object, median: object) -> np.nd
     else:
         mask = column >= value if value > median else column <= value
     return mask.fillna(False).to_numpy(dtype=bool)
+
+
+def median_of(column: pd.Series) -> object:
+    """The exact median, also of whole numbers that floats cannot tell apart."""
+    values = sorted(column.dropna().tolist())
+    low, high = values[(len(values) - 1) // 2], values[len(values) // 2]
+    return Fraction(low + high, 2) if isinstance(low, int) else low + (high - low) / 2
 
 
 def mask_of_bin(column: pd.Series, value: object, synthetic: pd.Series) -> np.ndarray:
@@ -79,7 +91,7 @@ def test_the_range_of_a_value_matches_what_its_predicate_says(kind: str, tables)
     schema, synthetic, real, coded, coded_real = tables
     scheme = threshold_scheme(coded) if kind == "threshold" else bin_scheme(coded)
     for position, name in enumerate(schema.names):
-        median = synthetic[name].median() if name in ORDERED else None
+        median = median_of(synthetic[name]) if name in ORDERED else None
         for row, value in enumerate(synthetic[name]):
             flat = coded.start[position] + coded.codes[row, position]
             for frame, table in ((synthetic, coded), (real, coded_real)):
@@ -106,7 +118,7 @@ def as_sets(queries: Queries) -> set[frozenset[tuple[int, int, int]]]:
     return {frozenset(zip(*row, strict=True)) for row in rows}
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 6])
+@pytest.mark.parametrize("width", [1, 2, 3, 8])
 @pytest.mark.parametrize("kind", [threshold_scheme, bin_scheme])
 def test_queries_isolate_one_target_and_are_distinct(kind, width: int, tables) -> None:
     coded = tables[3]
@@ -133,7 +145,7 @@ def test_columns_and_targets_are_drawn_evenly() -> None:
     coded = code_tables([conform(frame, schema, where="test")], schema)[0]
     # All values differ, so equality isolates every row and nothing is rejected but repeated queries.
     codes = np.arange(len(coded.below), dtype=np.int32) - np.repeat(coded.start, 202).astype(np.int32)
-    scheme = type(threshold_scheme(coded))(codes, codes)
+    scheme = Scheme(codes, codes)
     queries = multivariate(
         coded, scheme, np.arange(200), 3, 4_000, np.random.default_rng(0), candidates=100_000, patience=1_000
     )
@@ -175,23 +187,25 @@ def test_univariate_takes_at_most_what_is_wanted(tables) -> None:
     assert len(univariate(tables[3], 5, np.random.default_rng(0))) == 5
 
 
-@pytest.mark.parametrize("keep", [1, 3, 200])
-def test_matches_are_counted_by_subject(keep: int, tables) -> None:
+@pytest.mark.parametrize(("share", "words"), [(0.05, 1), (0.4, 3), (0.95, 2)])
+def test_matches_and_relabelled_hits_are_counted_by_subject(share: float, words: int, tables) -> None:
     coded, real = tables[3:]
     rng = np.random.default_rng(5)
     subject = rng.permutation(np.repeat(np.arange(80), [1] * 20 + [3] * 60))
-    member = rng.random(80) < 0.4
-    queries = multivariate(
-        coded, threshold_scheme(coded), np.arange(150), 3, 200, rng, candidates=20_000, patience=5_000
-    )
-    first, counts = matched_subjects(queries, real, subject, member, keep)
+    member, other = rng.random(80) < 0.4, rng.random((80, 64 * words)) < share
+    labels = np.packbits(other, axis=1, bitorder="little").view("<u8").astype(np.uint64)
+    columns = np.stack([rng.permutation(len(coded.start))[:2] for _ in range(200)]).astype(np.int32)
+    ends = np.sort(rng.integers(0, np.array([len(coded.counts(j)) for j in range(8)])[columns], (2, 200, 2)), axis=0)
+    queries = Queries(columns, *ends.astype(np.int32))
+    counts, hits = matched_subjects(queries, real, subject, member, labels)
+    by_hand = np.zeros(64 * words, dtype=np.int64)
     for at, rows in enumerate(matching_rows(queries, real)):
-        people = set(subject[rows].tolist())
-        assert counts[at, 1] == sum(member[person] for person in people)
-        assert counts[at].sum() == len(people)
-        kept = set(first[at][first[at] >= 0].tolist())
-        assert kept <= people
-        assert len(kept) == min(keep, len(people))
+        people = np.unique(subject[rows])
+        assert counts[at].tolist() == [np.sum(~member[people]), np.sum(member[people])]
+        by_hand += other[people].sum(axis=0) == 1
+    assert by_hand.any()
+    assert hits.tolist() == by_hand.tolist()
+    assert counts.sum(axis=1).max() > 70  # also where each set has two members long before the last match
 
 
 def test_a_coarse_table_runs_dry_instead_of_searching_on() -> None:
@@ -213,6 +227,16 @@ def test_a_coarse_table_runs_dry_instead_of_searching_on() -> None:
     args = (repeated, threshold_scheme(repeated), np.arange(10), 2, 2_000, np.random.default_rng(0))
     assert len(multivariate(*args, candidates=10**9, patience=1_000)) == 0
     assert len(univariate(repeated, 10, np.random.default_rng(0))) == 0
+
+
+def test_repeated_queries_do_not_end_the_search_while_there_are_others() -> None:
+    frame = pd.DataFrame({"a": np.arange(60.0), "b": np.arange(60.0)[::-1]})
+    schema = infer_schema(frame)
+    coded = code_tables([conform(frame, schema, where="test")], schema)[0]
+    equality = np.concatenate([np.arange(62), np.arange(62)]).astype(np.int32)
+    args = (coded, Scheme(equality, equality), np.arange(60), 1, 110)
+    for seed in range(20):  # 110 of the 120 queries that there are
+        assert len(multivariate(*args, np.random.default_rng(seed), candidates=10**6, patience=1_000)) == 110
 
 
 def test_no_targets_give_no_queries(tables) -> None:

@@ -12,9 +12,11 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import permutation_band
+from privacy_assets.engine.metrics import singling_out
 from privacy_assets.engine.metrics.singling_out import SinglingOut
 from privacy_assets.engine.metrics.singling_out_evidence import (
     Configuration,
@@ -102,18 +104,22 @@ def test_giomi_brings_the_larger_side_to_the_size_of_the_smaller(members: int, o
     assert giomi_risk(k, m, members, others) == pytest.approx((train - control) / (1 - control), abs=1e-12)
 
 
+def bits(labels: np.ndarray) -> np.ndarray:
+    """Bool (people, sets) of uint64 (people, words), bit by bit."""
+    return (labels[:, :, None] >> np.arange(64, dtype=np.uint64) & np.uint64(1)).reshape(len(labels), -1).astype(bool)
+
+
 def test_risks_and_bands_agree_with_a_naive_twin() -> None:
     rng = np.random.default_rng(3)
     people = People(np.arange(40), rng.random(40) < 0.6)
     matches = [[rng.choice(40, rng.integers(0, 6), replace=False) for _ in range(size)] for size in (12, 0, 30, 7)]
+    relabelled = bits(people.relabelled(150, np.random.default_rng(8)))[:, :150].T
     attacked = []
     for at, queries in enumerate(matches):
-        first = np.full((len(queries), 40), -1, dtype=np.int32)
-        for row, found in enumerate(queries):
-            first[row, : len(found)] = found
         k = np.array([people.member[found].sum() for found in queries], dtype=np.int64)
-        attacked.append(Configuration("multivariate", at, first, k, np.array([len(q) for q in queries]) - k))
-    evidence = weigh(attacked, {"pool": [1, 2, 3], "none": [1]}, people, 150, np.random.default_rng(8))
+        null_hits = np.array([sum(member[found].sum() == 1 for found in queries) for member in relabelled])
+        attacked.append(Configuration("multivariate", at, k, np.array([len(q) for q in queries]) - k, null_hits))
+    evidence = weigh(attacked, {"pool": [1, 2, 3], "none": [1]}, people)
 
     share = people.member.mean()
     chances = [np.array([exactly_one(40, np.array([len(q)]), people.members)[0] for q in qs]) for qs in matches]
@@ -130,11 +136,8 @@ def test_risks_and_bands_agree_with_a_naive_twin() -> None:
         return out
 
     def twin(groups: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
-        labels, shuffler = [], np.random.default_rng(8)
-        for start in range(0, 150, 64):
-            block = np.tile(people.member.astype(np.float32), (min(64, 150 - start), 1))
-            labels.extend(shuffler.permuted(block, axis=1) > 0)
-        band = permutation_band(np.array(naive(people.member, groups)), np.array([naive(x, groups) for x in labels]))
+        null = np.array([naive(member, groups) for member in relabelled])
+        band = permutation_band(np.array(naive(people.member, groups)), null)
         return band.low, band.high
 
     low, high = twin([[0], [2], [3]])
@@ -150,12 +153,50 @@ def test_risks_and_bands_agree_with_a_naive_twin() -> None:
     assert set(evidence.pools) == {"pool"}
 
 
-def test_queries_with_more_matches_than_kept_cannot_hit_by_chance() -> None:
-    for members in (5, 500, 995):
-        people = People(np.arange(1_000), np.arange(1_000) < members)
-        beyond = np.arange(people.keep + 1, 1_001)
-        assert people.keep <= 1_000
-        assert (exactly_one(1_000, beyond, members) < 1e-6).all()
+@pytest.mark.parametrize(("total", "members"), [(2, 1), (5, 2), (6, 5), (300, 3), (300, 150), (300, 297)])
+def test_relabelled_sets_have_the_size_and_all_are_as_likely(total: int, members: int) -> None:
+    people = People(np.arange(total), np.arange(total) < members)
+    drawn = bits(people.relabelled(6_400, np.random.default_rng(1)))
+    assert drawn.shape == (total, 6_400)
+    assert (drawn.sum(axis=0) == members).all()
+    if total < 10:  # every set by itself
+        ways = [set(way) for way in itertools.combinations(range(total), members)]
+        found = np.array([sum(set(np.flatnonzero(one)) == way for one in drawn.T) for way in ways])
+        assert found.sum() == 6_400
+        assert stats.chisquare(found).pvalue > 1e-4
+    else:  # every person, and pairs of people
+        alone, share = drawn.sum(axis=1), members / total
+        assert np.abs(alone - 6_400 * share).max() < 4.5 * np.sqrt(6_400 * share * (1 - share))
+        both, chance = (drawn[::2] & drawn[1::2]).sum(), share * (members - 1) / (total - 1) * total / 2 * 6_400
+        assert abs(both - chance) < 4.5 * np.sqrt(chance)
+
+
+def test_hits_under_permuted_labels_follow_their_exact_law() -> None:
+    """Twice the same chance: counted over permutations, and the hypergeometric one that the figure subtracts."""
+    attacked = []
+
+    def keep(found, pools, people):
+        attacked.append((found, people))
+        return weigh(found, pools, people)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(singling_out, "weigh", keep)
+        run(*parts((300, 150, 300), 15), SinglingOut(columns=(2, 3), attacks=300, permutations=20_000, patience=5_000))
+    found, people = attacked[0]
+    for one in found:
+        chance = exactly_one(len(people), one.in_train + one.in_holdout, people.members).sum()
+        error = one.null_hits.std() / np.sqrt(len(one.null_hits))
+        assert abs(one.null_hits.mean() - chance) < 4.5 * error
+
+
+def test_the_number_of_threads_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables, results = parts((300, 150, 300), 16), []
+    for threads in ("1", "7"):
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+        monkeypatch.setattr("joblib.cpu_count", lambda: 8)
+        results.append(run(*tables, embedder=STUB).to_json())
+    assert results[0]["figures"] == results[1]["figures"]
+    assert results[0]["tables"] == results[1]["tables"]
 
 
 # ---- what must happen ----
@@ -192,6 +233,16 @@ def test_fresh_rows_sit_at_the_null_whatever_the_sizes(sizes: tuple[int, int, in
     z = standardised([run(*parts(sizes, seed + 10), SMALL).figure("risk") for seed in range(24)])
     assert abs(z.mean()) < 3.5 / np.sqrt(24)
     assert 0.6 < z.std(ddof=1) < 1.5
+
+
+def test_fresh_rows_lie_within_the_interval_about_as_often_as_it_says() -> None:
+    inside = {"risk": 0, "risk_univariate": 0}
+    for seed in range(40):
+        result = run(*parts((200, 150, 200), seed + 50), SMALL)
+        for name in inside:
+            figure = result.figure(name)
+            inside[name] += figure.low <= 0 <= figure.high
+    assert stats.binom.cdf(min(inside.values()), 40, 0.95) > 0.005, inside
 
 
 def test_intervals_hold_when_people_have_several_rows() -> None:
@@ -267,6 +318,15 @@ def test_nothing_to_attack_is_not_measurable_and_does_not_pass() -> None:
     result = run(constant, constant, constant)
     # The one query there is matches everyone: nobody is singled out.
     assert result.figure("risk").value == pytest.approx(0, abs=1e-9)
+
+
+def test_one_person_on_either_side() -> None:
+    train, holdout, fresh = parts((200, 200, 200), 17)
+    for tables in ((train[:1], holdout, fresh), (train, holdout[:1], fresh), (train[:1], holdout[:1], fresh)):
+        figure = run(*tables).figure("risk")
+        assert figure.measurable
+        assert figure.low <= 0 <= figure.high
+    assert run(train[:1], holdout, train[:1]).figure("risk").value >= 0.98
 
 
 @pytest.mark.parametrize("rows", [1, 2])

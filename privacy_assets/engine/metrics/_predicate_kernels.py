@@ -9,37 +9,27 @@ from __future__ import annotations
 
 import numpy as np
 
-from privacy_assets.engine.compiling import compiled
+from privacy_assets.engine.compiling import compiled, inlined
 
 Array = np.ndarray
 
+_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
-@compiled
+
+@inlined
 def span(order: Array, start: Array, below: Array, column: int, low: int, high: int) -> Array:
     """Rows whose code in ``column`` lies in low..high."""
     base = start[column]
     return order[column, below[base + low] : below[base + high + 1]]
 
 
-@compiled
-def matches(codes: Array, columns: Array, low: Array, high: Array) -> bool:
+@inlined
+def matches(codes: Array, row: int, columns: Array, low: Array, high: Array) -> bool:
     """True when a row, known to match the first predicate, matches the others."""
     for position in range(1, len(columns)):
-        code = codes[columns[position]]
+        code = codes[row, columns[position]]
         if code < low[position] or code > high[position]:
             return False
-    return True
-
-
-@compiled
-def stands_alone(codes: Array, rows: Array, columns: Array, low: Array, high: Array) -> bool:
-    """True when fewer than two of ``rows`` match; stops at the second."""
-    found = 0
-    for row in rows:
-        if matches(codes[row], columns, low, high):
-            found += 1
-            if found == 2:
-                return False
     return True
 
 
@@ -64,28 +54,54 @@ def draw(
     ``tries`` candidates or ``patience`` in a row without success. Returns columns, low and high, int32 (found, width)
     each, and the number of candidates tried.
     """
-    out_columns = np.empty((wanted, width), np.int32)
-    out_low, out_high = np.empty_like(out_columns), np.empty_like(out_columns)
+    out = np.empty((3, wanted, width), np.int32)
     deck = np.arange(codes.shape[1])
-    low, high, share = np.empty(width, np.int32), np.empty(width, np.int32), np.empty(width, np.int64)
+    columns, low, high = np.empty(width, np.int64), np.empty(width, np.int32), np.empty(width, np.int32)
+    share = np.empty(width, np.int64)
     found, tried, last = 0, 0, 0
     while found < wanted and tried < tries and tried - last < patience:
         tried += 1
-        target = codes[targets[int(rng.random() * len(targets))]]
+        target = targets[int(rng.random() * len(targets))]
         for position in range(width):
             other = position + int(rng.random() * (len(deck) - position))
-            deck[position], deck[other] = deck[other], deck[position]
-            base = start[deck[position]]
-            code = base + target[deck[position]]
-            low[position], high[position] = low_of[code], high_of[code]
-            share[position] = below[base + high[position] + 1] - below[base + low[position]]
-        rarest = np.argsort(share)
-        columns, lows, highs = deck[rarest], low[rarest], high[rarest]
-        rows = span(order, start, below, columns[0], lows[0], highs[0])
-        if stands_alone(codes, rows, columns, lows, highs):
-            out_columns[found], out_low[found], out_high[found] = columns, lows, highs
+            column = deck[other]
+            deck[position], deck[other] = column, deck[position]
+            code = start[column] + codes[target, column]
+            lowest, highest = low_of[code], high_of[code]
+            rows = below[start[column] + highest + 1] - below[start[column] + lowest]
+            place = position
+            while place > 0 and share[place - 1] > rows:
+                share[place], columns[place] = share[place - 1], columns[place - 1]
+                low[place], high[place] = low[place - 1], high[place - 1]
+                place -= 1
+            share[place], columns[place], low[place], high[place] = rows, column, lowest, highest
+        matched = 0
+        for row in span(order, start, below, columns[0], low[0], high[0]):
+            if matches(codes, row, columns, low, high):
+                matched += 1
+                if matched == 2:
+                    break
+        if matched == 1:
+            out[0, found], out[1, found], out[2, found] = columns, low, high
             found, last = found + 1, tried
-    return out_columns[:found], out_low[:found], out_high[:found], tried
+    return out[0, :found], out[1, :found], out[2, :found], tried
+
+
+@compiled
+def resize(sets: Array, size: int, rng: np.random.Generator) -> None:
+    """Bring each of 64 sets, a bit each of uint64 (people,), to ``size`` by random people joining or leaving it."""
+    sizes = np.zeros(64, np.int64)
+    for word in sets:
+        for at in range(64):
+            sizes[at] += np.int64((word >> np.uint64(at)) & np.uint64(1))
+    for at in range(64):
+        bit = np.uint64(1) << np.uint64(at)
+        while sizes[at] != size:
+            person = int(rng.random() * len(sets))
+            inside = sets[person] & bit != 0
+            if inside == (sizes[at] > size):
+                sets[person] ^= bit
+                sizes[at] += -1 if inside else 1
 
 
 @compiled
@@ -96,28 +112,40 @@ def match(
     below: Array,
     subject: Array,
     member: Array,
+    labels: Array,
     columns: Array,
     low: Array,
     high: Array,
-    keep: int,
 ) -> tuple[Array, Array]:
     """Distinct subjects that each query matches; ``subject`` int64 (rows,), ``member`` bool (subjects,).
 
-    Returns int32 (queries, keep) with the first ``keep`` of them (-1 beyond), and int64 (queries, 2) how many there are
-    outside and inside ``member``.
+    Returns int64 (queries, 2), how many there are outside and inside ``member``, and int64 (relabellings,), how many
+    queries match exactly one member under each bit of ``labels`` uint64 (subjects, words).
     """
-    first = np.full((len(columns), keep), -1, np.int32)
     counts = np.zeros((len(columns), 2), np.int64)
-    seen_by = np.full(len(member), -1, np.int64)
+    hits = np.zeros(64 * labels.shape[1], np.int64)
+    seen_by = np.full(len(member), -1, np.int32)
+    once, again = np.empty(labels.shape[1], np.uint64), np.empty(labels.shape[1], np.uint64)
     for query in range(len(columns)):
-        total = 0
         these, lows, highs = columns[query], low[query], high[query]
+        once[:], again[:], settled = 0, 0, False
         for row in span(order, start, below, these[0], lows[0], highs[0]):
-            person = subject[row]
-            if seen_by[person] != query and matches(codes[row], these, lows, highs):
+            if matches(codes, row, these, lows, highs) and seen_by[subject[row]] != query:
+                person = subject[row]
                 seen_by[person] = query
                 counts[query, 1 if member[person] else 0] += 1
-                if total < keep:
-                    first[query, total] = person
-                total += 1
-    return first, counts
+                if settled:  # every relabelling has two members already
+                    continue
+                common = _ALL
+                for word in range(len(once)):
+                    label = labels[person, word]
+                    again[word] |= once[word] & label
+                    once[word] |= label
+                    common &= again[word]
+                settled = common == _ALL
+        if counts[query, 0] + counts[query, 1] > 0 and not settled:
+            for word in range(len(once)):
+                alone = once[word] & ~again[word]
+                for bit in range(64):
+                    hits[64 * word + bit] += np.int64((alone >> np.uint64(bit)) & np.uint64(1))
+    return counts, hits

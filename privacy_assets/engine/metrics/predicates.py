@@ -18,6 +18,7 @@ from privacy_assets.engine.tables.identity import value_codes
 from privacy_assets.engine.tables.schema import TableSchema
 
 BINS = 20
+_ROUND = 100  # queries looked for at least: when all of them are known, hardly any are left
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,14 +146,15 @@ def univariate(table: CodedTable, wanted: int, rng: np.random.Generator) -> Quer
     found = []
     for column, ordered in enumerate(table.ordered):
         counts = table.counts(column)
-        once = np.flatnonzero(counts == 1)
-        found.append(np.stack([np.full(len(once), column), once, once], axis=1))
-        present = np.flatnonzero(counts[1:]) + 1
-        if ordered and len(present):
-            extremes = [(present[0], 1, present[0]), (present[-1], present[-1], len(counts) - 1)]
-            kept = [(column, low, high) for value, low, high in extremes if counts[value] == 1]
-            found.append(np.array(kept, dtype=np.int64).reshape(-1, 3))
-    rows = np.unique(np.concatenate(found), axis=0)
+        once, present, top = np.flatnonzero(counts == 1), np.flatnonzero(counts[1:]) + 1, len(counts) - 1
+        ranges = np.stack([once, once], axis=1)
+        # At the end of all codes an extreme says no more than "==".
+        if ordered and len(present) and counts[present[0]] == 1 and present[0] > 1:
+            ranges = np.insert(ranges, np.searchsorted(once, 1), (1, present[0]), axis=0)
+        if ordered and len(present) and counts[present[-1]] == 1 and present[-1] < top:
+            ranges = np.append(ranges, [(present[-1], top)], axis=0)
+        found.append(np.insert(ranges, 0, column, axis=1))
+    rows = np.concatenate(found)
     rows = rows[rng.permutation(len(rows))[:wanted]].astype(np.int32)
     return Queries(*(np.ascontiguousarray(part) for part in np.hsplit(rows, 3)))
 
@@ -171,7 +173,8 @@ def multivariate(
     """Up to ``wanted`` distinct random queries of ``width`` columns, each matching exactly one row of S.
 
     A candidate takes a random row among ``targets`` (positions in S) and random columns. Fewer are returned when
-    ``candidates`` were tried, when ``patience`` in a row were in vain, or when a whole round brought nothing new.
+    ``candidates`` were tried, when ``patience`` in a row were in vain, or when 100 and more found in a row were all
+    known already.
     Columns of a query stand in order of their predicates' share of S, the smallest first.
     """
     from privacy_assets.engine.metrics import _predicate_kernels as kernels
@@ -180,10 +183,9 @@ def multivariate(
     index = (table.codes, table.order, table.start, table.below)
     left = candidates if len(targets) else 0
     while len(kept) < wanted and left > 0:
-        missing = wanted - len(kept)
-        *found, tried = kernels.draw(*index, targets, scheme.low, scheme.high, width, missing, left, patience, rng)
-        before = len(kept)
-        kept = _distinct(np.concatenate([kept, np.stack(found, axis=1)]))
+        number, before = max(wanted - len(kept), _ROUND), len(kept)
+        *found, tried = kernels.draw(*index, targets, scheme.low, scheme.high, width, number, left, patience, rng)
+        kept = _distinct(np.concatenate([kept, np.stack(found, axis=1)]))[:wanted]
         left = left - tried if len(kept) > before else 0
     return Queries(*(np.ascontiguousarray(kept[:, part]) for part in range(3)))
 
@@ -197,14 +199,19 @@ def _distinct(queries: np.ndarray) -> np.ndarray:
 
 
 def matched_subjects(
-    queries: Queries, table: CodedTable, subject: np.ndarray, member: np.ndarray, keep: int
+    queries: Queries, table: CodedTable, subject: np.ndarray, member: np.ndarray, labels: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct subjects that each query matches in the rows of ``table``, all counted.
+    """Distinct subjects that each query matches in the rows of ``table``, and the hits under other labels.
 
-    ``subject`` int64 (rows,) are codes into ``member`` bool (subjects,). Returns the first ``keep`` subjects of each
-    query, int32 (queries, keep) filled with -1, and their number, int64 (queries, 2): outside and inside ``member``.
+    ``subject`` int64 (rows,) are codes into ``member`` bool (subjects,) and into ``labels`` uint64 (subjects, words),
+    of which each bit is another set of members. Returns the number of matched subjects outside and inside ``member``,
+    int64 (queries, 2), and for each bit the number of queries that match exactly one of its members, int64 (bits,).
     """
     from privacy_assets.engine.metrics import _predicate_kernels as kernels
 
+    # Queries that look through the same rows follow each other: they find them in the processor's cache.
+    order = np.lexsort((queries.low[:, 0], queries.columns[:, 0]))
     index = (table.codes, table.order, table.start, table.below)
-    return kernels.match(*index, subject, member, queries.columns, queries.low, queries.high, keep)
+    asked = (part[order] for part in (queries.columns, queries.low, queries.high))
+    counts, hits = kernels.match(*index, subject, member, labels, *asked)
+    return counts[np.argsort(order)], hits

@@ -38,6 +38,7 @@ from privacy_assets.engine.metrics.singling_out_evidence import (
 )
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import Figure
+from privacy_assets.engine.threads import in_threads
 from privacy_assets.errors import ConfigError
 
 POOL_FROM = 6  # configurations of this many columns and more are pooled in the limited figures
@@ -65,7 +66,7 @@ class SinglingOut(Metric):
     Queries must match exactly one row of S, rows that S repeats counting once: otherwise writing every copy twice,
     beside rows of no interest that stand once, would hide it, and a table too coarse to single anyone out could not be
     judged.
-    Fewer attacks than wanted mean that S holds no more of them; a configuration without any is not measurable.
+    Fewer attacks than wanted mean that S holds hardly any more of them; a configuration without any is not measurable.
 
     Settings: ``columns`` of a query (at most the table's), ``attacks`` a configuration, ``permutations`` of labels,
     ``candidates`` tried a configuration at most, ``patience`` candidates in a row without success, ``outliers`` the
@@ -121,12 +122,12 @@ class SinglingOut(Metric):
             return Measured(tuple(_missing(spec.name, people, note) for spec in self.figures), {"configurations": []})
         attacked = self._attack(inputs, people)
         pools = {attack: _pool(attacked, attack) for attack in ("multivariate", "embedded")}
-        evidence = weigh(attacked, pools, people, self.permutations, inputs.rng("singling_out labels"))
+        evidence = weigh(attacked, pools, people)
         table = [describe(*pair, people) for pair in zip(attacked, evidence.configurations, strict=True)]
         return Measured(_figures(attacked, pools, evidence, people), {"configurations": table})
 
     def _attack(self, inputs: MetricInputs, people: People) -> list[Configuration]:
-        """Every configuration with the people that its queries match."""
+        """Every configuration with the people that its queries match; each has its own random stream and thread."""
         # Distinct synthetic rows, shuffled from an order that only their content decides.
         distinct = np.unique(inputs.row_ids["synthetic"], return_index=True)[1]
         rows = inputs.rng("singling_out rows").permutation(distinct)
@@ -135,17 +136,22 @@ class SinglingOut(Metric):
         table, real = code_tables([inputs.synthetic.iloc[rows], stacked], inputs.schema)
         widths = sorted({min(width, len(table.start)) for width in self.columns})
         plans: list[tuple[str, int, Scheme | None, np.ndarray]] = [("univariate", 1, None, targets)]
-        plans += [("multivariate", width, threshold_scheme(table), targets) for width in widths]
+        thresholds = threshold_scheme(table)
+        plans += [("multivariate", width, thresholds, targets) for width in widths]
         if inputs.embedder is not None:
             outliers = _outliers(inputs.embedded("synthetic")[rows], self.outliers, inputs.device)
-            plans += [("embedded", width, bin_scheme(table), outliers) for width in widths]
-        attacked = []
-        for attack, width, scheme, aims in plans:
-            inputs.progress(f"singling out: {attack}, {width} columns")
-            queries = self._queries(table, scheme, aims, width, inputs.rng(f"singling_out {attack} {width}"))
-            first, counts = matched_subjects(queries, real, people.subject, people.member, people.keep)
-            attacked.append(Configuration(attack, width, first, counts[:, 1], counts[:, 0]))
-        return attacked
+            bins = bin_scheme(table)
+            plans += [("embedded", width, bins, outliers) for width in widths]
+        labels = people.relabelled(self.permutations, inputs.rng("singling_out labels"))
+
+        def attack(plan: tuple[str, int, Scheme | None, np.ndarray]) -> Configuration:
+            name, width, scheme, aims = plan
+            queries = self._queries(table, scheme, aims, width, inputs.rng(f"singling_out {name} {width}"))
+            counts, hits = matched_subjects(queries, real, people.subject, people.member, labels)
+            return Configuration(name, width, counts[:, 1], counts[:, 0], hits[: self.permutations])
+
+        inputs.progress(f"singling out: {len(plans)} configurations of queries")
+        return in_threads(attack, plans)
 
     def _queries(
         self, table: CodedTable, scheme: Scheme | None, targets: np.ndarray, width: int, rng: np.random.Generator

@@ -9,12 +9,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.intervals import RESOLUTION_QUANTILE, permutation_band, permute_labels, wilson
+from privacy_assets.engine.intervals import RESOLUTION_QUANTILE, permutation_band, wilson
+from privacy_assets.engine.threads import in_threads
 
-_NEGLIGIBLE = 1e-6  # chance of a hit below which a query with very many matches is left out of the permutations
+_COIN_BITS = 6  # coins fall with a probability of whole 64ths
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,31 +50,51 @@ class People:
         """How many stand in train."""
         return int(self.member.sum())
 
-    @cached_property
-    def keep(self) -> int:
-        """Matches of a query beyond which a hit has a chance below 1e-6 under any relabelling."""
-        keep = 8
-        while keep < len(self):
-            past_the_mode = keep * self.members > len(self)
-            if past_the_mode and exactly_one(len(self), np.array([keep]), self.members)[0] < _NEGLIGIBLE:
-                return keep
-            keep *= 2
-        return len(self)
+    def relabelled(self, permutations: int, rng: np.random.Generator) -> np.ndarray:
+        """Random sets of as many members, uint64 (people, words): a bit a set, at least ``permutations`` of them.
+
+        Which threads draw them does not matter: each word has its own random stream.
+        """
+        streams = rng.spawn(-(-permutations // 64))
+        out = np.empty((len(self), len(streams)), dtype=np.uint64)
+
+        def fill(word: int) -> None:
+            out[:, word] = _subsets(len(self), self.members, streams[word])
+
+        in_threads(fill, range(len(streams)))
+        return out
+
+
+def _subsets(people: int, size: int, rng: np.random.Generator) -> np.ndarray:
+    """64 random subsets of ``size`` people, every one as likely, uint64 (people,).
+
+    Each person joins each set with almost the right probability, 64 coins a word; whom chance and rounding leave over
+    or short are drawn. People are alike in both steps, so all sets of the size stay as likely.
+    """
+    from privacy_assets.engine.metrics import _predicate_kernels as kernels
+
+    share = (size << _COIN_BITS) // people
+    sets = np.zeros(people, dtype=np.uint64)
+    for place in range(_COIN_BITS):
+        coins = rng.integers(0, 1 << 64, people, dtype=np.uint64)
+        sets = sets | coins if share >> place & 1 else sets & coins
+    kernels.resize(sets, size, rng)
+    return sets
 
 
 @dataclass(frozen=True, eq=False)
 class Configuration:
-    """The queries of one kind and the people they match.
+    """The queries of one kind and how many people they match.
 
-    ``first`` int32 (queries, keep) as from ``predicates.matched_subjects``; ``in_train`` and ``in_holdout`` int64
-    (queries,), how many members and other people match.
+    ``in_train`` and ``in_holdout`` int64 (queries,), how many members and other people match; ``null_hits`` int64
+    (permutations,), how many queries match exactly one member under permuted labels.
     """
 
     attack: str
     columns: int
-    first: np.ndarray
     in_train: np.ndarray
     in_holdout: np.ndarray
+    null_hits: np.ndarray
 
     def __len__(self) -> int:
         return len(self.in_train)
@@ -110,13 +130,7 @@ def exactly_one(total: int, marked: np.ndarray, drawn: int) -> np.ndarray:
     return np.asarray(stats.hypergeom.pmf(1, total, values, drawn))[inverse]
 
 
-def weigh(
-    attacked: Sequence[Configuration],
-    pools: Mapping[str, Sequence[int]],
-    people: People,
-    permutations: int,
-    rng: np.random.Generator,
-) -> Evidence:
+def weigh(attacked: Sequence[Configuration], pools: Mapping[str, Sequence[int]], people: People) -> Evidence:
     """Estimate the risk of each configuration and of each pool (positions in ``attacked``)."""
     nothing = Estimate(math.nan, math.nan, math.nan, math.nan)
     measured = [at for at, found in enumerate(attacked) if len(found)]
@@ -124,7 +138,9 @@ def weigh(
     sets = {name: pool for name, pool in sets.items() if pool}
     if not measured:
         return Evidence([nothing] * len(attacked), {}, math.nan)
-    observed, null = _statistics(attacked, [[at] for at in measured] + list(sets.values()), people, permutations, rng)
+    groups = [[at] for at in measured] + list(sets.values())
+    risks = [_risks([attacked[at] for at in group], people) for group in groups]
+    observed, null = np.array([value for value, _ in risks]), np.stack([law for _, law in risks], axis=1)
     alone = len(measured)
     of = dict(zip(measured, _estimates(observed[:alone], null[:, :alone]), strict=True))
     pooled = {name: _estimates(observed[[at]], null[:, [at]])[0] for at, name in enumerate(sets, start=alone)}
@@ -132,38 +148,15 @@ def weigh(
     return Evidence([of.get(at, nothing) for at in range(len(attacked))], pooled, largest)
 
 
-def _statistics(
-    attacked: Sequence[Configuration],
-    groups: list[list[int]],
-    people: People,
-    permutations: int,
-    rng: np.random.Generator,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Risk of each group of configurations: observed (groups,), and under permuted labels (permutations, groups)."""
-    sizes = np.array([len(found) for found in attacked])
-    owner = np.repeat(np.arange(len(sizes)), sizes)
-    weights = np.stack([np.isin(owner, group) / sizes[group].sum() for group in groups])
-    matched = np.concatenate([found.in_train + found.in_holdout for found in attacked])
-    chance = weights @ exactly_one(len(people), matched, people.members)
+def _risks(group: Sequence[Configuration], people: People) -> tuple[float, np.ndarray]:
+    """Risk of the queries of some configurations: observed, and under permuted labels (permutations,)."""
+    queries = sum(len(found) for found in group)
+    matched = np.concatenate([found.in_train + found.in_holdout for found in group])
+    chance = exactly_one(len(people), matched, people.members).mean()
     scale = 1 / (1 - people.members / len(people))
-    hits = np.concatenate([found.in_train == 1 for found in attacked])
-    first = np.concatenate([found.first for found in attacked])
-    first[matched > people.keep] = -1
-    touched, incidence = _incidence(first)
-
-    def risk(labels: np.ndarray) -> np.ndarray:
-        counts = incidence @ np.ascontiguousarray(labels[:, touched].T)
-        return scale * ((weights @ (counts == 1)).T - chance)
-
-    return scale * (weights @ hits - chance), permute_labels(people.member, permutations, rng, risk)
-
-
-def _incidence(first: np.ndarray) -> tuple[np.ndarray, sparse.csr_array]:
-    """People that stand anywhere in ``first``, and the 0/1 matrix (queries, these people)."""
-    query, place = np.nonzero(first >= 0)
-    touched, column = np.unique(first[query, place], return_inverse=True)
-    ones = np.ones(len(query), dtype=np.float32)
-    return touched, sparse.csr_array((ones, (query, column)), shape=(len(first), len(touched)))
+    hits = sum(int((found.in_train == 1).sum()) for found in group)
+    null_hits = np.sum([found.null_hits for found in group], axis=0)
+    return scale * (hits / queries - chance), scale * (null_hits / queries - chance)
 
 
 def _estimates(observed: np.ndarray, null: np.ndarray) -> list[Estimate]:
