@@ -1,0 +1,126 @@
+"""What singling out costs from raw tables to figures, and its parts: CPU and wall seconds, and memory.
+
+    python -m benchmarks.singling_out adult.parquet --threads 1
+
+39,032 training rows, 9,758 others, and 39,040 of sequential trees trained on them; 2,000 queries a configuration. With
+``--large``, so many training rows, a quarter as many others, and as many synthetic ones: resampled, numbers jittered,
+and rounded again unless ``--unique`` asks for columns without any repeated number. Each figure is the least of three,
+or of one where a side has more than 100,000 rows. Compiling from nothing is timed last, once per machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.neighbours import cost
+
+TRAIN, HOLDOUT, SYNTHETIC = 39_032, 9_758, 39_040
+COLD = """
+import time, numpy as np, pandas as pd
+from privacy_assets.engine.evaluation import prepare_inputs
+from privacy_assets.engine.metrics.singling_out import SinglingOut
+table = pd.DataFrame(np.random.default_rng(0).integers(0, 90, (90, 4)), columns=list("abcd"))
+inputs = prepare_inputs(table[:30], table[30:60], table[60:])
+def spent():
+    start = time.process_time(); SinglingOut(attacks=5, patience=99).measure(inputs); return time.process_time() - start
+print(spent() - spent())
+"""
+
+
+def tables(path: str) -> list[pd.DataFrame]:
+    """Train, holdout and synthetic rows."""
+    from privacy_assets.engine.generators import build_generator
+    from privacy_assets.engine.inputs import silent
+    from privacy_assets.engine.tables.schema import conform, infer_schema
+
+    frame = pd.read_parquet(path).sample(frac=1, random_state=0).reset_index(drop=True)
+    train, holdout = frame[:TRAIN], frame[TRAIN : TRAIN + HOLDOUT]
+    schema = infer_schema(frame)
+    learnt = conform(train, schema, where="train")
+    fitted = build_generator("synthpop", {}).fit(learnt, schema, seed=0, device="cpu", progress=silent)
+    return [train, holdout, fitted.sample(SYNTHETIC, seed=0)]
+
+
+def resampled(frame: pd.DataFrame, rows: int, seed: int, unique: bool) -> pd.DataFrame:
+    """So many rows drawn with replacement, their numbers moved by 0.1 standard deviations."""
+    g = np.random.default_rng(seed)
+    drawn = frame.iloc[g.integers(0, len(frame), rows)].reset_index(drop=True)
+    for name in drawn.select_dtypes("number"):
+        moved = drawn[name].to_numpy(dtype=np.float64) + g.normal(0, 0.1 * frame[name].std(), rows)
+        drawn[name] = moved if unique else np.round(moved).astype(np.int64)
+    return drawn
+
+
+def report(name: str, given: list[pd.DataFrame], times: int) -> None:
+    """Print the cost of the whole and of its parts."""
+    from privacy_assets.engine.evaluation import prepare_inputs
+    from privacy_assets.engine.metrics import predicates, singling_out
+    from privacy_assets.engine.metrics.singling_out import SinglingOut
+
+    def line(what: str, spent: tuple[float, float]) -> None:
+        print(f"{name:12} {what:34} {spent[0]:7.3f} CPU s {spent[1]:7.3f} s")
+
+    whole = SinglingOut()
+    for what, metric in (("3 columns", SinglingOut(columns=(3,))), ("1, 3, 4, 6, 8, 10, 12 columns", whole)):
+        line(what, cost(lambda metric=metric: metric.measure(prepare_inputs(*given)), times))
+    inputs = prepare_inputs(*given)
+    line("of it: checks, canonical form", cost(lambda: prepare_inputs(*given), times))
+    people = singling_out.People.of(inputs)
+    frames = [inputs.synthetic, pd.concat([inputs.train, inputs.holdout], ignore_index=True)]
+    line("of it: codes", cost(lambda: predicates.code_tables(frames, inputs.schema), times))
+    labels = people.relabelled(whole.permutations, np.random.default_rng(0))
+    line("of it: permutations", cost(lambda: people.relabelled(whole.permutations, np.random.default_rng(0)), times))
+    table, real = predicates.code_tables(frames, inputs.schema)
+    scheme, targets = predicates.threshold_scheme(table), np.arange(len(table.codes))
+    for width in whole.columns:
+
+        def queries(width: int = width) -> predicates.Queries:
+            limits = {"candidates": whole.candidates, "patience": whole.patience}
+            args = (table, scheme, targets, width, whole.attacks, np.random.default_rng(0))
+            return predicates.multivariate(*args, **limits)
+
+        line(f"of it: queries of {width} columns", cost(queries, times))
+        asked = queries()
+        line(
+            f"of it: their matches ({len(asked)} queries)",
+            cost(
+                lambda asked=asked: predicates.matched_subjects(asked, real, people.subject, people.member, labels),
+                times,
+            ),
+        )
+    print(f"{name:12} most memory so far {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", help="a Parquet file of at least 48,790 rows")
+    parser.add_argument("--threads", type=int, default=1, help="0 means all cores")
+    parser.add_argument("--large", type=int, action="append", default=[], help="further training rows (repeatable)")
+    parser.add_argument("--unique", action="store_true", help="leave the numbers of --large unrounded")
+    options = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = str(options.threads or os.cpu_count())
+    print(f"{options.threads or os.cpu_count()} threads, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}")
+    given = tables(options.table)
+    report("Adult", given, 3)
+    real = pd.concat(given[:2], ignore_index=True)
+    for rows in options.large:
+        sources = ((real, rows), (real, rows // 4), (given[2], rows))
+        large = [resampled(frame, size, at, options.unique) for at, (frame, size) in enumerate(sources)]
+        report(f"{rows:,} rows", large, 1 if rows > 100_000 else 3)
+    with TemporaryDirectory() as folder:
+        environment = {**os.environ, "NUMBA_CACHE_DIR": folder}
+        done = subprocess.run([sys.executable, "-c", COLD], env=environment, capture_output=True, text=True, check=True)
+    print(f"compiling from nothing: {float(done.stdout):.1f} CPU s")
+
+
+if __name__ == "__main__":
+    main()
