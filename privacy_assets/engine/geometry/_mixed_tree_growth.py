@@ -7,10 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from privacy_assets.engine.compiling import compiled
+from privacy_assets.engine.geometry._mixed_tree_vectors import LEAF, WIDE
 
 Array = np.ndarray
-LEAF = 24  # a node with more rows is split
-WIDE = 8  # children of a node at most
 SLOTS = 256  # bits of one categorical column at most
 ABSENT = np.iinfo(np.int32).max  # a child that is not there
 
@@ -18,21 +17,26 @@ ABSENT = np.iinfo(np.int32).max  # a child that is not there
 class Tree(NamedTuple):
     """Nodes, the root first, and their rows, which stand leaf by leaf in places 0..n-1; the axis w is the child.
 
-    ``child`` int32 (nodes, w): a node, or -1 - leaf, or ``ABSENT``. ``low`` and ``high`` float64 (nodes, p, w): the box
-    of its rows. ``present`` uint64 (nodes, words, w): bits of the categories among them. ``least`` int32 (nodes, w):
-    its smallest row. ``leaves`` int32 (leaves, 2): first place and the one after the last. ``order`` int32 (n,): the
-    row at each place. ``numbers`` float32 and ``codes``: per leaf of c rows, p (or q) times c cells, column by column.
+    ``child`` int32 (nodes, w): a node, or -1 - leaf, or ``ABSENT``. ``least`` int32 (nodes, w): its smallest row.
+    ``low`` and ``high`` float32 (nodes, p, w): the box of its rows. ``held`` uint16 (nodes, slots): bit c says that
+    child c has the category. ``leaves`` int32 (leaves,): first place. ``filled`` uint32 (leaves,): mask of its rows.
+    ``lanes`` float32 (leaves, p, LEAF) and ``slots`` uint8 (leaves, q, LEAF): its rows, column by column. ``order``
+    int32 (n,), ``numbers`` (n, p) and ``codes`` (n, q): the row at each place. ``room``: nodes that may wait at once.
     """
 
     child: Array
+    least: Array
     low: Array
     high: Array
-    present: Array
-    least: Array
+    held: Array
     leaves: Array
+    filled: Array
+    lanes: Array
+    slots: Array
     order: Array
     numbers: Array
     codes: Array
+    room: int
 
 
 @compiled
@@ -88,6 +92,8 @@ def _middle(values: Array) -> float:
     """The value from which on the right half begins: a cut between distinct values, the one nearest to the middle."""
     ordered = np.sort(values)
     half = len(ordered) // 2
+    if half > LEAF:
+        half -= half % LEAF  # full leaves
     below, beyond = half, half
     while below > 0 and ordered[below - 1] == ordered[half]:
         below -= 1
@@ -100,10 +106,10 @@ def _middle(values: Array) -> float:
 
 @compiled
 def _split(numbers: Array, slots: Array, weight: Array, rows: Array, counts: Array) -> int:
-    """Put the rows of one half first, in place; returns how many there are, 0 when the rows do not differ."""
+    """Put the rows of one half first, in place; returns how many there are."""
     column = _widest(numbers, slots, weight, rows, counts)
-    if column < 0:
-        return 0
+    if column < 0:  # codes that share a bit
+        return len(rows) // 2
     values, others = np.empty(len(rows)), np.empty(len(rows), np.int32)
     if column < numbers.shape[1]:
         for place in range(len(rows)):
@@ -125,19 +131,13 @@ def _split(numbers: Array, slots: Array, weight: Array, rows: Array, counts: Arr
 @compiled
 def _groups(numbers: Array, slots: Array, weight: Array, order: Array, counts: Array, groups: Array) -> int:
     """Split the places ``groups[0]`` into up to ``WIDE`` groups int32 (w, 2), the largest first; returns how many."""
-    whole, count = np.zeros(WIDE, np.bool_), 1
+    count = 1
     while count < WIDE:
-        largest, size = -1, LEAF
-        for group in range(count):
-            if not whole[group] and groups[group, 1] - groups[group, 0] > size:
-                largest, size = group, groups[group, 1] - groups[group, 0]
-        if largest < 0:
-            break
+        largest = np.argmax(groups[:count, 1] - groups[:count, 0])
         low, high = groups[largest]
+        if high - low <= LEAF:
+            break
         cut = _split(numbers, slots, weight, order[low:high], counts)
-        if cut == 0:
-            whole[largest] = True
-            continue
         groups[largest, 1] = groups[count, 0] = low + cut
         groups[count, 1] = high
         count += 1
@@ -148,62 +148,58 @@ def _groups(numbers: Array, slots: Array, weight: Array, order: Array, counts: A
 def grow(numbers: Array, slots: Array, weight: Array) -> tuple[Array, ...]:
     """Split distinct rows: float32 (n, p), uint8 ``slots`` (n, q), ``weight`` (q,) of a column in the choice of splits.
 
-    Returns ``child``, the places int32 (nodes, w, 2) of each child, ``leaves`` and ``order`` (see :class:`Tree`).
+    Returns ``child``, the places int32 (nodes, w, 2) of each child, those of each leaf int32 (leaves, 2), ``order`` and
+    the nodes on the longest way from the root.
     """
     n = len(numbers)
-    capacity = n // 3 + 2  # a node has two inner children, or seven leaves, or more than LEAF rows in leaves
-    child = np.full((capacity, WIDE), ABSENT, np.int32)
+    capacity = n // 10 + 2  # a node has two inner children, or 15 leaves, or more than LEAF rows in leaves
+    child, depth = np.full((capacity, WIDE), ABSENT, np.int32), np.ones(capacity, np.int32)
     places, leaves = np.zeros((capacity, WIDE, 2), np.int32), np.zeros((n, 2), np.int32)
     order, counts = np.arange(n).astype(np.int32), np.zeros(SLOTS, np.int64)
     places[0, 0, 1] = n
     nodes, leaf, node = 1, 0, 0
     while node < nodes:  # a node that waits has its places where those of its first child will be
-        count = _groups(numbers, slots, weight, order, counts, places[node])
-        for group in range(count):
+        for group in range(_groups(numbers, slots, weight, order, counts, places[node])):
             start, stop = places[node, group]
-            if stop - start <= LEAF or count == 1:
+            if stop - start <= LEAF:
                 leaves[leaf, 0], leaves[leaf, 1] = start, stop
                 leaf += 1
                 child[node, group] = -leaf
             else:
                 places[nodes, 0, 0], places[nodes, 0, 1] = start, stop
-                child[node, group] = nodes
+                child[node, group], depth[nodes] = nodes, depth[node] + 1
                 nodes += 1
         node += 1
-    return child[:nodes], places[:nodes], leaves[:leaf], order
+    return child[:nodes], places[:nodes], leaves[:leaf], order, depth[nodes - 1]
 
 
 @compiled
-def boxes(numbers: Array, slots: Array, bases: Array, words: int, places: Array, order: Array) -> tuple[Array, ...]:
-    """``low``, ``high``, ``present`` and ``least`` (see :class:`Tree`); bit ``bases[j] + slot`` stands for a slot."""
+def boxes(numbers: Array, slots: Array, bases: Array, bits: int, places: Array, order: Array) -> tuple[Array, ...]:
+    """``least``, ``low``, ``high`` and ``held`` (see :class:`Tree`); slot ``bases[j] + slot`` is that of column j."""
     nodes = len(places)
-    low = np.full((nodes, numbers.shape[1], WIDE), np.inf)
-    high = np.full((nodes, numbers.shape[1], WIDE), -np.inf)
-    present = np.zeros((nodes, words, WIDE), np.uint64)
+    low = np.full((nodes, numbers.shape[1], WIDE), np.inf, np.float32)
+    high = np.full((nodes, numbers.shape[1], WIDE), -np.inf, np.float32)
+    held = np.zeros((nodes, bits), np.uint16)
     least = np.full((nodes, WIDE), ABSENT, np.int32)
     for node in range(nodes):
         for group in range(WIDE):
             for row in order[places[node, group, 0] : places[node, group, 1]]:
                 least[node, group] = min(least[node, group], row)
                 for column in range(numbers.shape[1]):
-                    value = np.float64(numbers[row, column])
+                    value = numbers[row, column]
                     low[node, column, group] = min(low[node, column, group], value)
                     high[node, column, group] = max(high[node, column, group], value)
                 for column in range(slots.shape[1]):
-                    bit = bases[column] + slots[row, column]
-                    present[node, bit >> 6, group] |= np.uint64(1) << np.uint64(bit & 63)
-    return low, high, present, least
+                    held[node, bases[column] + slots[row, column]] |= np.uint16(1 << group)
+    return least, low, high, held
 
 
 @compiled
 def by_leaf(table: Array, leaves: Array, order: Array) -> Array:
-    """The cells of a table (n, columns), leaf by leaf and in a leaf column by column."""
-    columns = table.shape[1]
-    out = np.empty(table.size, table.dtype)
+    """The cells of a table (n, columns) as (leaves, columns, LEAF)."""
+    out = np.zeros((len(leaves), table.shape[1], LEAF), table.dtype)
     for leaf in range(len(leaves)):
-        start, stop = leaves[leaf]
-        for column in range(columns):
-            base = start * columns + column * (stop - start)
-            for place in range(start, stop):
-                out[base + place - start] = table[order[place], column]
+        for place in range(leaves[leaf, 0], leaves[leaf, 1]):
+            for column in range(table.shape[1]):
+                out[leaf, column, place - leaves[leaf, 0]] = table[order[place], column]
     return out

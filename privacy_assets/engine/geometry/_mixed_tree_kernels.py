@@ -1,136 +1,106 @@
 """Compiled search of the mixed tree (see :mod:`privacy_assets.engine.geometry.mixed_tree`). Imports numba.
 
 A squared distance is the number of mismatching codes, to which the squared differences of the numbers are added column
-by column in float64; the bound of a node is made in the same way. Rounding keeps order, so a computed bound never
-exceeds the computed distance to a row of the node, and no margin is needed.
+by column in float64. Bounds and a first look at rows take float32, and the nearer of numbers beyond 1e15; each of p + 5
+roundings moves a sum by 6e-8 of it at most. Twice that is granted, and ``_TINY`` for what float32 cannot hold; what is
+left is computed in float64, so that nothing that counts depends on float32.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import types
-from numba.extending import intrinsic
 
 from privacy_assets.engine.compiling import compiled, inlined
-from privacy_assets.engine.geometry._mixed_tree_growth import ABSENT, WIDE, Tree
+from privacy_assets.engine.geometry._mixed_tree_growth import ABSENT, Tree
+from privacy_assets.engine.geometry._mixed_tree_vectors import WIDE, children_within, lowest_bit, rows_within
 
 Array = np.ndarray
-
-
-def _popcount(typingctx: Any, word: Any) -> Any:
-    return types.uint64(types.uint64), lambda context, builder, signature, args: builder.ctpop(args[0])
-
-
-ones: Any = intrinsic(_popcount)  # number of bits set in a uint64
+_TINY = 1e-37  # squares of less may vanish in float32
 
 
 @compiled
-def query_bits(slots: Array, bases: Array, words: int) -> Array:
-    """Uint64 (n, words) with the bits of each row's categories."""
-    out = np.zeros((len(slots), words), np.uint64)
-    for row in range(len(slots)):
-        for column in range(slots.shape[1]):
-            bit = bases[column] + slots[row, column]
-            out[row, bit >> 6] |= np.uint64(1) << np.uint64(bit & 63)
-    return out
-
-
-@inlined
-def _bounds(tree: Tree, node: int, numbers: Array, bits: Array, out: Array) -> None:
-    """Squared distance (w,) from a query to the children's boxes, plus 1 for each of its categories that they lack."""
-    out[:] = 0
-    for word in range(len(bits)):
-        for group in range(WIDE):
-            out[group] += np.float64(ones(bits[word] & ~tree.present[node, word, group]))
-    for column in range(len(numbers)):
-        value = numbers[column]
-        for group in range(WIDE):
-            away = max(max(tree.low[node, column, group] - value, value - tree.high[node, column, group]), 0.0)
-            out[group] += away * away
-
-
-@inlined
-def _leaf_distances(tree: Tree, start: int, stop: int, numbers: Array, codes: Array, out: Array) -> None:
-    count = stop - start
-    out[:count] = 0
+def _distance(codes: Array, numbers: Array, other_codes: Array, other_numbers: Array) -> float:
+    total = 0.0
     for column in range(len(codes)):
-        base, code = start * len(codes) + column * count, codes[column]
-        for place in range(count):
-            out[place] += tree.codes[base + place] != code
+        total += codes[column] != other_codes[column]
     for column in range(len(numbers)):
-        base, value = start * len(numbers) + column * count, numbers[column]
-        for place in range(count):
-            away = np.float64(tree.numbers[base + place]) - value
-            out[place] += away * away
+        away = np.float64(numbers[column]) - np.float64(other_numbers[column])
+        total += away * away
+    return total
 
 
 @compiled
-def _keep(squared: Array, found: Array, distance: float, row: int) -> None:
-    """Insert a row among the nearest, which are ordered by distance, then row."""
+def _keep(squared: Array, places: Array, rows: Array, distance: float, place: int, row: int) -> None:
+    """Insert a row among the nearest, which are ordered by distance, then row, unless it is among them."""
     slot = len(squared) - 1
-    while slot > 0 and (squared[slot - 1] > distance or (squared[slot - 1] == distance and found[slot - 1] > row)):
-        squared[slot], found[slot] = squared[slot - 1], found[slot - 1]
+    while slot > 0 and (squared[slot - 1] > distance or (squared[slot - 1] == distance and rows[slot - 1] > row)):
         slot -= 1
-    squared[slot], found[slot] = distance, row
-
-
-@inlined
-def _scan(tree: Tree, leaf: int, numbers: Array, codes: Array, away: Array, squared: Array, found: Array) -> int:
-    """Put the rows of a leaf among the nearest (k,); returns how many rows it has."""
-    start, stop, k = tree.leaves[leaf, 0], tree.leaves[leaf, 1], len(squared)
-    _leaf_distances(tree, start, stop, numbers, codes, away)
-    worst, last = squared[k - 1], found[k - 1]
-    for place in range(stop - start):
-        row = tree.order[start + place]
-        if away[place] < worst or (away[place] == worst and row < last):
-            _keep(squared, found, away[place], row)
-            worst, last = squared[k - 1], found[k - 1]
-    return stop - start
-
-
-@inlined
-def _push(tree: Tree, node: int, bound: Array, worst: float, last: int, stack: Array, reach: Array, top: int) -> int:
-    """Put the children that may hold a nearer row on the stack int32 (room, 2), the nearest on top; returns its end."""
-    base = top
-    for group in range(WIDE):
-        child, distance, least = tree.child[node, group], bound[group], tree.least[node, group]
-        if child == ABSENT or distance > worst or (distance == worst and least >= last):
-            continue
-        slot = top
-        while slot > base and reach[slot - 1] < distance:
-            stack[slot, 0], stack[slot, 1], reach[slot] = stack[slot - 1, 0], stack[slot - 1, 1], reach[slot - 1]
-            slot -= 1
-        stack[slot, 0], stack[slot, 1], reach[slot] = child, least, distance
-        top += 1
-    return top
+    if slot > 0 and rows[slot - 1] == row:
+        return
+    for other in range(len(squared) - 1, slot, -1):
+        squared[other], places[other], rows[other] = squared[other - 1], places[other - 1], rows[other - 1]
+    squared[slot], places[slot], rows[slot] = distance, place, row
 
 
 @compiled
-def search(tree: Tree, numbers: Array, codes: Array, bits: Array, k: int, room: int, widest: int) -> tuple[Array, ...]:
+def search(
+    tree: Tree, numbers: Array, codes: Array, near: Array, slots: Array, bases: Array, k: int
+) -> tuple[Array, Array, Array]:
     """The k nearest rows of each query: squared distances float64 (m, k), ties by row, and rows int32 (m, k).
 
-    ``room``: size of the stack, ``widest``: rows of the largest leaf. Third: int64 (2,), nodes and rows looked at.
+    ``near`` are the numbers within the float32 reach. Third: int64 (2,), nodes and leaves looked at.
     """
-    squared, found = np.full((len(numbers), k), np.inf), np.full((len(numbers), k), ABSENT, np.int32)
-    stack, reach, bound = np.zeros((room, 2), np.int32), np.zeros(room), np.empty(WIDE)
-    away, query, work = np.empty(widest), np.empty(numbers.shape[1]), np.zeros(2, np.int64)
-    for q in range(len(numbers)):
-        query[:] = numbers[q]
-        own_codes, own_bits, near, rows = codes[q], bits[q], squared[q], found[q]
+    m, margin = len(numbers), (numbers.shape[1] + 8) * 2.0**-23
+    squared, found = np.full((m, k), np.inf), np.full((m, k), ABSENT, np.int32)
+    stack, reach, bound = np.zeros((tree.room, 2), np.int32), np.zeros(tree.room, np.float32), np.empty(WIDE, np.float32)
+    bit, work, places = np.zeros(codes.shape[1], np.uint32), np.zeros(2, np.int64), np.full(k, -1)
+    previous = places.copy()
+    for q in range(m):
+        best, rows = squared[q], found[q]
+        for column in range(len(bit)):
+            bit[column] = bases[column] + slots[q, column]
+        previous[:], places[:] = places, -1
+        for place in previous:  # what the query before found: like queries follow each other
+            if place >= 0:
+                d = _distance(codes[q], numbers[q], tree.codes[place], tree.numbers[place])
+                _keep(best, places, rows, d, place, tree.order[place])
         stack[0, 0], stack[0, 1], reach[0], top = 0, 0, 0.0, 1  # the root
         while top > 0:
             top -= 1
-            node, worst, last = stack[top, 0], near[k - 1], rows[k - 1]
-            if reach[top] > worst or (reach[top] == worst and stack[top, 1] >= last):
+            node, worst = stack[top, 0], best[k - 1]
+            if reach[top] > worst or (reach[top] == worst and stack[top, 1] >= rows[k - 1]):
                 continue
+            limit = np.float32(worst * (1 + margin) + _TINY)
             if node < 0:
-                work[1] += _scan(tree, -1 - node, query, own_codes, away, near, rows)
-            else:
-                _bounds(tree, node, query, own_bits, bound)
-                top = _push(tree, node, bound, worst, last, stack, reach, top)
-                work[0] += 1
+                leaf = -1 - node
+                start = tree.leaves[leaf]
+                mask = rows_within(tree.lanes, tree.slots, leaf, near[q], slots[q], limit)
+                mask &= tree.filled[leaf]
+                work[1] += 1
+                while mask:
+                    place = start + lowest_bit(mask)
+                    mask &= mask - np.uint32(1)
+                    d, row = _distance(codes[q], numbers[q], tree.codes[place], tree.numbers[place]), tree.order[place]
+                    if d < best[k - 1] or (d == best[k - 1] and row < rows[k - 1]):
+                        _keep(best, places, rows, d, place, row)
+                continue
+            work[0] += 1
+            mask = children_within(
+                tree.low, tree.high, tree.held, node, near[q], bit, np.float32(1 - margin), limit, bound
+            )
+            base = top
+            while mask:
+                group = lowest_bit(mask)
+                mask &= mask - np.uint32(1)
+                child, away, least = tree.child[node, group], bound[group], tree.least[node, group]
+                if child == ABSENT:
+                    continue
+                slot = top
+                while slot > base and reach[slot - 1] < away:
+                    stack[slot, 0], stack[slot, 1], reach[slot] = stack[slot - 1, 0], stack[slot - 1, 1], reach[slot - 1]
+                    slot -= 1
+                stack[slot, 0], stack[slot, 1], reach[slot] = child, least, away
+                top += 1
     return squared, found, work
 
 
@@ -140,11 +110,6 @@ def direct(queries: Array, query_codes: Array, points: Array, point_codes: Array
     out = np.empty(found.shape)
     for q in range(len(found)):
         for place in range(found.shape[1]):
-            row, total = found[q, place], 0.0
-            for column in range(query_codes.shape[1]):
-                total += query_codes[q, column] != point_codes[row, column]
-            for column in range(queries.shape[1]):
-                away = np.float64(points[row, column]) - np.float64(queries[q, column])
-                total += away * away
-            out[q, place] = total
+            row = found[q, place]
+            out[q, place] = _distance(query_codes[q], queries[q], point_codes[row], points[row])
     return out

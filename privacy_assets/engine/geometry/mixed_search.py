@@ -45,7 +45,7 @@ def _quicker(tree: MixedTree, queries: EncodedTable, points: EncodedTable, k: in
         return "tree"
     probes = queries.take(np.s_[:: -(-len(queries) // _PROBES)])
     work = tree.search(probes, k)[2] / len(probes)
-    by_tree = _CELL * (work[0] * tree.tree.child.shape[1] * (points.numeric.shape[1] + tree.words) + work[1] * cells)
+    by_tree = _CELL * (work[0] * 16 * cells + work[1] * 32*cells)/30
     by_product = len(points) * (_FIXED + width) / (1.0 if device == "cpu" else _ACCELERATION)
     return "tree" if by_tree <= by_product else "product"
 

@@ -21,39 +21,39 @@ if TYPE_CHECKING:
     from privacy_assets.engine.geometry._mixed_tree_growth import Tree
 
 _CHUNK = 2048  # queries that one thread takes at once
+_REACH = np.float32(1e15)  # squares stay finite in float32; numbers cut off there come nearer, never farther
 _RARE = 1e-3  # weight of a column of unique values: cutting along it brings no row nearer to its neighbours
 
 
 @dataclass(frozen=True, eq=False)
 class MixedTree:
-    """A k-d tree of distinct rows; ``bases`` int64 (q,) numbers the first bit of each categorical column."""
+    """A k-d tree of distinct rows; ``bases`` int64 (q,) numbers the first slot of each categorical column."""
 
     tree: Tree
     bases: np.ndarray
-    words: int
-    room: int
-    widest: int
 
     @classmethod
     def build(cls, points: EncodedTable) -> MixedTree:
         """Build the tree of one or more distinct rows; takes O(n log n) time and about 3 times their memory."""
         from privacy_assets.engine.geometry import _mixed_tree_growth as growth
+        from privacy_assets.engine.geometry import _mixed_tree_vectors as vectors
 
-        bits = np.minimum(points.sizes, growth.SLOTS)
-        bases, words = np.cumsum(bits) - bits, -(-int(bits.sum()) // 64)
-        numbers, codes = _plain(points)
-        slots = _slots(codes)
-        child, places, leaves, order = (part.copy() for part in growth.grow(numbers, slots, _weights(points)))
-        low, high, present, least = growth.boxes(numbers, slots, bases, words, places, order)
-        by_leaf = [growth.by_leaf(table, leaves, order) for table in (numbers, codes)]
-        tree = growth.Tree(child, low, high, present, least, leaves, order, by_leaf[0], by_leaf[1])
-        return cls(tree, bases, words, growth.WIDE * (_depth(child) + 1), int(np.diff(leaves).max()))
+        slots = np.minimum(points.sizes, growth.SLOTS)
+        bases = np.cumsum(slots) - slots
+        numbers, codes, near, slot = _plain(points)
+        child, places, leaves, order, depth = growth.grow(near, slot, _weights(points))
+        least, low, high, held = growth.boxes(near, slot, bases, int(slots.sum()), places, order)
+        filled = (2 ** np.diff(leaves)[:, 0].astype(np.uint64) - 1).astype(np.uint32)
+        lanes, slot = growth.by_leaf(near, leaves, order), growth.by_leaf(slot, leaves, order)
+        first, room = leaves[:, 0].copy(), vectors.WIDE * (int(depth) + 1)
+        held_by = (child.copy(), least, low, high, held, first, filled, lanes, slot)
+        return cls(growth.Tree(*held_by, order, numbers[order], codes[order], room), bases)
 
     def search(self, queries: EncodedTable, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return squared distances float64 (n_q, k), ascending, rows int64 (n_q, k), and the work done.
 
-        Ties are ordered by row; k is at most the number of rows. The work, int64 (2,), counts nodes and rows looked at.
-        It runs in as many threads as there are cores, at most OMP_NUM_THREADS; their number changes no result.
+        Ties are ordered by row; k is at most the number of rows. The work, int64 (2,), counts nodes and leaves looked
+        at. It runs in as many threads as there are cores, at most OMP_NUM_THREADS; their number changes no result.
         """
         order = _grouped(queries) if len(queries) > _CHUNK else np.arange(len(queries))
         parts = [order[start : start + _CHUNK] for start in range(0, len(queries), _CHUNK)]
@@ -67,9 +67,7 @@ class MixedTree:
     def _part(self, queries: EncodedTable, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         from privacy_assets.engine.geometry import _mixed_tree_kernels as kernels
 
-        numbers, codes = _plain(queries)
-        bits = kernels.query_bits(_slots(codes), self.bases, self.words)
-        return kernels.search(self.tree, numbers, codes, bits, k, self.room, self.widest)
+        return kernels.search(self.tree, *_plain(queries), self.bases, k)
 
 
 def squared_distances(queries: EncodedTable, points: EncodedTable, found: np.ndarray) -> np.ndarray:
@@ -79,26 +77,22 @@ def squared_distances(queries: EncodedTable, points: EncodedTable, found: np.nda
     """
     from privacy_assets.engine.geometry import _mixed_tree_kernels as kernels
 
-    return kernels.direct(*_plain(queries), *_plain(points), found)
+    return kernels.direct(*_plain(queries)[:2], *_plain(points)[:2], found)
 
 
-def _plain(table: EncodedTable) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers and codes of the one type and layout that the kernels are compiled for."""
-    return np.ascontiguousarray(table.numeric, np.float32), np.ascontiguousarray(table.codes, np.int32)
-
-
-def _slots(codes: np.ndarray) -> np.ndarray:
+def _plain(table: EncodedTable) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Numbers and codes of the one type and layout that the kernels are compiled for, and their short forms."""
     from privacy_assets.engine.geometry._mixed_tree_growth import SLOTS
 
-    return (codes % SLOTS).astype(np.uint8)
+    numbers, codes = np.ascontiguousarray(table.numeric, np.float32), np.ascontiguousarray(table.codes, np.int32)
+    return numbers, codes, np.clip(numbers, -_REACH, _REACH), (codes % SLOTS).astype(np.uint8)
 
 
 def _grouped(queries: EncodedTable) -> np.ndarray:
     """Order (n,) in which like rows follow each other: they look at the same nodes, which then are in the cache."""
     from privacy_assets.engine.geometry import _mixed_tree_growth as growth
 
-    numbers, codes = _plain(queries)
-    return growth.grow(numbers, _slots(codes), _weights(queries))[3]
+    return growth.grow(*_plain(queries)[2:], _weights(queries))[3]
 
 
 def _weights(points: EncodedTable) -> np.ndarray:
@@ -108,14 +102,6 @@ def _weights(points: EncodedTable) -> np.ndarray:
         distinct = np.count_nonzero(np.bincount(points.codes[:, column], minlength=int(size)))
         weights[column] = max(_RARE, 1 - distinct / len(points))
     return weights
-
-
-def _depth(child: np.ndarray) -> int:
-    """Nodes on the longest way from the root; the last node is among the deepest."""
-    node, depth = len(child) - 1, 1
-    while node > 0:
-        node, depth = int(np.flatnonzero((child == node).any(axis=1))[0]), depth + 1
-    return depth
 
 
 def _threads() -> int:
