@@ -15,7 +15,7 @@ from privacy_assets.engine.results import Figure, MetricResult
 from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import ConfigError
 
-_LIBRARIES = ("privacy-assets", "numpy", "pandas", "pyarrow", "scipy", "scikit-learn", "numba", "faiss-cpu", "torch")
+_LIBRARIES = ("privacy-assets", "numpy", "pandas", "pyarrow", "scipy", "scikit-learn", "numba", "torch")
 
 
 def installed_versions() -> dict[str, str]:

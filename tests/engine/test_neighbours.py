@@ -7,20 +7,22 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from privacy_assets.engine.geometry.neighbours import distinct_rows, nearest
+from privacy_assets.engine.geometry import exact_search
+from privacy_assets.engine.geometry.neighbours import Neighbours, distinct_rows, nearest, nearest_rows
+from privacy_assets.engine.tables.encoding import EncodedTable
 from privacy_assets.errors import InputError
-
-BACKENDS = ("faiss", "torch")
 
 
 def brute(queries, points, k, exclude_self=False):
     """Direct differences in float64; order by distance, then by the row's bytes, then by position."""
     distances = np.full((len(queries), k), np.inf)
     indices = np.full((len(queries), k), -1)
-    common = np.float32 if queries.dtype == points.dtype == np.float32 else np.float64
-    content = [(row + common(0)).astype(common).tobytes() for row in points]
+    content = [(row + np.float32(0)).tobytes() for row in points]
     for i, query in enumerate(queries.astype(np.float64)):
-        d = np.sqrt(((points.astype(np.float64) - query) ** 2).sum(axis=1))
+        d = np.zeros(len(points))
+        for column in range(points.shape[1]):
+            d += (points[:, column].astype(np.float64) - query[column]) ** 2
+        d = np.sqrt(d)
         rows = [j for j in range(len(points)) if not (exclude_self and i == j)]
         best = sorted(rows, key=lambda j: (d[j], content[j], j))[:k]
         distances[i, : len(best)], indices[i, : len(best)] = d[best], best
@@ -64,56 +66,101 @@ def copies(g):  # |a|^2 + |b|^2 - 2ab of equal rows is not 0 here
 
 
 CASES = (gaussian, grid, wide_grid, outlier, huge, far_cluster, copies)
+by_name = pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+@pytest.fixture(params=("tree", "blas", "torch"))
+def search(request, monkeypatch):
+    """:func:`nearest` along one path: the tree, or a product by either library."""
+    if request.param == "torch":
+        monkeypatch.setattr(exact_search, "_blas", lambda q, p, count: exact_search._torch(q, p, count, "cpu"))
+
+    def run(queries, points, k=1, **options):
+        path = "tree" if request.param == "tree" else "product"
+        tables = [EncodedTable.of_numbers(matrix) for matrix in (queries, points)]
+        return nearest_rows(*tables, k, path=path, **options)
+
+    return run
+
+
+def same(found, expected):
+    np.testing.assert_allclose(found.distances, expected[0], rtol=1e-11)
+    np.testing.assert_array_equal(found.indices, expected[1])
+
+
+@by_name
 @pytest.mark.parametrize("k", [1, 5])
-def test_brute_force_twin(case, dtype, backend, k):
-    queries, points = (x.astype(dtype) for x in case(np.random.default_rng(0)))
-    found = nearest(queries, points, k, backend=backend, block=64)
-    distances, indices = brute(queries, points, k)
-    np.testing.assert_allclose(found.distances, distances, rtol=1e-11)
-    np.testing.assert_array_equal(found.indices, indices)
+def test_brute_force_twin(case, search, k):
+    queries, points = (x.astype(np.float32) for x in case(np.random.default_rng(0)))
+    same(search(queries, points, k), brute(queries, points, k))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+@by_name
 @pytest.mark.parametrize("k", [1, 3])
-def test_exclude_self_keeps_duplicates(case, k):
+def test_exclude_self_keeps_duplicates(case, search, k):
     points = case(np.random.default_rng(1))[1].astype(np.float32)
     points[11] = points[12]
-    found = nearest(points, points, k, exclude_self=True, block=64)
-    distances, indices = brute(points, points, k, exclude_self=True)
-    np.testing.assert_allclose(found.distances, distances, rtol=1e-11)
-    np.testing.assert_array_equal(found.indices, indices)
+    found = search(points, points, k, exclude_self=True)
+    same(found, brute(points, points, k, exclude_self=True))
     assert found.distances[11, 0] == found.distances[12, 0] == 0
 
 
-def test_copies_are_at_zero_where_a_matrix_product_is_not():
+def test_copies_are_at_zero_where_a_matrix_product_is_not(search):
     queries, points = (x.astype(np.float32) for x in copies(np.random.default_rng(0)))
     product = (queries**2).sum(1)[:, None] + (points**2).sum(1)[None, :] - 2 * queries @ points.T
     assert (product.min(axis=1) != 0).mean() > 0.2
-    assert (nearest(queries, points).distances == 0).all()
+    assert (search(queries, points).distances == 0).all()
 
 
 @pytest.mark.parametrize("case", [grid, wide_grid, outlier])
-def test_order_of_rows_does_not_matter(case):
+def test_order_of_rows_does_not_matter(case, search):
     g = np.random.default_rng(2)
     queries, points = (x.astype(np.float32) for x in case(g))
     by_query, by_point = g.permutation(len(queries)), g.permutation(len(points))
-    one, other = nearest(queries, points, 3), nearest(queries[by_query], points[by_point], 3)
+    one, other = search(queries, points, 3), search(queries[by_query], points[by_point], 3)
     np.testing.assert_array_equal(other.distances, one.distances[by_query])
     np.testing.assert_array_equal(points[by_point][other.indices], points[one.indices[by_query]])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("block", [1, 7, 1024])
-def test_block_does_not_matter(backend, block):
-    queries, points = (x.astype(np.float32) for x in wide_grid(np.random.default_rng(3)))
-    one, other = nearest(queries, points, 2), nearest(queries, points, 2, block=block, backend=backend)
+@pytest.mark.parametrize("case", [wide_grid, gaussian])
+@pytest.mark.parametrize("block", [64, 192, 1024])
+def test_block_and_threads_do_not_matter(case, search, block, monkeypatch):
+    queries, points = (x.astype(np.float32) for x in case(np.random.default_rng(3)))
+    one = search(queries, points, 2)
+    monkeypatch.setattr(exact_search, "_BLOCK", block)
+    monkeypatch.setattr(exact_search, "threads", lambda: 8)
+    other = search(queries, points, 2)
     np.testing.assert_array_equal(other.indices, one.indices)
     np.testing.assert_array_equal(other.distances, one.distances)
+
+
+@pytest.mark.parametrize("width", [0, 1, 109])
+def test_blocks_that_are_not_full(width, search):
+    """1,025 rows: one more than a block of the product has, and than whole leaves hold."""
+    g = np.random.default_rng(4)
+    queries, points = (g.normal(size=(1025, width)).astype(np.float32) for _ in range(2))
+    found, rows = search(queries, points, 2), [0, 1, 1023, 1024]
+    same(Neighbours(found.distances[rows], found.indices[rows]), brute(queries[rows], points, 2))
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-22, 1e-19, 1.0, 1e13, 1e18, 1e37])
+def test_numbers_that_float32_cannot_square(scale, search):
+    """Squares vanish, are rounded to almost nothing, or overflow in float32; the difference in float64 does neither."""
+    g = np.random.default_rng(5)
+    queries, points = (np.float32(scale) * g.normal(size=(n, 3)).astype(np.float32) for n in (80, 300))
+    same(search(queries, points, 3), brute(queries, points, 3))
+
+
+@pytest.mark.parametrize("gap", [1e-7, 1e-6, 1e-5])
+def test_distances_that_agree_but_for_float32_rounding(gap, search):
+    """Points on spheres whose squared radii differ by less than float32 tells apart: float64 decides."""
+    g = np.random.default_rng(6)
+    directions = g.normal(size=(600, 8))
+    radii = 1 + gap * g.random(600)
+    points = (directions / np.linalg.norm(directions, axis=1)[:, None] * radii[:, None]).astype(np.float32)
+    queries = np.zeros((40, 8), np.float32)
+    queries[:, 0] = np.float32(1e-9) * np.arange(40)
+    same(search(queries, points, 7), brute(queries, points, 7))
 
 
 def test_fewer_points_than_asked_for():
@@ -180,12 +227,12 @@ def test_memory_stays_linear_with_ties_everywhere():
 
 
 @pytest.mark.gpu
-def test_cuda_agrees_with_faiss():
+def test_cuda_agrees_with_the_tree():
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     for case in CASES:
-        queries, points = (x.astype(np.float32) for x in case(np.random.default_rng(6)))
-        one, other = nearest(queries, points, 3), nearest(queries, points, 3, device="cuda", block=64)
+        tables = [EncodedTable.of_numbers(x) for x in case(np.random.default_rng(6))]
+        one, other = nearest_rows(*tables, 3, path="tree"), nearest_rows(*tables, 3, path="product", device="cuda")
         np.testing.assert_array_equal(other.indices, one.indices)
         np.testing.assert_array_equal(other.distances, one.distances)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from privacy_assets.engine.compiling import compiled
-from privacy_assets.engine.geometry._mixed_tree_vectors import LEAF, WIDE
+from privacy_assets.engine.geometry._vectors import LEAF, WIDE
 
 Array = np.ndarray
 SLOTS = 256  # bits of one categorical column at most

@@ -1,8 +1,8 @@
 """Search among distinct encoded rows: by the mixed tree, or by matrix product of the dense form where that is quicker.
 
-How much a tree leaves out depends on the data: on Adult it looks at 1 row in 100, in a cloud of 20 independent numbers
-at nearly all. So it is tried on a few queries, and what they looked at, not the time it took, decides. Both ways
-compute the distances that count by the same sums, so the choice changes no result.
+How much a tree leaves out depends on the data: on Adult it looks at 1 row in 60, on its embeddings at 1 in 40, in a
+cloud of 20 independent numbers at nearly all. So it is tried on a few queries, and what they looked at, not the time
+it took, decides. Both ways compute the distances that count by the same sums, so the choice changes no result.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from typing import Literal
 
 import numpy as np
 
-from privacy_assets.engine.geometry.exact_search import BLOCK, EXTRA, candidates, ordered
+from privacy_assets.engine.geometry.exact_search import EXTRA, candidates, ordered
 from privacy_assets.engine.geometry.mixed_tree import MixedTree, squared_distances
 from privacy_assets.engine.tables.encoding import EncodedTable
 
 Path = Literal["tree", "product"]
 _PROBES = 32  # queries that the tree is tried on
 _DENSE = 500_000_000  # cells of the dense forms of both tables together: 2 GB
-_FIXED, _CELL = 60.0, 35.0  # cost of a pair beside its cells, and of a cell in the tree; one of a product costs 1
+_LOOK, _CELL = 20.0, 3.5  # nanoseconds for a node or a leaf, and for a column of either
+_PAIR, _TERM = 0.2, 0.02  # nanoseconds for a pair of rows in a product, and for a column of either
 _ACCELERATION = 20.0  # by which a product on another device is quicker: a guess, it decides nothing but time
 
 
@@ -44,9 +45,9 @@ def _quicker(tree: MixedTree, queries: EncodedTable, points: EncodedTable, k: in
     if width > 4 * cells and (len(queries) + len(points)) * width > _DENSE:
         return "tree"
     probes = queries.take(np.s_[:: -(-len(queries) // _PROBES)])
-    work = tree.search(probes, k)[2] / len(probes)
-    by_tree = _CELL * (work[0] * 16 * cells + work[1] * 32*cells)/30
-    by_product = len(points) * (_FIXED + width) / (1.0 if device == "cpu" else _ACCELERATION)
+    work = tree.search(probes, k)[2].sum() / len(probes)
+    by_product = len(points) * (_PAIR + _TERM * width) / (1.0 if device == "cpu" else _ACCELERATION)
+    by_tree = work * (_LOOK + _CELL * cells)
     return "tree" if by_tree <= by_product else "product"
 
 
@@ -58,8 +59,7 @@ def _by_product(
     A mismatch costs 1 - 3e-8 in the dense form; the bound on its rounding errors, at least 2 (d + 4) 6e-8 times the
     squared distance, has room for that.
     """
-    backend: Literal["faiss", "torch"] = "faiss" if device == "cpu" else "torch"
-    found, in_doubt = candidates(queries.dense, points.dense, k, own, backend, device, BLOCK)
+    found, in_doubt = candidates(queries.dense, points.dense, k, own, device)
     squared, found = ordered(squared_distances(queries, points, found), found, k)
     open_ = in_doubt(squared[:, -1])
     squared[open_], found[open_], _ = tree.search(queries.take(open_), k)

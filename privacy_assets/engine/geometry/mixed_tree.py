@@ -2,13 +2,13 @@
 
 A node keeps the box of its rows' numbers and, per categorical column, the set of categories present. No row of it is
 nearer than the distance to the box plus 1 for each category of the query that the node lacks; nodes that are farther
-than the neighbours known are left out, and of the others the nearest is searched first. Sets of more than 256
-categories are kept modulo 256, which makes them larger, hence bounds lower, never wrong; distances use the codes.
+than the neighbours known are left out, and of the others the nearest is searched first. All children of a node, and
+all rows of a leaf, are compared at once, in float32 and with categories modulo 256: such bounds may be lower than they
+could be, never too high, and distances of the rows that they leave take float64 and the codes (docs/adr/0016).
 """
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from privacy_assets.engine.tables.encoding import EncodedTable
+from privacy_assets.engine.threads import threads
 
 if TYPE_CHECKING:
     from privacy_assets.engine.geometry._mixed_tree_growth import Tree
 
 _CHUNK = 2048  # queries that one thread takes at once
-_REACH = np.float32(1e15)  # squares stay finite in float32; numbers cut off there come nearer, never farther
+_REACH = np.float32(1e15)  # squares stay finite in float32; numbers cut off here come nearer, never farther
 _RARE = 1e-3  # weight of a column of unique values: cutting along it brings no row nearer to its neighbours
 
 
@@ -36,18 +37,29 @@ class MixedTree:
     def build(cls, points: EncodedTable) -> MixedTree:
         """Build the tree of one or more distinct rows; takes O(n log n) time and about 3 times their memory."""
         from privacy_assets.engine.geometry import _mixed_tree_growth as growth
-        from privacy_assets.engine.geometry import _mixed_tree_vectors as vectors
 
-        slots = np.minimum(points.sizes, growth.SLOTS)
-        bases = np.cumsum(slots) - slots
-        numbers, codes, near, slot = _plain(points)
-        child, places, leaves, order, depth = growth.grow(near, slot, _weights(points))
-        least, low, high, held = growth.boxes(near, slot, bases, int(slots.sum()), places, order)
+        sizes = np.minimum(points.sizes, growth.SLOTS)
+        bases = np.cumsum(sizes) - sizes
+        numbers, codes, near, slots = _plain(points)
+        child, places, leaves, order, depth = growth.grow(near, slots, _weights(points))
+        least, low, high, held = growth.boxes(near, slots, bases, int(sizes.sum()), places, order)
         filled = (2 ** np.diff(leaves)[:, 0].astype(np.uint64) - 1).astype(np.uint32)
-        lanes, slot = growth.by_leaf(near, leaves, order), growth.by_leaf(slot, leaves, order)
-        first, room = leaves[:, 0].copy(), vectors.WIDE * (int(depth) + 1)
-        held_by = (child.copy(), least, low, high, held, first, filled, lanes, slot)
-        return cls(growth.Tree(*held_by, order, numbers[order], codes[order], room), bases)
+        tree = growth.Tree(
+            child=child.copy(),
+            least=least,
+            low=low,
+            high=high,
+            held=held,
+            leaves=leaves[:, 0].copy(),
+            filled=filled,
+            lanes=growth.by_leaf(near, leaves, order),
+            slots=growth.by_leaf(slots, leaves, order),
+            order=order,
+            numbers=numbers[order],
+            codes=codes[order],
+            room=growth.WIDE * (int(depth) + 1),
+        )
+        return cls(tree, bases)
 
     def search(self, queries: EncodedTable, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return squared distances float64 (n_q, k), ascending, rows int64 (n_q, k), and the work done.
@@ -57,7 +69,7 @@ class MixedTree:
         """
         order = _grouped(queries) if len(queries) > _CHUNK else np.arange(len(queries))
         parts = [order[start : start + _CHUNK] for start in range(0, len(queries), _CHUNK)]
-        with ThreadPoolExecutor(max(1, min(_threads(), len(parts)))) as pool:
+        with ThreadPoolExecutor(max(1, min(threads(), len(parts)))) as pool:
             found = list(pool.map(lambda part: self._part(queries.take(part), k), parts))
         squared, rows = np.empty((len(queries), k)), np.empty((len(queries), k), dtype=np.int64)
         for part, (distance, row, _) in zip(parts, found, strict=True):
@@ -102,11 +114,3 @@ def _weights(points: EncodedTable) -> np.ndarray:
         distinct = np.count_nonzero(np.bincount(points.codes[:, column], minlength=int(size)))
         weights[column] = max(_RARE, 1 - distinct / len(points))
     return weights
-
-
-def _threads() -> int:
-    """Cores that this process may use, but no more than OMP_NUM_THREADS says."""
-    import joblib
-
-    setting = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    return min(joblib.cpu_count(), int(setting) if setting.isdecimal() and int(setting) else joblib.cpu_count())

@@ -1,25 +1,18 @@
 """Exact nearest neighbours (DESIGN section 5, "Exact neighbours"): copies, ties and order of rows settled here.
 
 Rows are first put into distinct rows in an order that depends on their content alone; the search itself
-(:mod:`privacy_assets.engine.geometry.exact_search` for matrices, :mod:`privacy_assets.engine.geometry.mixed_search`
-for encoded tables) sees nothing else, so no result depends on the order of rows.
+(:mod:`privacy_assets.engine.geometry.mixed_search`) sees nothing else, so no result depends on the order of rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from privacy_assets.engine.geometry.exact_search import BLOCK, Backend, search_distinct
 from privacy_assets.engine.geometry.mixed_search import Path, search_rows
 from privacy_assets.engine.tables.encoding import EncodedTable
 from privacy_assets.errors import InputError
-
-# From positions of queries and of points among the distinct rows, the number of neighbours wanted, and the point equal
-# to each query (or -1), to distances and positions among the points.
-Search = Callable[[np.ndarray, np.ndarray, int, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,35 +54,13 @@ def _by_bytes(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def nearest(
-    queries: np.ndarray,
-    points: np.ndarray,
-    k: int = 1,
-    *,
-    exclude_self: bool = False,
-    device: str = "cpu",
-    block: int = BLOCK,
-    backend: Backend | None = None,
+    queries: np.ndarray, points: np.ndarray, k: int = 1, *, exclude_self: bool = False, device: str = "cpu"
 ) -> Neighbours:
-    """Find the ``k`` points nearest to each query by Euclidean distance, exactly.
-
-    ``queries`` (n_q, d) and ``points`` (n_p, d) are finite float32 or float64. A point equal to the query has distance
-    exactly 0; other distances are direct differences in float64. Points at one distance (squared distances that agree
-    to 1e-11 may count as one) are ordered by content, equal points by position. ``exclude_self`` (both arrays are the
-    same table) leaves out the point at the query's own position: a duplicate of it is still a neighbour at distance 0.
-
-    Memory is linear in n_q + n_p, plus about 100 bytes x ``block`` squared. ``backend`` None takes faiss for device
-    "cpu" and torch for any other. Raises InputError for arrays of other shapes or with NaN or infinite numbers.
-    """
-    queries, points = _checked(queries, points, exclude_self)
-    if len(queries) == 0 or len(points) == 0 or k < 1:
-        return _nothing(len(queries), k)
-    unique, place = distinct_rows(points if exclude_self else np.concatenate([points, queries]))
-
-    def search(asked: np.ndarray, held: np.ndarray, wanted: int, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        with_ = backend or ("faiss" if device == "cpu" else "torch")
-        return search_distinct(unique[asked], unique[held], wanted, own, with_, device, block)
-
-    return _among_distinct(place, len(points), k, exclude_self, search)
+    """:func:`nearest_rows` of matrices (n_q, d) and (n_p, d), say embeddings. They are rounded to float32 first."""
+    if queries.ndim != 2 or points.ndim != 2:
+        raise InputError(f"neighbours need two tables of equal width, got shapes {queries.shape} and {points.shape}")
+    tables = (EncodedTable.of_numbers(queries), EncodedTable.of_numbers(points))
+    return nearest_rows(*tables, k, exclude_self=exclude_self, device=device)
 
 
 def nearest_rows(
@@ -101,13 +72,17 @@ def nearest_rows(
     device: str = "cpu",
     path: Path | None = None,
 ) -> Neighbours:
-    """Find the ``k`` rows of an encoded table nearest to each query, exactly, as :func:`nearest` does for matrices.
+    """Find the ``k`` rows of an encoded table nearest to each query by Euclidean distance, exactly.
 
     Both tables come from one encoder. Squared distance = number of mismatching codes + squared differences of the
-    numbers, added up in this order in float64; only rows at equal sums tie. Columns of any number of categories will
-    do: the dense form is made only where it is small and the search by matrix product quicker than that by the tree.
-    ``path`` ("tree", "product") sets which; both give the same result.
-    Memory is linear in the cells of both tables. Raises InputError as :func:`nearest` does.
+    numbers, added up in this order in float64; only rows at equal sums tie, and are ordered by content, equal rows by
+    position. A row equal to the query has distance exactly 0. ``exclude_self`` (the same table twice) leaves out the
+    row at the query's own position: a duplicate of it is still a neighbour at distance 0.
+
+    Columns of any number of categories will do: the dense form is made only where it is small and the search by matrix
+    product quicker than that by the tree. ``path`` ("tree", "product") sets which; both give the same result, and so
+    does any number of threads (cores, at most OMP_NUM_THREADS). Memory is linear in the cells of both tables. Raises
+    InputError for tables of other shapes or with NaN or infinite numbers.
     """
     _checked(queries.numeric, points.numeric, exclude_self)
     if not np.array_equal(queries.sizes, points.sizes):
@@ -115,41 +90,32 @@ def nearest_rows(
     if len(queries) == 0 or len(points) == 0 or k < 1:
         return _nothing(len(queries), k)
     unique, place = distinct_encoded(points if exclude_self else EncodedTable.stack([points, queries]))
-
-    def search(asked: np.ndarray, held: np.ndarray, wanted: int, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return search_rows(unique.take(asked), unique.take(held), wanted, own, device, path)
-
-    return _among_distinct(place, len(points), k, exclude_self, search)
+    n_p = len(points)
+    of_points, of_queries = place[:n_p], (place if exclude_self else place[n_p:])
+    counts = np.bincount(of_points, minlength=len(unique))
+    held, asked = np.flatnonzero(counts), np.unique(of_queries)
+    own = np.full(len(unique), -1)
+    own[held] = np.arange(len(held))
+    wanted = min(k + int(exclude_self), len(held))
+    distances, groups = search_rows(unique.take(asked), unique.take(held), wanted, own[asked], device, path)
+    out, row = _nothing(len(of_queries), k), np.searchsorted(asked, of_queries)
+    _expand(out, distances[row], groups[row], counts[held], own[of_points], exclude_self)
+    return out
 
 
 def _nothing(n_q: int, k: int) -> Neighbours:
     return Neighbours(np.full((n_q, max(k, 0)), np.inf), np.full((n_q, max(k, 0)), -1, dtype=np.int64))
 
 
-def _among_distinct(place: np.ndarray, n_p: int, k: int, exclude_self: bool, search: Search) -> Neighbours:
-    """Neighbours by a search among distinct rows; ``place`` has those of the ``n_p`` points, then of the queries."""
-    of_points, of_queries = place[:n_p], (place if exclude_self else place[n_p:])
-    counts = np.bincount(of_points, minlength=int(place.max()) + 1)
-    held, asked = np.flatnonzero(counts), np.unique(of_queries)
-    lookup = np.full(len(counts), -1)
-    lookup[held] = np.arange(len(held))
-    distances, groups = search(asked, held, min(k + int(exclude_self), len(held)), lookup[asked])
-    out, row = _nothing(len(of_queries), k), np.searchsorted(asked, of_queries)
-    _expand(out, distances[row], groups[row], counts[held], lookup[of_points], exclude_self)
-    return out
-
-
-def _checked(queries: np.ndarray, points: np.ndarray, exclude_self: bool) -> tuple[np.ndarray, np.ndarray]:
-    if queries.ndim != 2 or points.ndim != 2 or queries.shape[1] != points.shape[1]:
+def _checked(queries: np.ndarray, points: np.ndarray, exclude_self: bool) -> None:
+    if queries.shape[1] != points.shape[1]:
         raise InputError(f"neighbours need two tables of equal width, got shapes {queries.shape} and {points.shape}")
     if exclude_self and len(queries) != len(points):
         raise InputError("exclude_self needs the same table twice", fix="pass one table as queries and as points")
-    common = np.float32 if queries.dtype == points.dtype == np.float32 else np.float64
     for array, name in ((queries, "queries"), (points, "points")):
         bad = np.flatnonzero(~np.isfinite(array).all(axis=1))
         if len(bad):
             raise InputError("a coordinate is missing or infinite", where=name, row=int(bad[0]), fix="encode the table")
-    return queries.astype(common, copy=False), points.astype(common, copy=False)
 
 
 def _expand(

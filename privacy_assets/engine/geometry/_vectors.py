@@ -1,0 +1,185 @@
+"""Vector arithmetic of the searches, written in LLVM's vectors: numba makes no such code of plain loops.
+
+All children of a node, all rows of a leaf, or a stretch of a matrix are looked at at once, each in a lane of its own.
+LLVM turns the vectors into what the machine has (SSE, AVX2, AVX-512, NEON). Imports numba. Numba renews a cached
+function with its own file only: who changes this file touches those that import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array
+
+WIDE = 16  # children of a node at most
+LEAF = 32  # rows of a leaf at most
+STRETCH = 64  # cells of a matrix looked at at once
+_FLOAT, _BYTE, _SHORT, _INT = ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32)
+_FUSED = ("contract",)  # a product may be added without rounding in between
+
+
+def vectorised(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Numba's ``intrinsic``, whose functions are called without the first argument."""
+    return intrinsic(function)
+
+
+class _Lanes:
+    """Vectors of so many lanes in the body of an intrinsic, whose arrays are told by the positions of its arguments."""
+
+    def __init__(self, context: Any, builder: Any, signature: Any, args: Any, lanes: int) -> None:
+        self.builder, self.lanes = builder, lanes
+        self._arrays = {
+            at: make_array(kind)(context, builder, value)
+            for at, (kind, value) in enumerate(zip(signature.args, args, strict=True))
+            if isinstance(kind, types.Array)
+        }
+
+    def length(self, array: int, axis: int) -> Any:
+        return self.builder.extract_value(self._arrays[array].shape, axis)
+
+    def item(self, array: int, index: Any) -> Any:
+        """The cell at a place of the array's memory, which is contiguous."""
+        return self.builder.load(self.builder.gep(self._arrays[array].data, [index]))
+
+    def vector(self, array: int, index: Any) -> Any:
+        """As many cells as there are lanes, from a place of the array's memory on."""
+        first = self.builder.gep(self._arrays[array].data, [index])
+        kind = ir.VectorType(first.type.pointee, self.lanes)
+        return self.builder.load(self.builder.bitcast(first, kind.as_pointer()), align=1)
+
+    def store(self, vector: Any, array: int) -> None:
+        target = self.builder.bitcast(self._arrays[array].data, vector.type.as_pointer())
+        self.builder.store(vector, target, align=1)
+
+    def everywhere(self, value: Any) -> Any:
+        """One value in all lanes."""
+        empty = ir.Constant(ir.VectorType(value.type, self.lanes), ir.Undefined)
+        first = self.builder.insert_element(empty, value, _INT(0))
+        return self.builder.shuffle_vector(first, empty, ir.Constant(ir.VectorType(_INT, self.lanes), [0] * self.lanes))
+
+    def zero(self, kind: ir.Type) -> Any:
+        return ir.Constant(ir.VectorType(kind, self.lanes), [0] * self.lanes)
+
+    def larger(self, left: Any, right: Any) -> Any:
+        return self.builder.select(self.builder.fcmp_ordered(">", left, right), left, right)
+
+    def count(self, terms: Any, mask: Callable[[Any], Any]) -> Any:
+        """In how many of so many turns the mask is set, as float32; of more than 65,535, in how many of these."""
+        builder, kept, most = self.builder, cgutils.alloca_once_value(self.builder, self.zero(_SHORT)), 2**16 - 1
+        terms = builder.select(builder.icmp_unsigned("<", terms, terms.type(most)), terms, terms.type(most))
+        with cgutils.for_range(builder, terms) as loop:
+            one = builder.zext(mask(loop.index), ir.VectorType(_SHORT, self.lanes))
+            builder.store(builder.add(builder.load(kept), one), kept)
+        return builder.uitofp(builder.load(kept), ir.VectorType(_FLOAT, self.lanes))
+
+    def squares(self, start: Any, terms: Any, difference: Callable[[Any], Any]) -> Any:
+        """``start`` plus the squares of so many differences."""
+        builder, kept = self.builder, cgutils.alloca_once_value(self.builder, start)
+        with cgutils.for_range(builder, terms) as loop:
+            away = difference(loop.index)
+            square = builder.fmul(away, away, flags=_FUSED)
+            builder.store(builder.fadd(builder.load(kept), square, flags=_FUSED), kept)
+        return builder.load(kept)
+
+    def mask(self, comparison: str, vector: Any, limit: Any) -> Any:
+        """The lanes that compare so to a limit, as bits of an unsigned number."""
+        lanes = self.builder.fcmp_ordered(comparison, vector, self.everywhere(limit))
+        return self.builder.bitcast(lanes, ir.IntType(self.lanes))
+
+
+@vectorised
+def rows_within(typing: Any, lanes: Any, slots: Any, leaf: Any, number: Any, slot: Any, limit: Any) -> Any:
+    """Uint32 mask of the rows of a leaf whose squared distance, by slots and rounded to float32, is at most ``limit``.
+
+    ``lanes`` float32 (leaves, p, LEAF), ``slots`` uint8 (leaves, q, LEAF); the query's ``number`` (p,), ``slot`` (q,).
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        v = _Lanes(context, builder, signature, args, LEAF)
+        p, q, lanes = v.length(3, 0), v.length(4, 0), args[2].type(LEAF)
+        first_number, first_slot = builder.mul(args[2], p), builder.mul(args[2], q)
+
+        def differs(column: Any) -> Any:
+            held = v.vector(1, builder.mul(builder.add(first_slot, column), lanes))
+            return builder.icmp_unsigned("!=", held, v.everywhere(v.item(4, column)))
+
+        def away(column: Any) -> Any:
+            held = v.vector(0, builder.mul(builder.add(first_number, column), lanes))
+            return builder.fsub(held, v.everywhere(v.item(3, column)))
+
+        return v.mask("<=", v.squares(v.count(q, differs), p, away), args[5])
+
+    return types.uint32(lanes, slots, types.intp, number, slot, types.float32), generate
+
+
+@vectorised
+def children_within(
+    typing: Any,
+    low: Any,
+    high: Any,
+    held: Any,
+    node: Any,
+    number: Any,
+    bit: Any,
+    shrink: Any,
+    tiny: Any,
+    limit: Any,
+    out: Any,
+) -> Any:
+    """Uint16 mask of the children of a node whose bound is at most ``limit``, and the bounds into ``out`` (WIDE,).
+
+    A bound: the query's categories that the child lacks, plus its squared distance to the box; if this is not 0, the
+    sum is multiplied by ``shrink``, and ``tiny`` taken off, for what float32 rounds. ``low`` and ``high`` float32
+    (nodes, p, WIDE), ``held`` uint16 (nodes, slots): bit c of a slot says that child c has it; ``bit`` uint32 (q,): the
+    query's slots.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        v = _Lanes(context, builder, signature, args, WIDE)
+        first_number, first_slot = builder.mul(args[3], v.length(4, 0)), builder.mul(args[3], v.length(2, 1))
+
+        def lacks(column: Any) -> Any:
+            place = builder.add(first_slot, builder.zext(v.item(5, column), first_slot.type))
+            return builder.bitcast(builder.not_(v.item(2, place)), ir.VectorType(ir.IntType(1), WIDE))
+
+        def away(column: Any) -> Any:
+            at, value = builder.mul(builder.add(first_number, column), args[3].type(WIDE)), v.item(4, column)
+            below = builder.fsub(v.vector(0, at), v.everywhere(value))
+            beyond = builder.fsub(v.everywhere(value), v.vector(1, at))
+            return v.larger(v.larger(below, beyond), v.zero(_FLOAT))
+
+        count, squared = v.count(v.length(5, 0), lacks), v.squares(v.zero(_FLOAT), v.length(4, 0), away)
+        total = builder.fmul(builder.fadd(count, squared), v.everywhere(args[6]))
+        total = builder.fsub(total, v.everywhere(args[7]))
+        bound = builder.select(builder.fcmp_ordered(">", squared, v.zero(_FLOAT)), total, count)
+        v.store(bound, 9)
+        return v.mask("<=", bound, args[8])
+
+    single = types.float32
+    return types.uint16(low, high, held, types.intp, number, bit, single, single, single, out), generate
+
+
+@vectorised
+def cells_below(typing: Any, cells: Any, start: Any, added: Any, first: Any, limit: Any) -> Any:
+    """Uint64 mask of STRETCH ``cells`` from ``start`` on that are less than ``limit``, those of ``added`` added."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        v = _Lanes(context, builder, signature, args, STRETCH)
+        return v.mask("<", builder.fadd(v.vector(0, args[1]), v.vector(2, args[3])), args[4])
+
+    return types.uint64(cells, types.intp, added, types.intp, types.float32), generate
+
+
+@vectorised
+def lowest_bit(typing: Any, word: Any) -> Any:
+    """Position of the lowest bit set in an unsigned number that is not 0."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.zext(builder.cttz(builder.zext(args[0], ir.IntType(64)), ir.IntType(1)(1)), ir.IntType(64))
+
+    return types.int64(word), generate
