@@ -1,16 +1,19 @@
-"""What exact nearest neighbours cost: the mixed tree against faiss on the dense form, CPU and wall seconds.
+"""What exact nearest neighbours cost, beside faiss and a bare float32 product of the same shape: CPU seconds.
 
-    python -m benchmarks.neighbours adult.parquet --threads 1
+    python -m benchmarks.neighbours adult.parquet --threads 1 --large 160000 --large 1000000
 
-39,032 training rows are searched from as many rows of sequential trees trained on them, then fewer, and, with
-``--large``, resampled rows whose numbers are jittered. Each figure is the least of three, or of one above 100,000 rows,
-where faiss is timed on 2,000 queries. Compiling from nothing takes some seconds, once per machine: it is timed last.
+39,032 training rows are searched from as many rows of sequential trees trained on them, and fewer; then their
+embeddings, then their 109 one-hot columns as a wide table of numbers; with ``--large``, resampled rows whose numbers
+are jittered. Each figure is the least of three, or of one above 100,000 rows, where faiss and the product are timed on
+2,000 queries. Faiss and the product get the dense form less its unused columns; the product selects nothing. Memory is
+the peak of the process until then, faiss left out. Compiling from nothing, once per machine, is timed last.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -25,18 +28,26 @@ PROBES = 2_000
 
 
 def encoded(path: str):
-    """Training rows, as many synthetic ones, and the rest of the real ones, of one encoder."""
+    """Training rows, as many synthetic ones, and the rest of the real ones, encoded alike; two of them embedded."""
     from privacy_assets.engine.evaluation import prepare_inputs
     from privacy_assets.engine.generators import build_generator
+    from privacy_assets.engine.geometry.embedder import EmbedderSettings, train_embedder
     from privacy_assets.engine.inputs import silent
+    from privacy_assets.engine.tables.encoding import EncodedTable
     from privacy_assets.engine.tables.schema import conform, infer_schema
 
     frame = pd.read_parquet(path).sample(frac=1, random_state=0).reset_index(drop=True)
     schema, train, rest = infer_schema(frame), frame[:ROWS], frame[ROWS:]
     learnt = conform(train, schema, where="train")
     fitted = build_generator("synthpop", {}).fit(learnt, schema, seed=0, device="cpu", progress=silent)
-    inputs = prepare_inputs(train, rest, fitted.sample(ROWS, seed=0), schema=schema)
-    return inputs.encoded("train"), inputs.encoded("synthetic"), inputs.encoded("holdout")
+    synthetic = fitted.sample(ROWS, seed=0)
+    inputs = prepare_inputs(train, rest, synthetic, schema=schema)
+    frames = learnt, conform(synthetic, schema, where="synthetic")
+    embedded = {}
+    for dims in (10, 20, 30):
+        embedder = train_embedder([learnt], schema, EmbedderSettings(width=128, dims=dims, max_epochs=8), seed=0)
+        embedded[dims] = [EncodedTable.of_numbers(embedder.embed(one)) for one in frames]
+    return inputs.encoded("train"), inputs.encoded("synthetic"), inputs.encoded("holdout"), embedded
 
 
 def resampled(table, rows: int, seed: int):
@@ -49,15 +60,14 @@ def resampled(table, rows: int, seed: int):
     return EncodedTable(moved, drawn.codes, drawn.sizes)
 
 
-def cost(work: Callable[[], object], times: int) -> tuple[float, float]:
-    """CPU and wall seconds of ``work``: the least of so many."""
-    used, lasted = [], []
+def cost(work: Callable[[], object], times: int) -> float:
+    """CPU seconds of ``work``: the least of so many."""
+    used = []
     for _ in range(times):
-        wall, cpu = time.perf_counter(), time.process_time()
+        start = time.process_time()
         work()
-        used.append(time.process_time() - cpu)
-        lasted.append(time.perf_counter() - wall)
-    return min(used), min(lasted)
+        used.append(time.process_time() - start)
+    return min(used)
 
 
 def dense_without_unused(*tables) -> list[np.ndarray]:
@@ -67,29 +77,43 @@ def dense_without_unused(*tables) -> list[np.ndarray]:
     return [np.ascontiguousarray(part[:, used]) for part in dense]
 
 
-def compare(name: str, queries, points) -> None:
-    """Print one line: the search that metrics use, faiss, and their ratio."""
+def product(queries: np.ndarray, points: np.ndarray, block: int = 1024) -> None:
+    """Multiply block by block, and keep nothing, in the one thread that each block takes in the search."""
+    from threadpoolctl import threadpool_limits
+
+    out = np.empty((block, block), np.float32)
+    with threadpool_limits(1, user_api="blas"):
+        for start in range(0, len(queries), block):
+            query = queries[start : start + block]
+            for first in range(0, len(points), block):
+                point = points[first : first + block]
+                np.matmul(query, point.T, out=out[: len(query), : len(point)])
+
+
+def compare(name: str, queries, points, path=None) -> None:
+    """Print one line: the search that metrics use, faiss, the bare product, and the ratios."""
     import faiss
 
     from privacy_assets.engine.geometry.neighbours import nearest_rows
 
     large = len(points) > 100_000
+    times = 1 if large else 3
+    mine = cost(lambda: nearest_rows(queries, points, path=path), times)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     q, p = dense_without_unused(queries.take(np.s_[:PROBES]) if large else queries, points)
-
-    def mixed() -> object:
-        return nearest_rows(queries, points)
 
     def by_faiss() -> object:
         index = faiss.IndexFlatL2(p.shape[1])
         index.add(p)
         return index.search(q, 1)
 
-    mine = cost(mixed, 1 if large else 3)
-    peer = tuple(seconds * len(queries) / len(q) for seconds in cost(by_faiss, 1 if large else 3))
+    share = len(q) / len(queries)
+    peer, bare = cost(by_faiss, times) / share, cost(lambda: product(q, p), times) / share
     print(
-        f"{name:24} {len(queries):>7} x {len(points):>7}  here {mine[0]:7.2f} CPU s {mine[1]:7.2f} s  "
-        f"faiss on {p.shape[1]} columns {peer[0]:8.2f} CPU s {peer[1]:8.2f} s  ratio {mine[0] / peer[0]:.3f} CPU "
-        f"{mine[1] / peer[1]:.3f} wall  {1e6 * mine[0] / len(queries):.1f} us a query"
+        f"{name:24} {len(queries):>7} x {len(points):>7} x {p.shape[1]:>3}  here {mine:6.2f} CPU s, "
+        f"{1e6 * mine / len(queries):5.1f} us a query, {peak:.2f} GiB  faiss {peer:8.2f} ({mine / peer:.3f})  "
+        f"product {bare:8.2f} ({mine / bare:.3f})",
+        flush=True,
     )
 
 
@@ -118,13 +142,20 @@ def main() -> None:
     parser.add_argument("--large", type=int, action="append", default=[], help="further rows a side (repeatable)")
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(options.threads or os.cpu_count())  # before faiss is imported
-    train, synthetic, unseen = encoded(options.table)
+    from privacy_assets.engine.tables.encoding import EncodedTable
+
+    train, synthetic, unseen, embedded = encoded(options.table)
     print(f"{options.threads or os.cpu_count()} threads, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}")
-    compare("(warm)", synthetic.take(np.s_[:2000]), train.take(np.s_[:2000]))
-    compare("synthetic rows", synthetic, train)
-    compare("unseen real rows", unseen, train)
-    for rows in (10_000, 20_000):
+    few = np.s_[:2000]
+    compare("(warm)", synthetic.take(few), train.take(few))
+    for rows in (5_000, 10_000, 20_000, ROWS):
         compare("synthetic rows", synthetic.take(np.s_[:rows]), train.take(np.s_[:rows]))
+    compare("unseen real rows", unseen, train)
+    for dims, (real, made) in embedded.items():
+        compare(f"embedded in {dims}", made, real)
+    wide = [EncodedTable.of_numbers(part) for part in dense_without_unused(synthetic, train)]
+    compare("(warm)", wide[0].take(few), wide[1].take(few), "product")
+    compare("wide, by product", *wide, "product")
     for rows in options.large:
         compare("resampled, jittered", resampled(synthetic, rows, 0), resampled(train, rows, 1))
     print(f"compiling from nothing: {cold():.1f} CPU s")
