@@ -143,11 +143,11 @@ def test_blocks_that_are_not_full(width, search):
     same(Neighbours(found.distances[rows], found.indices[rows]), brute(queries[rows], points, 2))
 
 
-@pytest.mark.parametrize("scale", [1e-30, 1e-22, 1e-19, 1.0, 1e13, 1e18, 1e37])
+@pytest.mark.parametrize("scale", [1e-30, 2e-23, 5e-23, 1e-22, 1e-19, 1.0, 1e13, 1e18, 1e37])
 def test_numbers_that_float32_cannot_square(scale, search):
     """Squares vanish, are rounded to almost nothing, or overflow in float32; the difference in float64 does neither."""
     g = np.random.default_rng(5)
-    queries, points = (np.float32(scale) * g.normal(size=(n, 3)).astype(np.float32) for n in (80, 300))
+    queries, points = (np.float32(scale) * g.normal(size=(n, 6)).astype(np.float32) for n in (80, 300))
     same(search(queries, points, 3), brute(queries, points, 3))
 
 

@@ -40,7 +40,7 @@ def distinct_encoded(table: EncodedTable) -> tuple[EncodedTable, np.ndarray]:
     numbers = np.ascontiguousarray(table.numeric + np.float32(0))
     codes = np.ascontiguousarray((table.sizes - 1 - table.codes).astype(">u4"))
     cells = [part.view(np.uint8).reshape(len(table), 4 * part.shape[1]) for part in (numbers, codes)]
-    first, place = _by_bytes(np.concatenate(cells, axis=1))
+    first, place = _by_bytes(np.concatenate(cells, axis=1) if codes.size else cells[0])
     return table.take(first), place
 
 
@@ -49,8 +49,12 @@ def _by_bytes(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if matrix.size == 0:
         return np.arange(min(1, len(matrix))), np.zeros(len(matrix), dtype=np.int64)
     rows = matrix.view(np.dtype((np.void, matrix.strides[0]))).ravel()
-    _, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
-    return first, inverse.ravel().astype(np.int64)
+    order = np.argsort(rows, kind="stable")
+    ordered, new = rows[order], np.ones(len(rows), dtype=bool)
+    new[1:] = ordered[1:] != ordered[:-1]
+    place = np.empty(len(rows), dtype=np.int64)
+    place[order] = np.cumsum(new) - 1
+    return order[new], place
 
 
 def nearest(
