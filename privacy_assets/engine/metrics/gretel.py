@@ -57,6 +57,21 @@ def mean_points(points: np.ndarray) -> float:
     return float(available.mean()) if available.size else math.nan
 
 
+@dataclass(frozen=True, eq=False)
+class Histograms:
+    """Histograms of subjects: the distinct ones, ``rows`` int64 (k, cells), and which one each subject has (s,).
+
+    Subjects with the same histogram are exchangeable: how many of each kind are drawn says all about a draw of them.
+    """
+
+    rows: np.ndarray
+    kind: np.ndarray
+
+    def sides(self, member: np.ndarray) -> np.ndarray:
+        """Members and non-members of each kind, int64 (2, k), for ``member`` bool (s,)."""
+        return np.stack([np.bincount(self.kind[member == side], minlength=len(self.rows)) for side in (True, False)])
+
+
 @dataclass(frozen=True)
 class AttackGrid:
     """Hundreds of no-box membership attacks: every sample, at every size, against every threshold.
@@ -71,8 +86,8 @@ class AttackGrid:
     sizes: tuple[float, ...] = (0.25, 0.5, 1.0)
     samples: int = 10
 
-    def counts(self, distances: np.ndarray, subjects: np.ndarray) -> np.ndarray:
-        """Histogram of each subject's rows over the cells between thresholds: int64 (subjects, quantiles + 1).
+    def counts(self, distances: np.ndarray, subjects: np.ndarray) -> Histograms:
+        """Histogram of each subject's rows over the quantiles + 1 cells between thresholds.
 
         ``distances`` (n,) to the synthetic table, ``subjects`` (n,) codes 0..s-1. A distance equal to a threshold
         counts as within it.
@@ -81,7 +96,8 @@ class AttackGrid:
         cells = np.searchsorted(thresholds, distances, side="left")
         width = len(self.quantiles) + 1
         flat = np.bincount(subjects * width + cells, minlength=(int(subjects.max()) + 1) * width)
-        return flat.reshape(-1, width)
+        rows, kind = np.unique(flat.reshape(-1, width), axis=0, return_inverse=True)
+        return Histograms(rows, kind.ravel())
 
     def rates(self, members: np.ndarray, others: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Precision and accuracy of every attack, float64 (attacks,), from the histograms (cells,) of both sides.
@@ -101,10 +117,10 @@ class AttackGrid:
             accuracy.append((hits + size - alarms) / (2 * size))
         return np.concatenate(precision).ravel(), np.concatenate(accuracy).ravel()
 
-    def points(self, counts: np.ndarray, member: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Points of every attack (attacks,), NaN where unavailable, from counts (s, cells) and ``member`` bool (s,)."""
-        weights = np.asarray(member, dtype=np.int64)
-        return self._points(weights @ counts, (1 - weights) @ counts, rng)
+    def points(self, counts: Histograms, member: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Points of every attack (attacks,), NaN where unavailable; ``member`` bool (s,)."""
+        members, others = counts.sides(member) @ counts.rows
+        return self._points(members, others, rng)
 
     def _points(self, members: np.ndarray, others: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         if min(members.sum(), others.sum()) == 0:
@@ -112,17 +128,23 @@ class AttackGrid:
         return protection_points(*self.rates(members, others, rng))
 
     def bootstrap(
-        self, counts: np.ndarray, member: np.ndarray, replicates: int, rng: np.random.Generator
+        self, counts: Histograms, member: np.ndarray, replicates: int, rng: np.random.Generator
     ) -> np.ndarray:
         """Scores (replicates,) with the subjects of each side drawn anew with replacement, and fresh samples."""
-        sides = counts[member], counts[~member]
-        scores = []
-        for _ in range(replicates):
-            members, others = (side[rng.integers(0, len(side), len(side))].sum(axis=0) for side in sides)
-            scores.append(mean_points(self._points(members, others, rng)))
-        return np.array(scores)
+        sides = counts.sides(member)
+        people = sides.sum(axis=1)
+        if people.min() == 0:
+            return np.full(replicates, np.nan)
+        drawn = [rng.multinomial(n, side / n, size=replicates) for n, side in zip(people, sides, strict=True)]
+        return self._scores(drawn[0] @ counts.rows, drawn[1] @ counts.rows, rng)
 
-    def permuted(self, counts: np.ndarray, member: np.ndarray, replicates: int, rng: np.random.Generator) -> np.ndarray:
+    def permuted(
+        self, counts: Histograms, member: np.ndarray, replicates: int, rng: np.random.Generator
+    ) -> np.ndarray:
         """Scores (replicates,) under permuted labels of subjects: the law of a release that leaks nothing."""
-        labels = (rng.permutation(member) for _ in range(replicates))
-        return np.array([mean_points(self.points(counts, label, rng)) for label in labels])
+        every = counts.sides(member).sum(axis=0)
+        members = rng.multivariate_hypergeometric(every, int(member.sum()), replicates)
+        return self._scores(members @ counts.rows, (every - members) @ counts.rows, rng)
+
+    def _scores(self, members: np.ndarray, others: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        return np.array([mean_points(self._points(*pair, rng)) for pair in zip(members, others, strict=True)])

@@ -37,7 +37,7 @@ class CrossFittedScore:
     def rates(self, labels: np.ndarray, shares: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
         """True and false positive rates, float64 (b, shares), means of both halves; ``labels`` (b, s), 1 = member."""
         members = [_cumulative(labels[:, subjects]) for subjects in self._subjects]
-        others = [np.arange(counts.shape[1]) - counts for counts in members]
+        others = [np.arange(counts.shape[1], dtype=np.int32) - counts for counts in members]
         found = np.zeros((2, len(labels), len(shares)))
         for fit, test in ((0, 1), (1, 0)):
             rank, weight = self._threshold(fit, others[fit], shares)
@@ -51,9 +51,8 @@ class CrossFittedScore:
         """Rank of each threshold (b, shares) and the weight of the rows tied at it."""
         width = others.shape[1]
         target = others[:, -1:] * np.array(shares)
-        start = np.arange(len(others))[:, None] * width
-        wanted = np.maximum(np.ceil(target - 1e-9), 1) + start
-        position = np.searchsorted((others + start).ravel(), wanted.ravel()).reshape(wanted.shape) - start
+        wanted = np.maximum(np.ceil(target - 1e-9), 1).astype(others.dtype)
+        position = np.stack([np.searchsorted(counts, least) for counts, least in zip(others, wanted, strict=True)])
         rank = self._ranks[fit][np.clip(position - 1, 0, width - 2)]
         below = np.take_along_axis(others, self._below[fit][rank], axis=1)
         upto = np.take_along_axis(others, self._upto[fit][rank], axis=1)
@@ -61,8 +60,8 @@ class CrossFittedScore:
 
 
 def _cumulative(labels: np.ndarray) -> np.ndarray:
-    counts = np.zeros((labels.shape[0], labels.shape[1] + 1), dtype=np.int64)
-    np.cumsum(labels, axis=1, dtype=np.int64, out=counts[:, 1:])
+    counts = np.zeros((labels.shape[0], labels.shape[1] + 1), dtype=np.int32)
+    np.cumsum(labels, axis=1, dtype=np.int32, out=counts[:, 1:])
     return counts
 
 
