@@ -23,8 +23,8 @@ from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE, permutation_band, permute_labels
 from privacy_assets.engine.metrics.attribute_attacks import FEW, GIOMI, Attack, Attacked, Trial, entropies
 from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
+from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE, not_measurable
 from privacy_assets.engine.metrics.gretel import grade
-from privacy_assets.engine.metrics.membership_inference import LEAK_CONFIDENCE, not_measurable
 from privacy_assets.engine.metrics.membership_scores import SMALLEST_SIDE
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import Figure

@@ -138,9 +138,7 @@ class AttackGrid:
         drawn = [rng.multinomial(n, side / n, size=replicates) for n, side in zip(people, sides, strict=True)]
         return self._scores(drawn[0] @ counts.rows, drawn[1] @ counts.rows, rng)
 
-    def permuted(
-        self, counts: Histograms, member: np.ndarray, replicates: int, rng: np.random.Generator
-    ) -> np.ndarray:
+    def permuted(self, counts: Histograms, member: np.ndarray, replicates: int, rng: np.random.Generator) -> np.ndarray:
         """Scores (replicates,) under permuted labels of subjects: the law of a release that leaks nothing."""
         every = counts.sides(member).sum(axis=0)
         members = rng.multivariate_hypergeometric(every, int(member.sum()), replicates)

@@ -23,23 +23,23 @@ import numpy as np
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE, Band, permutation_band, permute_labels
 from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
+from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE, Drawn, not_measurable, worst_entry
 from privacy_assets.engine.metrics.gretel import SMALLEST_POSITIVES, AttackGrid, grade, level_table, mean_points
 from privacy_assets.engine.metrics.isolated import SPEC as ISOLATED_EXCESS
 from privacy_assets.engine.metrics.isolated import isolated_excess
-from privacy_assets.engine.metrics.membership_scores import SMALLEST_SIDE, Population, build_population
+from privacy_assets.engine.metrics.membership_scores import RATES, SMALLEST_SIDE, Population, build_population
+from privacy_assets.engine.metrics.subgroups import SPEC as ADVANTAGE_SUBGROUPS
+from privacy_assets.engine.metrics.subgroups import advantage_subgroups, check_columns, declared_columns
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import Figure
 from privacy_assets.errors import ConfigError
 
-RATES = (0.01, 0.02, 0.05, 0.10, 0.20, 0.50)  # shares of the non-members that the thresholds let through
 HEADLINE_RATE = 0.10
 LOW_RATE = 0.001
 SMALLEST_FOR_LOW_RATE = 10_000
-LEAK_CONFIDENCE = 0.995  # of the figures on which a demonstrated leak fails, so that false alarms are rare
 _HEADLINE = RATES.index(HEADLINE_RATE)
 _REPLICATES = 200
 _GAP_TRIALS = 5
-_CELLS = 4_000_000  # labels of rows held at once
 
 _RECOURSE = (
     "train for fewer epochs or with larger leaves, filter the synthetic rows that expose a person, lower epsilon, or "
@@ -51,61 +51,6 @@ _TOLERATED = (
 )
 _DEMONSTRATED = "demonstrated at 99.5 % over all scores and thresholds together"
 _CALIBRATED = "simulated: leak-free rows show less in 99.5 % of splits at 3,200/1,050 people and 12,000/4,000 rows"
-
-
-@dataclass(frozen=True, eq=False)
-class _Drawn:
-    """Observed statistics of one kind (m,), and the same under permuted labels (permutations, m)."""
-
-    observed: np.ndarray
-    null: np.ndarray
-
-    def __getitem__(self, entries: slice | np.ndarray) -> _Drawn:
-        return _Drawn(self.observed[entries], self.null[:, entries])
-
-
-def worst_entry(
-    spec: FigureSpec,
-    drawn: _Drawn,
-    confidence: float,
-    counts: tuple[int, int],
-    entries: np.ndarray,
-    *,
-    evidence: bool = False,
-) -> Figure:
-    """One figure for the worst of m entries, with the interval that holds for all of them at once.
-
-    ``counts`` are rows and subjects, ``entries`` the names of the m entries. The worst is the one with the worst
-    cautious bound or, by ``evidence``, the one most null deviations from its null mean; the note names it.
-    ``resolution`` is the 99.5 % quantile of the cautious bound of the entry chosen in the same way under the null.
-    """
-    band = permutation_band(drawn.observed, drawn.null, confidence)
-    every = np.vstack([drawn.observed, drawn.null])
-    away = np.abs(every - spec.null) if spec.direction == "two_sided" else every
-    cautious = away + band.critical * band.sd
-    deviations = np.abs(every - band.mean) / np.where(band.sd > 0, band.sd, np.inf)
-    chosen = (deviations if evidence else cautious).argmax(axis=1)
-    worst = int(chosen[0])
-    reached = cautious[np.arange(len(every)), chosen][1:]
-    return Figure(
-        name=spec.name,
-        value=float(drawn.observed[worst]),
-        low=float(max(band.low[worst], -1 if spec.direction == "two_sided" else 0)),
-        high=float(min(band.high[worst], 1)),
-        n=counts[0],
-        subjects=counts[1],
-        null=spec.null,
-        direction=spec.direction,
-        confidence=confidence,
-        resolution=float(np.quantile(reached, RESOLUTION_QUANTILE, method="higher")),
-        note=str(entries[worst]),
-    )
-
-
-def not_measurable(spec: FigureSpec, reason: str, counts: tuple[int, int]) -> Figure:
-    """The figure without a number, which passes no limit."""
-    nan, note = math.nan, f"not measurable: {reason}"
-    return Figure(spec.name, nan, nan, nan, *counts, null=spec.null, direction=spec.direction, note=note)
 
 
 def attack(
@@ -126,9 +71,8 @@ def attack(
     labels = population.member.astype(np.float32)[None]
     ends = np.cumsum([len(whole) * len(RATES), len(whole), len(whole)])
     observed = np.split(statistic(labels)[0], ends)
-    block = int(np.clip(_CELLS // len(population.codes), 1, 64))
-    null = np.split(permute_labels(population.member, permutations, rng, statistic, block), ends, axis=1)
-    advantage, precision, low, far = (_Drawn(*pair) for pair in zip(observed, null, strict=True))
+    null = np.split(permute_labels(population.member, permutations, rng, statistic, population.block), ends, axis=1)
+    advantage, precision, low, far = (Drawn(*pair) for pair in zip(observed, null, strict=True))
     figures = _advantages(population, advantage, isolated, far if remote else None)
     curve = [score.rates(labels, RATES) for score in whole]
     figures += [_precision_figure(population, precision, curve), _low_rate_figure(population, low)]
@@ -141,7 +85,7 @@ def _precision(tpr: np.ndarray, fpr: np.ndarray) -> np.ndarray:
     return np.where(named > 0, tpr / np.where(named > 0, named, 1), 0.5)
 
 
-def _advantages(population: Population, whole: _Drawn, isolated: Population, far: _Drawn | None) -> list[Figure]:
+def _advantages(population: Population, whole: Drawn, isolated: Population, far: Drawn | None) -> list[Figure]:
     entries = np.array([f"{name} at {rate:.0%} of the non-members" for name in population.scores for rate in RATES])
     at = slice(_HEADLINE, None, len(RATES))
     headline = worst_entry(_SPECS["advantage"], whole[at], CONFIDENCE, population.counts, entries[at])
@@ -153,7 +97,7 @@ def _advantages(population: Population, whole: _Drawn, isolated: Population, far
     return [headline, strongest, worst_entry(spec, far, LEAK_CONFIDENCE, isolated.counts, entries, evidence=True)]
 
 
-def _precision_figure(population: Population, drawn: _Drawn, rates: Sequence[tuple[np.ndarray, np.ndarray]]) -> Figure:
+def _precision_figure(population: Population, drawn: Drawn, rates: Sequence[tuple[np.ndarray, np.ndarray]]) -> Figure:
     """Precision of the best score that names enough rows, counted as if both sides had the rows of the smaller one."""
     spec, smaller = _SPECS["precision"], min(population.side(True)[0], population.side(False)[0])
     named = np.array([smaller * (tpr + fpr)[0, _HEADLINE] for tpr, fpr in rates])
@@ -164,7 +108,7 @@ def _precision_figure(population: Population, drawn: _Drawn, rates: Sequence[tup
     return worst_entry(spec, drawn[enough], CONFIDENCE, population.counts, np.array(list(population.scores))[enough])
 
 
-def _low_rate_figure(population: Population, drawn: _Drawn) -> Figure:
+def _low_rate_figure(population: Population, drawn: Drawn) -> Figure:
     spec, others = _SPECS["tpr_low_fpr"], population.side(False)[0]
     if others < SMALLEST_FOR_LOW_RATE:
         reason = f"{others} non-members, {SMALLEST_FOR_LOW_RATE} needed for a false positive rate of {LOW_RATE}"
@@ -242,6 +186,7 @@ _SPECS = {
             "two_sided",
         ),
         ISOLATED_EXCESS,
+        ADVANTAGE_SUBGROUPS,
         FigureSpec(
             "precision",
             "Share of members among those the best attack names, when half are members and 10 % of the others pass.",
@@ -268,10 +213,12 @@ class MembershipInference(Metric):
     lost by drawing as many members as there are non-members. ``permutations`` of the subjects' labels give the
     intervals. ``advantage`` has rows enough for evidence of safety; ``advantage_any`` and ``advantage_isolated`` are
     the entries farthest from chance, whose near end is what is demonstrated. With fewer than 20 subjects on a side
-    nothing is measurable.
+    nothing is measurable. ``subgroups`` are categorical or boolean columns whose values are attacked one by one, see
+    :mod:`privacy_assets.engine.metrics.subgroups`; ConfigError for a column that is not there or is of another kind.
     """
 
     permutations: int = 999
+    subgroups: Sequence[str] = ()
 
     name: ClassVar[str] = "membership_inference"
     summary: ClassVar[str] = "Can the published table tell who was in the training data?"
@@ -309,9 +256,11 @@ class MembershipInference(Metric):
     def __post_init__(self) -> None:
         if not isinstance(self.permutations, int) or self.permutations < 199:
             raise ConfigError("membership_inference: permutations must be a whole number of at least 199.")
+        object.__setattr__(self, "subgroups", declared_columns(self.subgroups))
 
     def measure(self, inputs: MetricInputs) -> Measured:
-        """Compute figures and the tables "curve", "levels" and "grade"."""
+        """Compute figures and the tables "curve", "levels", "grade" and, when there are any declared, "subgroups"."""
+        check_columns(self.subgroups, inputs.schema)
         subjects = [np.unique(inputs.subject_codes(role)).size for role in ("train", "holdout")]
         if min(subjects) < SMALLEST_SIDE or len(inputs.synthetic) == 0:
             counts = (len(inputs.train) + len(inputs.holdout), sum(subjects))
@@ -320,5 +269,8 @@ class MembershipInference(Metric):
         population = build_population(inputs)
         leaks, curve = attack(population, self.permutations, inputs.rng("membership_inference.labels"))
         protection, tables = protect(population, inputs.rng("membership_inference.grid"))
-        by_name = {figure.name: figure for figure in (*leaks, isolated_excess(population), protection)}
-        return Measured(tuple(by_name[name] for name in _SPECS), {"curve": curve, **tables})
+        rng = inputs.rng("membership_inference.subgroups")
+        grouped, groups = advantage_subgroups(inputs, population, self.subgroups, self.permutations, rng)
+        by_name = {figure.name: figure for figure in (*leaks, isolated_excess(population), grouped, protection)}
+        tables = {"curve": curve, **tables, **({"subgroups": groups} if groups else {})}
+        return Measured(tuple(by_name[name] for name in _SPECS), tables)

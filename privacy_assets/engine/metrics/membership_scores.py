@@ -12,6 +12,8 @@ from privacy_assets.engine.tables.encoding import EncodedTable
 
 SMALLEST_SIDE = 20  # subjects; with fewer a half may hold no non-member
 MOST_NEIGHBOURS = 8
+RATES = (0.01, 0.02, 0.05, 0.10, 0.20, 0.50)  # shares of the non-members that the thresholds let through
+_CELLS = 4_000_000  # labels of rows held at once
 
 
 class CrossFittedScore:
@@ -80,7 +82,10 @@ class Population:
 
     def isolated(self) -> Population:
         """The tenth of the rows farthest from everybody else, ties at the cut included; subjects keep their codes."""
-        rows = self.neighbour >= np.quantile(self.neighbour, 0.9, method="inverted_cdf")
+        return self.among(self.neighbour >= np.quantile(self.neighbour, 0.9, method="inverted_cdf"))
+
+    def among(self, rows: np.ndarray) -> Population:
+        """The rows where ``rows``, bool (n,), is true; subjects keep their codes."""
         scores = {name: score[rows] for name, score in self.scores.items()}
         return Population(scores, self.neighbour[rows], self.codes[rows], self.member, self.half)
 
@@ -93,6 +98,11 @@ class Population:
     def counts(self) -> tuple[int, int]:
         """Rows and subjects."""
         return len(self.codes), np.unique(self.codes).size
+
+    @property
+    def block(self) -> int:
+        """How many labellings of all rows to hold at once."""
+        return int(np.clip(_CELLS // max(len(self.codes), 1), 1, 64))
 
     @property
     def measurable(self) -> bool:

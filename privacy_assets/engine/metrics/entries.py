@@ -1,0 +1,69 @@
+"""One figure for the worst of many entries: scores, thresholds or groups that were all tried."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from privacy_assets.engine.intervals import RESOLUTION_QUANTILE, permutation_band
+from privacy_assets.engine.metrics.base import FigureSpec
+from privacy_assets.engine.results import Figure
+
+LEAK_CONFIDENCE = 0.995  # of the figures on which a demonstrated leak fails, so that false alarms are rare
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """Observed statistics of one kind (m,), and the same under permuted labels (permutations, m)."""
+
+    observed: np.ndarray
+    null: np.ndarray
+
+    def __getitem__(self, entries: slice | np.ndarray) -> Drawn:
+        return Drawn(self.observed[entries], self.null[:, entries])
+
+
+def worst_entry(
+    spec: FigureSpec,
+    drawn: Drawn,
+    confidence: float,
+    counts: tuple[int, int],
+    entries: np.ndarray,
+    *,
+    evidence: bool = False,
+) -> Figure:
+    """One figure for the worst of m entries, with the interval that holds for all of them at once.
+
+    ``counts`` are rows and subjects, ``entries`` the names of the m entries. The worst is the one with the worst
+    cautious bound or, by ``evidence``, the one most null deviations from its null mean; the note names it.
+    ``resolution`` is the 99.5 % quantile of the cautious bound of the entry chosen in the same way under the null.
+    """
+    band = permutation_band(drawn.observed, drawn.null, confidence)
+    every = np.vstack([drawn.observed, drawn.null])
+    away = np.abs(every - spec.null) if spec.direction == "two_sided" else every
+    cautious = away + band.critical * band.sd
+    deviations = np.abs(every - band.mean) / np.where(band.sd > 0, band.sd, np.inf)
+    chosen = (deviations if evidence else cautious).argmax(axis=1)
+    worst = int(chosen[0])
+    reached = cautious[np.arange(len(every)), chosen][1:]
+    return Figure(
+        name=spec.name,
+        value=float(drawn.observed[worst]),
+        low=float(max(band.low[worst], -1 if spec.direction == "two_sided" else 0)),
+        high=float(min(band.high[worst], 1)),
+        n=counts[0],
+        subjects=counts[1],
+        null=spec.null,
+        direction=spec.direction,
+        confidence=confidence,
+        resolution=float(np.quantile(reached, RESOLUTION_QUANTILE, method="higher")),
+        note=str(entries[worst]),
+    )
+
+
+def not_measurable(spec: FigureSpec, reason: str, counts: tuple[int, int]) -> Figure:
+    """The figure without a number, which passes no limit."""
+    nan, note = math.nan, f"not measurable: {reason}"
+    return Figure(spec.name, nan, nan, nan, *counts, null=spec.null, direction=spec.direction, note=note)
