@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from privacy_assets.engine.geometry.embedder import Embedder
 
 TableLike = pd.DataFrame | str | Path
+MetricsLike = str | Iterable[str] | Mapping[str, Mapping[str, Any] | None]  # names, or settings by name
 _BY_CHANCE = 1e-6  # an overlap less likely than this between train and an unseen holdout is an error
 
 
@@ -162,17 +163,18 @@ def _check_kinds_agree(real: Mapping[str, pd.DataFrame], names: Mapping[str, str
                 raise InputError(problem, where=names[role], column=column.name, fix=fix)
 
 
-def choose_metrics(names: Iterable[str] | None, policy: Policy | None) -> tuple[dict[str, Metric], Policy]:
-    """Metrics to run and the policy in force.
+def choose_metrics(given: MetricsLike | None, policy: Policy | None) -> tuple[dict[str, Metric], Policy]:
+    """Metrics to run and the policy in force; ConfigError for unknown metrics and settings.
 
-    Without names: those of the policy, or the default ones. Without a policy: the default limits of the metrics.
+    Without metrics: those of the policy, or the default ones. Without a policy: the default limits of the metrics.
     """
-    if isinstance(names, str):
-        names = [name.strip() for name in names.split(",") if name.strip()]
-    chosen = list(names) if names is not None else list(policy.metrics) if policy else default_metrics()
+    if isinstance(given, str):
+        given = [name.strip() for name in given.split(",") if name.strip()]
+    chosen = list(given) if given is not None else list(policy.metrics) if policy else default_metrics()
     if not chosen:
         raise ConfigError("no metric was chosen.")
-    metrics = {name: build_metric(name) for name in chosen}
+    settings = given if isinstance(given, Mapping) else {}
+    metrics = {name: build_metric(name, dict(settings.get(name) or {})) for name in chosen}
     return metrics, policy if policy is not None else Policy.default(chosen)
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import dagster as dg
 
-from privacy_assets.engine.evaluation import choose_metrics, wants_embedder
+from privacy_assets.engine.evaluation import MetricsLike, choose_metrics, wants_embedder
 from privacy_assets.engine.inputs import REAL_ROLES
 from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.registry import build_metric
 from privacy_assets.engine.tables.reading import SUFFIXES
 from privacy_assets.engine.tables.schema import Kind
 from privacy_assets.engine.tables.splitting import DEFAULT_SHARES, check_shares
@@ -22,7 +21,6 @@ from privacy_assets.errors import ConfigError, did_you_mean
 
 PARTITION_MARK = "{partition}"
 PolicyLike = Policy | Mapping[str, Any] | str | Path
-MetricsLike = Iterable[str] | Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -233,8 +231,6 @@ def chosen_metrics(
 
     try:
         chosen, in_force = choose_metrics(metrics, as_policy(policy))
-        if isinstance(metrics, Mapping):
-            chosen = {name: build_metric(name, dict(settings or {})) for name, settings in metrics.items()}
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     for limit in in_force.limits:

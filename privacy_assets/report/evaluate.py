@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privacy_assets.engine.evaluation import (
+    MetricsLike,
     TableLike,
     attach_embedder,
     choose_metrics,
@@ -35,7 +36,7 @@ def evaluate(
     subject: str | None = None,
     kinds: Mapping[str, Kind] | None = None,
     policy: Policy | Mapping[str, Any] | str | Path | None = None,
-    metrics: Iterable[str] | str | None = None,
+    metrics: MetricsLike | None = None,
     embedder: bool = True,
     seed: int = 0,
     device: str = "auto",
@@ -45,10 +46,10 @@ def evaluate(
 
     ``train`` are the rows the generator saw, ``holdout`` rows of the same population it did not see, ``reference``
     further unseen rows (optional). Tables are DataFrames or paths of Parquet or CSV files. ``subject`` names the column
-    that tells people apart. ``policy`` is a Policy, a mapping or a YAML file; ``metrics`` are names, all default ones
-    when None. ``embedder=False`` leaves the embedded figures out, and the time to train an encoder. The same inputs and
-    ``seed`` give the same report, but for the seconds it took. Raises InputError for tables and ConfigError for
-    settings that cannot be used.
+    that tells people apart. ``policy`` is a Policy, a mapping or a YAML file; ``metrics`` are names, or a mapping of
+    names to settings; all default ones when None. ``embedder=False`` leaves the embedded figures out, and the time to
+    train an encoder. The same inputs and ``seed`` give the same report, but for the seconds it took. Raises InputError
+    for tables and ConfigError for settings that cannot be used.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ConfigError("seed must be a whole number of at least 0.")
