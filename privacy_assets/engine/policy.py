@@ -25,7 +25,8 @@ class Limit:
     larger distance from its null value is held against ``at_most``. ``bound`` picks what is held against the limit:
     ``upper`` (the cautious end of the interval: the evidence must show that the release is safe), ``lower`` (the other
     end: only a demonstrated leak fails) or ``value``. With fewer than ``smallest_n`` subjects the limit is not
-    assessable, and so does not pass.
+    assessable, and so does not pass. ``advice`` are the policy author's own words on what to do; what can be done in
+    general stands in :mod:`privacy_assets.report.recourse`.
     """
 
     figure: str
@@ -178,7 +179,7 @@ class Policy:
 
     def to_dict(self) -> dict[str, Any]:
         """Inverse of :meth:`from_dict`."""
-        rows = [{key: value for key, value in asdict(limit).items() if value is not None} for limit in self.limits]
+        rows = [{key: x for key, x in asdict(limit).items() if x not in (None, "")} for limit in self.limits]
         return {"name": self.name, "limits": rows}
 
     @property

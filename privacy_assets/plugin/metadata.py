@@ -85,7 +85,7 @@ def score_metadata(result: MetricResult, outcomes: Sequence[LimitOutcome]) -> di
 
 
 def limit_metadata(outcome: LimitOutcome) -> dict[str, Any]:
-    """What was measured against one limit, a small picture of it and, when it does not hold, what to do."""
+    """What was measured against one limit, a small picture of it and, when it does not hold, what can be done."""
     from privacy_assets.report.text import what_to_do
 
     limit, figure = outcome.limit, outcome.figure
@@ -103,9 +103,20 @@ def limit_metadata(outcome: LimitOutcome) -> dict[str, Any]:
         facts["confidence"] = f"{figure.confidence:g}"
         numbers = {"value": figure.value, "low": figure.low, "high": figure.high, "measured": outcome.measured}
         facts |= {name: float(number) for name, number in numbers.items() if math.isfinite(number)}
-    if not outcome.passed:
+    if what_to_do(outcome):
         facts["what to do"] = what_to_do(outcome)
-    return facts
+    return facts | _recourses([outcome])
+
+
+def _recourses(outcomes: Sequence[LimitOutcome]) -> dict[str, Any]:
+    """What can be done about limits that do not hold, as a table."""
+    from privacy_assets.report.recourse import recourses
+
+    records = [
+        dg.TableRecord({"loss of usefulness": found["loss"], "what": found["action"], "why": found["why"]})
+        for found in recourses(outcomes)
+    ]
+    return {"what can be done": dg.MetadataValue.table(records)} if records else {}
 
 
 def picture(outcome: LimitOutcome) -> dg.MetadataValue[Any]:
@@ -117,13 +128,11 @@ def picture(outcome: LimitOutcome) -> dg.MetadataValue[Any]:
 
 
 def broken_metadata(outcomes: Sequence[LimitOutcome]) -> dict[str, Any]:
-    """One entry a limit that does not hold: what was measured, and what to do about it."""
+    """One entry a limit that does not hold: what was measured and what to do about it; and what can be done."""
     from privacy_assets.report.text import what_to_do
 
-    return {
-        outcome.limit.key: dg.MetadataValue.text(f"{outcome.status}: {outcome.reason}. {what_to_do(outcome)}".strip())
-        for outcome in outcomes
-    }
+    texts = {x.limit.key: f"{x.status}: {x.reason}. {what_to_do(x)}".strip() for x in outcomes}
+    return {key: dg.MetadataValue.text(text) for key, text in texts.items()} | _recourses(outcomes)
 
 
 def training_metadata(history: Sequence[Mapping[str, float]]) -> dict[str, Any]:

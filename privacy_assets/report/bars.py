@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
-from xml.sax.saxutils import escape
 
-from privacy_assets.report.plots import LEVELS, WIDTH, Rows
+from privacy_assets.report.pie import LEVELS
+from privacy_assets.report.plots import WIDTH, Rows, as_number, canvas, text_at
 from privacy_assets.report.text import clean, number
 
 MOST_BARS = 40
@@ -15,7 +14,7 @@ _LEFT, _RIGHT, _STEP = 170, 60, 20
 
 def bars_svg(rows: Rows, label: str, points: str) -> str:
     """Draw one bar a row, the fewest points first; rows without a number, and all beyond the first 40, are left out."""
-    found = [(clean(row.get(label), 24), _points(row.get(points))) for row in rows]
+    found = [(clean(row.get(label), 24), min(max(as_number(row.get(points)), 0.0), 100.0)) for row in rows]
     kept = sorted((pair for pair in found if math.isfinite(pair[1])), key=lambda pair: pair[1])[:MOST_BARS]
     if not kept:
         return ""
@@ -26,16 +25,7 @@ def bars_svg(rows: Rows, label: str, points: str) -> str:
         top = 8 + _STEP * at
         level = max(len(LEVELS) - 1 - int(value // 20), 0)
         parts.append(f'<rect class="l{level}" x="{_LEFT}" y="{top}" width="{room * value / 100:.1f}" height="14"/>')
-        parts.append(_text(_LEFT - 8, top + 11, name, "end"))
-        parts.append(_text(WIDTH - _RIGHT + 8, top + 11, number(value), "start"))
-    parts += [_text(x, bottom + 15, str(mark), "middle") for mark, x in across.items()]
-    return f'<svg class="plot" viewBox="0 0 {WIDTH} {bottom + 22}">{"".join(parts)}</svg>'
-
-
-def _points(value: Any) -> float:
-    number_like = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return min(max(float(value), 0.0), 100.0) if number_like else math.nan
-
-
-def _text(x: float, y: float, words: str, anchor: str) -> str:
-    return f'<text class="axis" x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
+        parts.append(text_at(_LEFT - 8, top + 11, name, anchor="end"))
+        parts.append(text_at(WIDTH - _RIGHT + 8, top + 11, number(value), anchor="start"))
+    parts += [text_at(x, bottom + 15, str(mark)) for mark, x in across.items()]
+    return canvas(parts, bottom + 22, f"{points} by {label}")

@@ -7,13 +7,14 @@ the SVG of :mod:`privacy_assets.report.plots` is passed through as markup.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from privacy_assets.engine.policy import LimitOutcome
 from privacy_assets.engine.results import Figure, MetricResult
-from privacy_assets.report.bars import bars_svg
-from privacy_assets.report.plots import COLOURS, Rows, curves_svg, figure_svg, intervals_svg, pie_svg
+from privacy_assets.report.drawings import Plot, plots_of
+from privacy_assets.report.plots import COLOURS, Rows, figure_svg
+from privacy_assets.report.recourse import recourses
 from privacy_assets.report.report import Report, plain
 from privacy_assets.report.text import (
     LABELS,
@@ -43,7 +44,6 @@ BOUNDS = {
     "lower": "broken when the whole interval is beyond it",
     "value": "the value must hold it",
 }
-Plot = tuple[str, str]  # caption, SVG
 
 
 def environment() -> Environment:
@@ -85,6 +85,7 @@ def _view(report: Report) -> dict[str, Any]:
         "label": LABELS[report.verdict],
         "headline": headline(report),
         "broken": _broken(report),
+        "recourses": [_recourse_view(recourse) for recourse in recourses(report.judgement.outcomes)],
         "limits": [_limit_view(outcome) for outcome in report.judgement.outcomes],
         "colours": COLOURS,
         "figures": [_figure_view(name, f, specs) for name, result in report.results.items() for f in result.figures],
@@ -107,13 +108,17 @@ def _catalogue() -> tuple[Mapping[str, FigureSpec], Mapping[str, str]]:
 
 def _broken(report: Report) -> list[dict[str, Any]]:
     """Sections of limits that did not pass; limits with the same advice stand together."""
-    headings = {"fail": "Broken limits, and what to do", "not_assessable": "Limits that could not be judged"}
+    headings = {"fail": "Broken limits", "not_assessable": "Limits that could not be judged"}
     sections = []
     for status, heading in headings.items():
         groups = advice(outcome for outcome in report.judgement.broken if outcome.status == status)
         shown = [{"todo": todo, "limits": [_limit_view(x) for x in outcomes]} for todo, outcomes in groups.items()]
         sections.append({"status": status, "heading": heading, "groups": shown})
     return [section for section in sections if section["groups"]]
+
+
+def _recourse_view(recourse: Mapping[str, Any]) -> dict[str, Any]:
+    return {**recourse, "limits": [clean(key, 60) for key in recourse["limits"]]}
 
 
 def _limit_view(outcome: LimitOutcome) -> dict[str, Any]:
@@ -159,7 +164,9 @@ def _metric_view(name: str, result: MetricResult, summary: str) -> dict[str, Any
         "name": clean(name),
         "summary": summary,
         "seconds": number(result.seconds),
-        "plots": [_plot_view(plot) for table, rows in tables.items() for plot in _plots(name, table, rows) if plot[1]],
+        "plots": [
+            _plot_view(plot) for table, rows in tables.items() for plot in plots_of(name, table, rows) if plot[1]
+        ],
         "tables": [_table_view(table, rows) for table, rows in tables.items() if rows],
         "settings": flat(result.settings),
     }
@@ -169,81 +176,6 @@ def _plot_view(plot: Plot) -> dict[str, Any]:
     from markupsafe import Markup
 
     return {"caption": plot[0], "svg": Markup(plot[1])}  # noqa: S704 (every text in it is cleaned and escaped)
-
-
-def _plots(metric: str, table: str, rows: Rows) -> list[Plot]:
-    known: dict[tuple[str, str], Callable[[Rows], list[Plot]]] = {
-        ("dcr", "distances"): _distances,
-        ("dcr", "tails"): _tails,
-        ("singling_out", "configurations"): _configurations,
-        ("linkability", "sets"): _sets,
-        ("attribute_inference", "columns"): _columns,
-        ("membership_inference", "curve"): _curve,
-        ("membership_inference", "levels"): _levels,
-    }
-    draw = known.get((metric, table))
-    return draw(rows) if draw is not None else []
-
-
-def _distances(rows: Rows) -> list[Plot]:
-    curves = {"srd": "synthetic to training (SRD)", "rrd": "holdout to training (RRD)"}
-    spaces = dict.fromkeys(row.get("space") for row in rows)
-    return [
-        (
-            f"Distance to the nearest training row, {clean(space, 40)} space. A leak shows as a synthetic curve that "
-            "rises before the holdout curve: synthetic rows lie closer to training rows than unseen people do.",
-            curves_svg([r for r in rows if r.get("space") == space], curves, "quantile", ("distance", "share of rows")),
-        )
-        for space in spaces
-    ]
-
-
-def _tails(rows: Rows) -> list[Plot]:
-    caption = (
-        "Member excess among the closest synthetic rows: share of matched real rows from training, beyond what chance "
-        "gives. Zero is no leak; both directions give members away."
-    )
-    labels = ("share of closest synthetic rows", "member excess")
-    return [(caption, intervals_svg(rows, x="tail", y="excess", series=("space", "key"), labels=labels))]
-
-
-def _configurations(rows: Rows) -> list[Plot]:
-    caption = (
-        "Singling-out risk by number of columns in the query: 0 when members are hit no more often than chance gives, "
-        "1 when every query hits one."
-    )
-    labels = ("columns in the query", "risk")
-    return [(caption, intervals_svg(rows, x="columns", y="risk", series=("attack",), labels=labels))]
-
-
-def _sets(rows: Rows) -> list[Plot]:
-    caption = (
-        "Excess of members over unseen people whose halves are joined, by pair of column sets. Zero is chance; both "
-        "directions give members away."
-    )
-    labels = ("pair of column sets", "excess")
-    return [(caption, intervals_svg(rows, x="sets", y="excess", series=(), labels=labels))]
-
-
-def _curve(rows: Rows) -> list[Plot]:
-    caption = (
-        "Membership advantage: share of members found, minus the share of non-members wrongly taken for members, at "
-        "each rate of false alarms. Zero is guessing."
-    )
-    labels = ("false positive rate (logarithmic)", "advantage")
-    return [(caption, intervals_svg(rows, x="fpr", y="advantage", series=("score",), labels=labels, log=True))]
-
-
-def _columns(rows: Rows) -> list[Plot]:
-    caption = (
-        "Attribute inference protection by column: 100 when members are guessed no better than other people, 0 when "
-        "they are always guessed. The colour is the grade; columns of low weight move by chance."
-    )
-    return [(caption, bars_svg(rows, "column", "points"))]
-
-
-def _levels(rows: Rows) -> list[Plot]:
-    return [("Protection level reached by each simulated membership attack.", pie_svg(rows, "level", "share"))]
 
 
 def _table_view(name: str, rows: Rows) -> dict[str, Any]:

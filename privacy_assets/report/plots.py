@@ -1,4 +1,4 @@
-"""Hand-made SVG: one limit's interval, curves, intervals by group, a pie. Deterministic, no scripts, no fonts to load.
+"""Hand-made SVG: one limit's interval, curves, intervals by group. Deterministic, no scripts, no fonts to load.
 
 Every function takes aggregates and returns well-formed XML, or an empty string when there is nothing to draw. Text is
 cleaned and escaped. The plots of the page take their colours from its classes (``s0`` .. ``s3`` for series, ``l0`` to
@@ -21,7 +21,6 @@ Scale = Callable[[float], float]
 
 XMLNS = "http://www.w3.org/2000/svg"
 COLOURS = {"pass": "#0072b2", "fail": "#d55e00", "not_assessable": "#8a6d00"}
-LEVELS = ("excellent", "very good", "good", "moderate", "poor")
 SERIES = 4
 WIDTH, HEIGHT = 560, 260
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 14, 42
@@ -42,10 +41,12 @@ def figure_svg(outcome: LimitOutcome, width: int = 320, height: int = 48, ink: s
     ]
     if len(set(bounds)) == len(bounds):  # a two-sided limit of width 0 shades nothing: it asks that the bar covers it
         parts += [_forbidden(outcome, x, bound, width, middle) for bound in bounds]
-    ticks = "".join(f"M{_r(x(bound))} {_r(middle - 11)}v22" for bound in bounds)
-    parts.append(f'<path d="M0 {_r(middle)}H{width}{ticks}" stroke="{ink}"/>')
+    ticks = "".join(f"M{tenth(x(bound))} {tenth(middle - 11)}v22" for bound in bounds)
+    parts.append(f'<path d="M0 {tenth(middle)}H{width}{ticks}" stroke="{ink}"/>')
     if figure is not None and math.isfinite(figure.null):
-        parts.append(f'<path d="M{_r(x(figure.null))} {_r(middle - 11)}v22" stroke="{ink}" stroke-dasharray="2"/>')
+        parts.append(
+            f'<path d="M{tenth(x(figure.null))} {tenth(middle - 11)}v22" stroke="{ink}" stroke-dasharray="2"/>'
+        )
     parts.append(_mark(outcome, x, middle, width))
     parts += [_limit_label(x, bound, bounds, width, height) for bound in bounds]
     return "".join([*parts, "</svg>"])
@@ -72,24 +73,26 @@ def _bounds(outcome: LimitOutcome) -> list[float]:
 def _forbidden(outcome: LimitOutcome, x: Scale, bound: float, width: int, middle: float) -> str:
     below = outcome.limit.at_least is not None or (len(_bounds(outcome)) == 2 and bound == _bounds(outcome)[0])
     start, end = (0.0, x(bound)) if below else (x(bound), float(width))
-    size = f'x="{_r(start)}" y="{_r(middle - 9)}" width="{_r(max(0.0, end - start))}" height="18"'
+    size = f'x="{tenth(start)}" y="{tenth(middle - 9)}" width="{tenth(max(0.0, end - start))}" height="18"'
     return f'<rect {size} opacity=".15"/>'
 
 
 def _mark(outcome: LimitOutcome, x: Scale, middle: float, width: int) -> str:
     figure, colour = outcome.figure, COLOURS[outcome.status]
     if figure is None or not math.isfinite(figure.value):
-        return f'<text x="{_r(width / 2)}" y="{_r(middle - 14)}">not measured</text>'
-    at, y = _r(x(figure.value)), _r(middle)
+        return f'<text x="{tenth(width / 2)}" y="{tenth(middle - 14)}">not measured</text>'
+    at, y = tenth(x(figure.value)), tenth(middle)
     bar = ""
     if figure.measurable:
-        bar = f'<path d="M{_r(x(figure.low))} {y}H{_r(x(figure.high))}" stroke="{colour}" stroke-width="4"/>'
+        bar = f'<path d="M{tenth(x(figure.low))} {y}H{tenth(x(figure.high))}" stroke="{colour}" stroke-width="4"/>'
     shapes = {
         "pass": f'<circle cx="{at}" cy="{y}" r="5" fill="{colour}"/>',
-        "fail": f'<path d="M{at} {_r(middle - 7)}l7 7-7 7-7-7z" fill="{colour}"/>',
+        "fail": f'<path d="M{at} {tenth(middle - 7)}l7 7-7 7-7-7z" fill="{colour}"/>',
         "not_assessable": f'<circle cx="{at}" cy="{y}" r="5" fill="none" stroke="{colour}" stroke-width="3"/>',
     }
-    label = f'<text x="{_r(_inside(x(figure.value), width, 20))}" y="{_r(middle - 14)}">{number(figure.value)}</text>'
+    label = (
+        f'<text x="{tenth(_inside(x(figure.value), width, 20))}" y="{tenth(middle - 14)}">{number(figure.value)}</text>'
+    )
     return bar + shapes[outcome.status] + label
 
 
@@ -99,7 +102,7 @@ def _limit_label(x: Scale, bound: float, bounds: Sequence[float], width: int, he
         return ""
     words = f"limit {number(bound)}"
     at = _inside(x(bound), width, 4 + 2.7 * len(words))
-    return f'<text x="{_r(at)}" y="{_r(height - 2)}">{words}</text>'
+    return f'<text x="{tenth(at)}" y="{tenth(height - 2)}">{words}</text>'
 
 
 def curves_svg(rows: Rows, xs: Mapping[str, str], y: str, labels: tuple[str, str]) -> str:
@@ -113,13 +116,13 @@ def curves_svg(rows: Rows, xs: Mapping[str, str], y: str, labels: tuple[str, str
     x, up = _linear(x_ticks, LEFT, WIDTH - RIGHT, pad=0), _linear(y_ticks, HEIGHT - BOTTOM, TOP, pad=0)
     parts = [_frame(labels), _y_axis(y_ticks, up), *(_x_tick(x(t), number(t)) for t in x_ticks)]
     for i, curve in enumerate(curves.values()):
-        path = " ".join(f"{_r(x(a))},{_r(up(b))}" for a, b in sorted(curve, key=lambda p: (p[1], p[0])))
+        path = " ".join(f"{tenth(x(a))},{tenth(up(b))}" for a, b in sorted(curve, key=lambda p: (p[1], p[0])))
         parts.append(f'<polyline class="curve s{i % SERIES}" points="{path}"/>')
-    return _svg([*parts, *_legend(list(curves), lines=True)], extra=_legend_height(len(curves)))
+    return canvas([*parts, *_legend(list(curves), lines=True)], HEIGHT + _legend_height(len(curves)), _title(labels))
 
 
 def _points(rows: Rows, x: str, y: str) -> list[tuple[float, float]]:
-    pairs = [(_num(row.get(x)), _num(row.get(y))) for row in rows]
+    pairs = [(as_number(row.get(x)), as_number(row.get(y))) for row in rows]
     return [pair for pair in pairs if all(map(math.isfinite, pair))]
 
 
@@ -131,27 +134,37 @@ def intervals_svg(
     Every distinct ``x`` has a place of its own, in order of size, where the series stand side by side; with ``log`` the
     places lie on a logarithmic axis, and rows whose ``x`` is not above zero are left out.
     """
-    kept = [row for row in rows if math.isfinite(_num(row.get(y))) and (not log or 0 < _num(row.get(x)) < math.inf)]
+    kept = [
+        row
+        for row in rows
+        if math.isfinite(as_number(row.get(y))) and (not log or 0 < as_number(row.get(x)) < math.inf)
+    ]
     if not kept:
         return ""
     names = list(dict.fromkeys(_series(row, series) for row in kept))
-    bounds = [v for row in kept for v in map(_num, (row.get(y), row.get("low"), row.get("high"))) if math.isfinite(v)]
+    bounds = [
+        v for row in kept for v in map(as_number, (row.get(y), row.get("low"), row.get("high"))) if math.isfinite(v)
+    ]
     ticks = nice_ticks([0.0, *bounds])
     up = _linear(ticks, HEIGHT - BOTTOM, TOP, pad=0)
     places, words = _log_places(kept, x) if log else _places(kept, x)
     gap = 7.0 if log else min(14.0, 0.8 * (WIDTH - LEFT - RIGHT) / len(places) / len(names))
-    parts = [_frame(labels), _y_axis(ticks, up), f'<path class="zero" d="M{LEFT} {_r(up(0))}H{WIDTH - RIGHT}"/>']
+    parts = [
+        _frame(labels),
+        _y_axis(ticks, up),
+        f'<path class="zero" d="M{LEFT} {tenth(up(0))}H{WIDTH - RIGHT}"/>',
+    ]
     parts += [_x_tick(at, word) for word, at in words.items()]
     for row in kept:
         i = names.index(_series(row, series))
         parts.append(_point(places[_word(row.get(x))] + gap * (i - (len(names) - 1) / 2), row, y, up, i))
     legend = _legend(names, lines=False) if len(names) > 1 or names[0] else []
-    return _svg([*parts, *legend], extra=_legend_height(len(names)) if legend else 0)
+    return canvas([*parts, *legend], HEIGHT + (_legend_height(len(names)) if legend else 0), _title(labels))
 
 
 def _places(rows: Rows, x: str) -> tuple[dict[str, float], dict[str, float]]:
     """Evenly spaced places of the distinct values of ``x``, by their word; and those that get a label."""
-    sizes = {_word(row.get(x)): _num(row.get(x)) for row in rows}
+    sizes = {_word(row.get(x)): as_number(row.get(x)) for row in rows}
     spots = sorted(sizes, key=lambda word: (math.isnan(sizes[word]), sizes[word], word))
     step = (WIDTH - LEFT - RIGHT) / len(spots)
     places = {word: LEFT + step * (i + 0.5) for i, word in enumerate(spots)}
@@ -160,7 +173,7 @@ def _places(rows: Rows, x: str) -> tuple[dict[str, float], dict[str, float]]:
 
 def _log_places(rows: Rows, x: str) -> tuple[dict[str, float], dict[str, float]]:
     """Places on a logarithmic axis, by the word of the value; and the labels 1, 2, 5, 10, ... within its range."""
-    logs = {_word(row.get(x)): math.log10(_num(row.get(x))) for row in rows}
+    logs = {_word(row.get(x)): math.log10(as_number(row.get(x))) for row in rows}
     scale = _linear(logs.values(), LEFT + 16, WIDTH - RIGHT - 16, pad=0)
     low, high = min(logs.values()), max(logs.values())
     marks = [m * 10.0**k for k in range(math.floor(low), math.ceil(high) + 1) for m in (1, 2, 5)]
@@ -169,46 +182,11 @@ def _log_places(rows: Rows, x: str) -> tuple[dict[str, float], dict[str, float]]
 
 
 def _point(at: float, row: Mapping[str, Any], y: str, up: Scale, i: int) -> str:
-    value, low, high = (_num(row.get(column)) for column in (y, "low", "high"))
+    value, low, high = (as_number(row.get(column)) for column in (y, "low", "high"))
     bar = ""
     if math.isfinite(low) and math.isfinite(high):
-        bar = f'<path class="bar s{i % SERIES}" d="M{_r(at)} {_r(up(low))}V{_r(up(high))}"/>'
+        bar = f'<path class="bar s{i % SERIES}" d="M{tenth(at)} {tenth(up(low))}V{tenth(up(high))}"/>'
     return bar + _shape(i, at, up(value))
-
-
-def pie_svg(rows: Rows, label: str, share: str) -> str:
-    """Draw a pie of shares, scaled to sum to one, in the order given; names and shares stand beside it."""
-    kept = [(_word(row.get(label)), _num(row.get(share))) for row in rows]
-    kept = [(name, size) for name, size in kept if size > 0 and math.isfinite(size)]
-    total = sum(size for _, size in kept)
-    if not kept:
-        return ""
-    parts, turn, r, cx, cy = [], 0.0, 84, 100, 100
-    for i, (name, size) in enumerate(kept):
-        colour = f"l{_level(name, i)}"
-        end = turn + size / total
-        if size == total:
-            parts.append(f'<circle class="{colour}" cx="{cx}" cy="{cy}" r="{r}"/>')
-        else:
-            (x0, y0), (x1, y1) = (
-                (cx + r * math.sin(math.tau * t), cy - r * math.cos(math.tau * t)) for t in (turn, end)
-            )
-            large = int(end - turn > 0.5)
-            parts.append(
-                f'<path class="{colour}" d="M{cx} {cy}L{_r(x0)} {_r(y0)}A{r} {r} 0 {large} 1 {_r(x1)} {_r(y1)}z"/>'
-            )
-        parts.append(f'<rect class="{colour}" x="216" y="{28 + 26 * i}" width="14" height="14"/>')
-        parts.append(_text(238, 40 + 26 * i, f"{name}: {100 * size / total:.3g} %", anchor="start"))
-        turn = end
-    height = max(200, 40 + 26 * len(kept))
-    return f'<svg class="plot" viewBox="0 0 {WIDTH} {height}">{"".join(parts)}</svg>'
-
-
-def _level(name: str, i: int) -> int:
-    known = name.lower().replace("_", " ")
-    if known in LEVELS:
-        return LEVELS.index(known)
-    return len(LEVELS) if known == "unavailable" else i % (len(LEVELS) + 1)
 
 
 def nice_ticks(values: Iterable[float], count: int = 5) -> list[float]:
@@ -232,20 +210,24 @@ def _linear(values: Iterable[float], start: float, end: float, pad: float = 0.06
     return lambda v: start + (v - low) / (high - low) * (end - start)
 
 
+def _title(labels: tuple[str, str]) -> str:
+    return f"{labels[1]} by {labels[0]}"
+
+
 def _frame(labels: tuple[str, str]) -> str:
-    place = f'text-anchor="middle" transform="translate(12 {_r((TOP + HEIGHT - BOTTOM) / 2)}) rotate(-90)"'
-    across = _text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, labels[0])
+    place = f'text-anchor="middle" transform="translate(12 {tenth((TOP + HEIGHT - BOTTOM) / 2)}) rotate(-90)"'
+    across = text_at((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, labels[0])
     return f'{across}<text class="axis" {place}>{escape(labels[1])}</text>'
 
 
 def _y_axis(ticks: Sequence[float], up: Scale) -> str:
-    lines = "".join(f"M{LEFT} {_r(up(t))}H{WIDTH - RIGHT}" for t in ticks)
-    words = "".join(_text(LEFT - 6, up(t) + 4, number(t), anchor="end") for t in ticks)
+    lines = "".join(f"M{LEFT} {tenth(up(t))}H{WIDTH - RIGHT}" for t in ticks)
+    words = "".join(text_at(LEFT - 6, up(t) + 4, number(t), anchor="end") for t in ticks)
     return f'<path class="grid" d="{lines}"/>{words}'
 
 
 def _x_tick(at: float, word: str) -> str:
-    return _text(at, HEIGHT - BOTTOM + 16, word)
+    return text_at(at, HEIGHT - BOTTOM + 16, word)
 
 
 def _legend(names: Sequence[str], *, lines: bool) -> list[str]:
@@ -253,7 +235,7 @@ def _legend(names: Sequence[str], *, lines: bool) -> list[str]:
     for i, name in enumerate(names):
         x, y = LEFT + 250 * (i % 2), HEIGHT + 14 + 20 * (i // 2)
         line = f'<path class="curve s{i % SERIES}" d="M{x} {y}h26"/>'
-        parts.append((line if lines else _shape(i, x + 13, y)) + _text(x + 34, y + 4, name, anchor="start"))
+        parts.append((line if lines else _shape(i, x + 13, y)) + text_at(x + 34, y + 4, name, anchor="start"))
     return parts
 
 
@@ -262,22 +244,25 @@ def _legend_height(names: int) -> int:
 
 
 def _shape(i: int, x: float, y: float) -> str:
-    at = f"{_r(x)} {_r(y - 5)}"
+    at = f"{tenth(x)} {tenth(y - 5)}"
     paths = (
         f"M{at}a5 5 0 1 1 0 10a5 5 0 1 1 0-10z",
-        f"M{_r(x - 4.5)} {_r(y - 4.5)}h9v9h-9z",
-        f"M{_r(x)} {_r(y - 6)}l6 6-6 6-6-6z",
+        f"M{tenth(x - 4.5)} {tenth(y - 4.5)}h9v9h-9z",
+        f"M{tenth(x)} {tenth(y - 6)}l6 6-6 6-6-6z",
         f"M{at}l5.5 10h-11z",
     )
     return f'<path class="mark s{i % SERIES}" d="{paths[i % SERIES]}"/>'
 
 
-def _svg(parts: Sequence[str], extra: int = 0) -> str:
-    return f'<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT + extra}">{"".join(parts)}</svg>'
+def canvas(parts: Iterable[str], height: float, title: str, description: str = "") -> str:
+    """A plot of the page, ``WIDTH`` wide, with the name and description that a screen reader tells."""
+    told = f"<title>{escape(title)}</title>" + (f"<desc>{escape(description)}</desc>" if description else "")
+    return f'<svg class="plot" role="img" viewBox="0 0 {WIDTH} {height:g}">{told}{"".join(parts)}</svg>'
 
 
-def _text(x: float, y: float, words: str, anchor: str = "middle") -> str:
-    return f'<text class="axis" x="{_r(x)}" y="{_r(y)}" text-anchor="{anchor}">{escape(words)}</text>'
+def text_at(x: float, y: float, words: str, anchor: str = "middle") -> str:
+    """Small text at a place."""
+    return f'<text class="axis" x="{tenth(x)}" y="{tenth(y)}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
 def _series(row: Mapping[str, Any], columns: Sequence[str]) -> str:
@@ -292,7 +277,8 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _num(value: Any) -> float:
+def as_number(value: Any) -> float:
+    """The number in a table's as_number; NaN for anything else."""
     return float(value) if _is_number(value) else math.nan
 
 
@@ -300,5 +286,6 @@ def _inside(x: float, width: float, half: float) -> float:
     return min(max(x, half), width - half)
 
 
-def _r(value: float) -> str:
+def tenth(value: float) -> str:
+    """A coordinate to a tenth."""
     return f"{value:.1f}".removesuffix(".0")

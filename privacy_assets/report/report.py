@@ -14,6 +14,7 @@ from privacy_assets.engine.policy import Judgement, Limit, Policy, Verdict
 from privacy_assets.engine.results import Figure, MetricResult
 from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import ConfigError
+from privacy_assets.report.recourse import recourses
 
 _LIBRARIES = ("privacy-assets", "numpy", "pandas", "pyarrow", "scipy", "scikit-learn", "numba", "torch")
 
@@ -78,6 +79,7 @@ class Report:
             "seed": self.seed,
             "metrics": {name: _metric(result) for name, result in self.results.items()},
             "limits": [plain(outcome.to_json()) for outcome in self.judgement.outcomes],
+            "recourses": recourses(self.judgement.outcomes),
             "policy": plain(self.policy.to_dict()),
             "data_privacy_score": plain(self.data_privacy_score),
             "tables": plain(self.tables),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from privacy_assets.engine.policy import Limit, LimitOutcome
 from privacy_assets.engine.results import Figure
+from privacy_assets.report.recourse import recourses
 
 if TYPE_CHECKING:
     from privacy_assets.report.report import Report
@@ -81,16 +82,19 @@ def sentence(text: str) -> str:
 
 
 def what_to_do(outcome: LimitOutcome) -> str:
-    """Return what to do about a limit that did not pass; empty for one that did."""
+    """Return what the limit itself says about a failure, and what a figure that was not measured lacks; else empty.
+
+    What can be done in general about broken limits is the list of :mod:`privacy_assets.report.recourse`.
+    """
     if outcome.passed:
         return ""
     if outcome.status == "fail":
-        return sentence(outcome.limit.advice) or "Train on more people or for fewer epochs, and measure again."
+        return sentence(outcome.limit.advice)
     if outcome.figure is None:
         return f"Run the metric {outcome.limit.metric}: the policy needs it."
     if not outcome.figure.measurable:
         return "Give the metric what it needs, or leave this limit out of the policy on purpose."
-    return "Evaluate with more subjects in train and holdout: these sizes cannot show that the limit holds."
+    return ""
 
 
 def advice(outcomes: Iterable[LimitOutcome]) -> dict[str, list[LimitOutcome]]:
@@ -137,12 +141,33 @@ def report_table(report: Report) -> str:
         "",
         *limits_table(report.judgement.outcomes),
     ]
-    if report.judgement.broken:
-        lines += ["", "What to do"]
-        for todo, outcomes in advice(report.judgement.broken).items():
-            names = ", ".join(clean(outcome.limit.key, 60) for outcome in outcomes)
-            lines += textwrap.wrap(f"{names}: {clean(todo, 600)}", 100, initial_indent="  ", subsequent_indent="    ")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_advice_lines(report.judgement.broken), *_recourse_lines(report.judgement.broken)])
+
+
+def _advice_lines(broken: Sequence[LimitOutcome]) -> list[str]:
+    groups = {todo: outcomes for todo, outcomes in advice(broken).items() if todo}
+    lines = ["", "What to do"] if groups else []
+    for todo, outcomes in groups.items():
+        lines += _wrapped(f"{_keys(x.limit.key for x in outcomes)}: {clean(todo, 600)}")
+    return lines
+
+
+def _recourse_lines(broken: Sequence[LimitOutcome]) -> list[str]:
+    found = recourses(broken)
+    lines = ["", "What can be done, by the usefulness that it is expected to cost"] if found else []
+    for recourse in found:
+        helped = recourse["limits"]
+        which = "all of them" if len(helped) == len(broken) > 1 else _keys(helped)
+        lines += _wrapped(f"{recourse['loss']:<6}  {recourse['action']}: {recourse['why']}. For {which}.", 12)
+    return lines
+
+
+def _keys(keys: Iterable[str]) -> str:
+    return ", ".join(clean(key, 60) for key in keys)
+
+
+def _wrapped(words: str, deeper: int = 4) -> list[str]:
+    return textwrap.wrap(words, 100, initial_indent="  ", subsequent_indent=" " * deeper)
 
 
 def limits_table(outcomes: Sequence[LimitOutcome]) -> list[str]:

@@ -608,14 +608,6 @@ def test_figure_svg_shades_below_the_floor_of_a_score():
     assert low < float(shaded.get("width"))
 
 
-def test_pie_shares_are_scaled_and_a_single_level_is_a_disc():
-    two = ET.fromstring(plots.pie_svg([{"l": "poor", "s": 3}, {"l": "good", "s": 1}], "l", "s"))
-    assert [t.text for t in two.iter() if t.text] == ["poor: 75 %", "good: 25 %"]
-    one = plots.pie_svg([{"l": "poor", "s": 0.4}, {"l": "good", "s": 0.0}], "l", "s")
-    assert "<circle" in one
-    assert "A84" not in one
-
-
 @pytest.mark.parametrize(
     "values", [[0.0, 1.0], [0.0], [5.0], [-3.0, -3.0], [1e-12, 2e-12], [-1e9, 1e9], [math.nan], [], [0.013, 0.087]]
 )

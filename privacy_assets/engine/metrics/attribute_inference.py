@@ -35,10 +35,6 @@ _GAP_TRIALS = 5
 _Z = 1.959963984540054  # two-sided 95 %
 MEAN = "mean over columns"
 
-_RECOURSE = (
-    "train for fewer epochs or with larger leaves, filter the synthetic rows that expose a person, lower epsilon, or "
-    "give the generator more rows; the table of columns shows which of them give members away"
-)
 _TOLERATED = (
     "demonstrated at 99.5 % over all columns together; tolerated: what trees with leaves of 50 rows show (at most "
     "0.016 in 43 splits of Adult and UK census)"
@@ -266,8 +262,8 @@ class AttributeInference(Metric):
     needs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
     figures: ClassVar[tuple[FigureSpec, ...]] = tuple(_SPECS.values())
     default_limits: ClassVar[tuple[Limit, ...]] = (
-        Limit("attribute_inference.excess", at_most=0.025, bound="lower", source=_TOLERATED, advice=_RECOURSE),
-        Limit("attribute_inference.protection_score", at_least=80.0, source=_MEASURED, advice=_RECOURSE),
+        Limit("attribute_inference.excess", at_most=0.025, bound="lower", source=_TOLERATED),
+        Limit("attribute_inference.protection_score", at_least=80.0, source=_MEASURED),
     )
 
     def __post_init__(self) -> None:

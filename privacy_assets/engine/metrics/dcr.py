@@ -25,8 +25,6 @@ KEYS = ("distance", "ratio")
 _ROLES = ("train", "holdout", "synthetic")
 _PROBABILITIES = np.linspace(0, 1, 101)
 _NULL = "simulated: leak-free rows stay within it in 99.5 % of splits (Adult, UK census; 8,000/2,000/8,000 rows)"
-_LESS = "train for fewer epochs, give the generator more rows or larger leaves, or lower epsilon"
-_AVOIDED = "a table that keeps away from its training rows gives them away too: do not filter against train alone"
 
 
 @dataclass(frozen=True)
@@ -75,14 +73,11 @@ class Dcr(Metric):
             "dcr.privacy_score",
             at_most=0.09,
             source="re-identification ceiling 0.09 of EMA Policy 0070 and Health Canada, by analogy",
-            advice=f"too many synthetic rows lie next to training rows: {_LESS}",
         ),
         Limit(
             "dcr.member_excess",
             at_most=0.7,
             source=_NULL,
-            advice=f"the real rows closest to the table are mostly members: {_LESS}, or filter the exposed rows; "
-            "when it is blind, give a larger holdout",
         ),
         Limit(
             "dcr.member_excess_any",
@@ -90,14 +85,11 @@ class Dcr(Metric):
             bound="lower",
             source="demonstrated at 99.5 % over all distances and tails together; tolerated: what trees with leaves of "
             "50 rows show (at most 0.18 in 18 splits of Adult and UK census)",
-            advice=f"the table tells members from non-members: {_LESS}, or filter the exposed rows; {_AVOIDED}",
         ),
         Limit(
             "dcr.identical_excess",
             at_most=0.5,
             source=_NULL,
-            advice=f"the table repeats people's rows: filter the repeated rows, {_LESS}; "
-            "when it is blind, give a larger holdout",
         ),
         Limit(
             "dcr.identical_excess",
@@ -105,7 +97,6 @@ class Dcr(Metric):
             bound="lower",
             source="demonstrated at 99 %; tolerated: what trees with leaves of 50 rows show (at most 0.05 in 18 splits "
             "of Adult and UK census)",
-            advice=f"the table repeats or avoids members' rows: filter the repeated rows, {_LESS}; {_AVOIDED}",
         ),
     )
 

@@ -41,11 +41,6 @@ _HEADLINE = RATES.index(HEADLINE_RATE)
 _REPLICATES = 200
 _GAP_TRIALS = 5
 
-_RECOURSE = (
-    "train for fewer epochs or with larger leaves, filter the synthetic rows that expose a person, lower epsilon, or "
-    "give the generator more rows"
-)
-_AVOIDED = "; a table that keeps away from its training rows gives them away too: do not filter against train alone"
 _TOLERATED = (
     "tolerated: what sequential trees with leaves of 50 rows show (at most 0.013 in 14 splits of Adult and UK census)"
 )
@@ -226,20 +221,18 @@ class MembershipInference(Metric):
     optional: ClassVar[frozenset[str]] = frozenset({"reference"})
     figures: ClassVar[tuple[FigureSpec, ...]] = tuple(_SPECS.values())
     default_limits: ClassVar[tuple[Limit, ...]] = (
-        Limit("membership_inference.advantage", at_most=0.07, source=_CALIBRATED, advice=_RECOURSE + _AVOIDED),
+        Limit("membership_inference.advantage", at_most=0.07, source=_CALIBRATED),
         Limit(
             "membership_inference.advantage_any",
             at_most=0.015,
             bound="lower",
             source=f"{_DEMONSTRATED}; {_TOLERATED}",
-            advice=_RECOURSE + _AVOIDED,
         ),
         Limit(
             "membership_inference.advantage_isolated",
             at_most=0.015,
             bound="lower",
             source=f"{_DEMONSTRATED}; {_TOLERATED}",
-            advice=f"people unlike all others are exposed: {_RECOURSE}{_AVOIDED}",
         ),
         Limit(
             "membership_inference.isolated_excess",
@@ -247,10 +240,9 @@ class MembershipInference(Metric):
             bound="lower",
             source="demonstrated at 95 %; tolerated: what trees with leaves of 50 rows show (at most 0.4 in 125 splits "
             "of Adult and UK census)",
-            advice=f"people unlike all others are exposed: {_RECOURSE}{_AVOIDED}",
         ),
-        Limit("membership_inference.precision", at_most=0.65, source=_CALIBRATED, advice=_RECOURSE),
-        Limit("membership_inference.protection_score", at_least=75.0, source=_CALIBRATED, advice=_RECOURSE),
+        Limit("membership_inference.precision", at_most=0.65, source=_CALIBRATED),
+        Limit("membership_inference.protection_score", at_least=75.0, source=_CALIBRATED),
     )
 
     def __post_init__(self) -> None:

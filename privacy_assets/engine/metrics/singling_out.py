@@ -89,7 +89,6 @@ class SinglingOut(Metric):
             at_most=0.09,
             smallest_n=500,
             source="re-identification ceiling of 0.09 of EMA Policy 0070 and Health Canada",
-            advice="train for fewer epochs, drop or coarsen synthetic rows that stand out, or use more rows",
         ),
     )
 

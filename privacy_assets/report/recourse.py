@@ -1,0 +1,130 @@
+"""What can be done about a table that gives people away: Gretel's recourses, each beside the usefulness it costs.
+
+Gretel (Data Privacy Score, section "Recourse", and the techniques of its introduction) names the recourses: fewer
+epochs and over-fitting protection, filters of similar and of outlying synthetic rows, differential privacy or a lower
+epsilon, a larger training set, de-identified columns; and says that each can lower the quality of the table. How much
+each costs, and which limits it helps, is this project's judgement, with its reason; nothing of it was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from privacy_assets.engine.policy import LimitOutcome
+
+Loss = Literal["none", "small", "medium", "large"]
+State = Literal["leak", "avoidance", "doubt", "other"]
+
+_ALONE = (
+    "singling_out",
+    "membership_inference.advantage_isolated",
+    "membership_inference.isolated_excess",
+    "membership_inference.advantage_subgroups",
+)
+_VALUES = ("singling_out", "linkability", "attribute_inference", "dcr.identical_excess")
+
+
+@dataclass(frozen=True, slots=True)
+class Recourse:
+    """One thing to do, the usefulness it is expected to cost, and why.
+
+    ``against`` is the state of a limit that it is for, see :func:`state_of`; ``only`` are the metrics and figures it
+    helps, all when empty.
+    """
+
+    name: str
+    action: str
+    loss: Loss
+    why: str
+    against: State = "leak"
+    only: tuple[str, ...] = ()
+
+    def helps(self, outcome: LimitOutcome) -> bool:
+        """True when this is a recourse for the limit as it came out."""
+        named = not self.only or outcome.limit.figure in self.only or outcome.limit.metric in self.only
+        return named and self.against == state_of(outcome)
+
+
+RECOURSES = (  # the least loss first
+    Recourse(
+        "no one-sided filter",
+        "Take back filters that measure against training rows alone; measure against all real rows, or do not filter",
+        "none",
+        "the rows that it removed come back",
+        against="avoidance",
+    ),
+    Recourse(
+        "more training people",
+        "Train on more people",
+        "none",
+        "each person weighs less and the table gets more accurate, if more people can be had",
+    ),
+    Recourse(
+        "more people to judge by",
+        "Measure with more people in the holdout, and in train",
+        "small",
+        "people who move from train to the holdout are no longer learnt from",
+        against="doubt",
+    ),
+    Recourse(
+        "similarity filter",
+        "Filter the synthetic rows that lie closest to real rows, measured against train and holdout alike",
+        "small",
+        "few rows go; combinations that are common anyway get a little rarer",
+    ),
+    Recourse(
+        "over-fitting protection",
+        "Stop training when rows set aside from train (never the holdout) are no longer fitted better",
+        "small",
+        "what is learnt after that belongs to single rows",
+    ),
+    Recourse(
+        "outlier filter",
+        "Filter the synthetic rows that stand alone",
+        "medium",
+        "averages stay, but rare groups and extreme values get lost",
+        only=_ALONE,
+    ),
+    Recourse(
+        "coarser columns",
+        "Before training, round, cap or group the rare values of the columns that give people away",
+        "medium",
+        "the detail of these columns goes for everybody",
+        only=_VALUES,
+    ),
+    Recourse(
+        "less fitting",
+        "Train for fewer epochs, or with larger leaves",
+        "medium",
+        "fine dependencies between columns blur",
+    ),
+    Recourse(
+        "differential privacy",
+        "Use a differentially private generator, or lower its epsilon",
+        "large",
+        "noise on everything it learns, most of all on small groups",
+    ),
+)
+
+
+def state_of(outcome: LimitOutcome) -> State:
+    """What is wrong with a limit: "leak" (broken), "avoidance" (broken because members are avoided), "doubt" (too few
+    people to judge) or "other" (it passed, or its figure was not measured).
+    """
+    figure = outcome.figure
+    if outcome.passed or figure is None or not figure.measurable:
+        return "other"
+    if outcome.status == "not_assessable":
+        return "doubt"
+    avoids = figure.direction == "two_sided" and figure.null - figure.low > figure.high - figure.null
+    return "avoidance" if avoids else "leak"
+
+
+def recourses(outcomes: Iterable[LimitOutcome]) -> list[dict[str, Any]]:
+    """Plain records of the recourses that apply, the least loss first, each with the keys of the limits it is for."""
+    broken = list(outcomes)
+    helped = [(recourse, [x.limit.key for x in broken if recourse.helps(x)]) for recourse in RECOURSES]
+    texts = ("name", "action", "loss", "why")
+    return [{**{text: getattr(recourse, text) for text in texts}, "limits": keys} for recourse, keys in helped if keys]

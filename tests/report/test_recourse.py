@@ -1,0 +1,133 @@
+"""What can be done: which recourse for which failure, in which order, and where it is shown."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from test_report import Page, dcr, failing, figure, not_assessable, passing, report
+
+from privacy_assets.engine.policy import Limit, Policy, judge_limit
+from privacy_assets.engine.registry import METRICS, figure_specs
+from privacy_assets.engine.results import Figure, MetricResult
+from privacy_assets.report.recourse import RECOURSES, recourses, state_of
+
+LOSSES = ["none", "small", "medium", "large"]
+
+
+def outcome(limit, value, *, reach=0.02, **more):
+    spec = figure_specs()[limit.figure]
+    found = figure(spec.name, value, value - reach, value + reach, direction=spec.direction, null=spec.null, **more)
+    return judge_limit(limit, MetricResult(limit.metric, (found,)))
+
+
+def broken(limit, side=1):
+    """The outcome of a limit far beyond it, on the risky side; ``side`` -1 is the other one of two-sided figures."""
+    spec = figure_specs()[limit.figure]
+    off = 50.0 if spec.direction == "lower_is_riskier" else 0.95
+    return outcome(limit, spec.null - off if spec.direction == "lower_is_riskier" else spec.null + side * off)
+
+
+def names(*outcomes):
+    return [found["name"] for found in recourses(outcomes)]
+
+
+def test_recourses_stand_in_order_of_loss_each_with_a_reason():
+    assert [found.loss for found in RECOURSES] == sorted((found.loss for found in RECOURSES), key=LOSSES.index)
+    assert len({found.name for found in RECOURSES}) == len({found.action for found in RECOURSES}) == len(RECOURSES)
+    assert {found.loss for found in RECOURSES} == set(LOSSES)
+    assert all(found.why for found in RECOURSES)
+    assert {name for found in RECOURSES for name in found.only} <= {*METRICS, *figure_specs()}
+
+
+@pytest.mark.parametrize("limit", Policy.default().limits, ids=lambda limit: limit.key)
+def test_every_default_limit_has_recourses_when_it_is_broken(limit):
+    state = broken(limit)
+    assert state.status == "fail"
+    assert {"more training people", "similarity filter", "less fitting", "differential privacy"} <= set(names(state))
+    assert [found["limits"] for found in recourses([state])] == [[limit.key]] * len(names(state))
+
+
+def test_which_recourses_apply_hangs_on_which_limits_failed():
+    limits = {limit.key: limit for limit in Policy.default().limits}
+    rows = names(broken(limits["dcr.member_excess"]))
+    assert "outlier filter" not in rows and "coarser columns" not in rows
+    assert "outlier filter" in names(broken(limits["membership_inference.isolated_excess.lower"]))
+    assert "coarser columns" in names(broken(limits["attribute_inference.protection_score"]))
+    assert {"outlier filter", "coarser columns"} <= set(names(broken(limits["singling_out.risk"])))
+
+
+def test_each_recourse_names_the_limits_it_is_for_and_no_other():
+    limits = {limit.key: limit for limit in Policy.default().limits}
+    leak, lone = broken(limits["dcr.member_excess"]), broken(limits["singling_out.risk"])
+    found = {entry["name"]: entry["limits"] for entry in recourses([leak, lone, *passing().judgement.outcomes])}
+    assert found["less fitting"] == ["dcr.member_excess", "singling_out.risk"]
+    assert found["outlier filter"] == ["singling_out.risk"]
+    assert "more people to judge by" not in found
+
+
+@pytest.mark.parametrize("limit", [x for x in Policy.default().limits if broken(x, -1).figure.direction == "two_sided"],
+                         ids=lambda limit: limit.key)  # fmt: skip
+def test_members_who_are_avoided_ask_for_another_recourse_than_members_who_leak(limit):
+    state = broken(limit, -1)
+    assert state.status == "fail"
+    assert names(state) == ["no one-sided filter"]
+    assert recourses([state])[0]["loss"] == "none"
+
+
+def test_too_few_people_ask_for_more_of_them():
+    limit = Policy.default().limits[0]
+    assert names(outcome(limit, 0.0, subjects=limit.smallest_n - 1)) == ["more people to judge by"]
+    assert names(outcome(limit, 0.0, resolution=1e9)) == ["more people to judge by"]
+
+
+def test_what_passed_or_was_not_measured_has_no_recourse():
+    limit = Policy.default().limits[0]
+    nothing = judge_limit(limit, None)
+    unmeasured = judge_limit(limit, MetricResult("dcr", (Figure("privacy_score", *[float("nan")] * 3, 5, 5),)))
+    assert [state_of(x) for x in (nothing, unmeasured, outcome(limit, 0.0))] == ["other"] * 3
+    assert recourses([nothing, unmeasured, outcome(limit, 0.0)]) == []
+
+
+# --- where it is shown ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [failing, not_assessable, passing])
+def test_every_form_shows_what_applies_and_nothing_else(make):
+    made = make()
+    found = recourses(made.judgement.outcomes)
+    page, text = " ".join(" ".join(Page(made.to_html()).words).split()), " ".join(made.to_text().split())
+    note = " ".join(" ".join(Page(made._repr_html_()).words).split())
+    assert json.loads(json.dumps(made.to_json()))["recourses"] == found
+    for recourse in RECOURSES:
+        applies = recourse.name in [entry["name"] for entry in found]
+        for shown in (page, text, note):
+            assert (recourse.action in shown) == applies
+            assert (recourse.why in shown or recourse.why.capitalize() in shown) or not applies
+    for shown in (page, text, note):
+        assert ("What can be done" in shown) == bool(found)
+
+
+def test_the_page_orders_them_by_loss_beside_their_limits():
+    text = failing().to_html()
+    table = text[text.index("<h2>What can be done</h2>") : text.index("<h2>Every limit of the policy</h2>")]
+    rows = table.split("<tr>")[2:]
+    losses = [next(loss for loss in LOSSES if f">{loss.capitalize()}</th>" in row) for row in rows]
+    assert losses == sorted(losses, key=LOSSES.index)
+    assert all("dcr." in row or "membership_inference." in row for row in rows)
+
+
+def test_the_words_of_a_policy_stand_beside_the_list():
+    text = failing().to_text()
+    assert "  dcr.identical_excess: Filter the copied rows." in text
+    assert text.index("What to do\n") < text.index("What can be done")
+    silent = report(dcr(0.31, 1.0), limits=(Limit("dcr.member_excess", at_most=0.05),)).to_text()
+    assert "What to do\n" not in silent
+    assert "  large   Use a differentially private generator" in silent
+
+
+def test_text_names_the_limits_or_says_that_all_are_meant():
+    limits = (Limit("dcr.member_excess", at_most=0.05), Limit("dcr.identical_excess", at_most=0.05))
+    one, both = (" ".join(report(dcr(0.31, 1.0), limits=limits[:n]).to_text().split()) for n in (1, 2))
+    assert one.count("For dcr.member_excess.") == 5
+    assert (both.count("For all of them."), both.count("For dcr.identical_excess.")) == (5, 1)
