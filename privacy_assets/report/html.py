@@ -85,7 +85,7 @@ def _view(report: Report) -> dict[str, Any]:
         "label": LABELS[report.verdict],
         "headline": headline(report),
         "broken": _broken(report),
-        "recourses": [_recourse_view(recourse) for recourse in recourses(report.judgement.outcomes)],
+        "recourses": _recourses(report.judgement.broken),
         "limits": [_limit_view(outcome) for outcome in report.judgement.outcomes],
         "colours": COLOURS,
         "figures": [_figure_view(name, f, specs) for name, result in report.results.items() for f in result.figures],
@@ -117,8 +117,13 @@ def _broken(report: Report) -> list[dict[str, Any]]:
     return [section for section in sections if section["groups"]]
 
 
-def _recourse_view(recourse: Mapping[str, Any]) -> dict[str, Any]:
-    return {**recourse, "limits": [clean(key, 60) for key in recourse["limits"]]}
+def _recourses(broken: Sequence[LimitOutcome]) -> list[dict[str, Any]]:
+    """What can be done, each beside the figures it is for; none where all of several limits are meant."""
+    every, figures = len(broken), {x.limit.key: clean(x.limit.figure, 60) for x in broken}
+    return [
+        {**x, "limits": [] if len(x["limits"]) == every > 1 else list(dict.fromkeys(figures[k] for k in x["limits"]))}
+        for x in recourses(broken)
+    ]
 
 
 def _limit_view(outcome: LimitOutcome) -> dict[str, Any]:
@@ -127,6 +132,7 @@ def _limit_view(outcome: LimitOutcome) -> dict[str, Any]:
     limit = outcome.limit
     return {
         "figure": clean(limit.figure),
+        "key": clean(limit.key),
         "bound": BOUNDS[limit.bound],
         "limit": limit_text(limit, outcome.figure),
         "interval": interval(outcome.figure),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 
+from privacy_assets import evaluate
 from privacy_assets.engine.metrics.gretel import (
     LEVELS,
     AttackGrid,
@@ -155,3 +157,22 @@ def test_permuted_labels_hide_a_leak():
     g = np.random.default_rng(0)
     assert mean_points(grid.points(counts, member, g)) < 20
     assert grid.permuted(counts, member, 50, g).min() > 80
+
+
+# ------------------------------------------------------------------------- the score of releases whose truth is known
+
+
+def scored(train, holdout, synthetic):
+    metrics = {"membership_inference": {"permutations": 199}, "attribute_inference": {"permutations": 199}}
+    return evaluate(train, holdout, synthetic, metrics=metrics, embedder=False, device="cpu").data_privacy_score
+
+
+@pytest.mark.parametrize("sizes", [(3000, 1000), (1000, 3000)])
+def test_a_resampled_copy_gets_the_worst_grade_and_unseen_rows_the_best(adult, sizes):
+    ends = np.cumsum([0, *sizes, 3000])
+    train, holdout, fresh = (adult[a:b].reset_index(drop=True) for a, b in itertools.pairwise(ends))
+    copy = scored(train, holdout, train.sample(len(fresh), replace=True, random_state=0).reset_index(drop=True))
+    assert (grade(copy["membership"]), copy["grade"]) == ("Poor", "Poor")
+    assert copy["score"] < 60  # the attribute score cannot lift it
+    honest = scored(train, holdout, fresh)
+    assert (grade(honest["membership"]), grade(honest["attribute"]), honest["grade"]) == ("Excellent",) * 3
