@@ -131,7 +131,13 @@ def test_a_leaky_table_is_blocked_and_the_previous_release_stays(
     broken = found["dcr", "dcr_identical_excess_lower"]
     assert not broken.passed and broken.severity == dg.AssetCheckSeverity.ERROR
     assert broken.metadata["what to do"].value == "Use larger leaves."
-    assert not found["attestation", "policy_holds"].passed
+    held = found["attestation", "policy_holds"]
+    assert not held.passed
+    for check in (broken, held):
+        losses = [record.data["loss of usefulness"] for record in check.metadata["what can be done"].records]
+        assert losses[0] == "none" and losses[-1] == "large"
+    kept = checks(blocked)["dcr", "dcr_member_excess_any_lower"]
+    assert kept.passed == ("what can be done" not in kept.metadata)
     assert "privacy_report" in made(blocked) and "published" not in made(blocked)
 
     by_hand = run(leaky, "people_pipeline", instance, only="people/published")
