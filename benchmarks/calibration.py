@@ -1,0 +1,238 @@
+"""Do intervals cover, are honest tables let through, are leaks refused? Releases of known truth, again and again.
+
+    python -m benchmarks.calibration adult.parquet --study rule --repetitions 200 --results adult.jsonl
+    python -m benchmarks.calibration --report adult.jsonl
+
+``coverage``: 2,000 rows of train and 500 of holdout, and the reverse; one row a person, and 1 to 4; fresh rows, 5 %
+and 20 % copies. ``rule``: fresh rows, densest unseen rows and trees with leaves of 50 rows under the default policy,
+at 8,000/2,000/8,000 rows. ``power``: leaks at these sizes. ``order``: four tables from a copy to an honest one.
+
+Each repetition is one line of the results and is never computed twice, so a study goes on where it was stopped, and
+``--metrics`` may add one later. No reference table and no embedding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from joblib import Parallel, delayed
+from scipy import stats
+
+from benchmarks.releases import RELEASES, SUBJECT, draw_world
+from privacy_assets.engine.evaluation import prepare_inputs, run_metrics
+from privacy_assets.engine.policy import Policy
+from privacy_assets.engine.registry import build_metric, default_metrics, figure_specs
+from privacy_assets.engine.results import Figure, MetricResult
+
+LARGE = (8_000, 2_000, 8_000)
+SMALL = {"4 : 1": (2_000, 500, 2_000), "1 : 4": (500, 2_000, 2_000)}
+HONEST = ("fresh rows", "densest unseen rows", "trees, leaf 50")
+LEAKS = (
+    "5 % copies", "20 % jittered", "20 % with a column redrawn", "10 % copies, others independent",
+    "40 isolated, jittered", "rows near train dropped", "100 % copies",
+)  # fmt: skip
+ORDER = ("100 % copies", "100 % jittered", "trees, leaf 5", "trees, leaf 50", "fresh rows")
+COMPARABLE = ("privacy_score", "protection_score", "singling_out.risk")  # paper figures; the others see labels alone
+ENTRIES = ("tails", "curve", "configurations", "columns")  # tables whose rows have intervals of their own,
+VALUES = ("excess", "advantage", "risk")  # of these numbers
+ROUNDING = 1e-12
+
+
+class Case(NamedTuple):
+    """One release of one repetition."""
+
+    study: str
+    shape: str
+    people: str
+    release: str
+    seed: int
+
+
+def cases(study: str, repetitions: int) -> Iterator[Case]:
+    """All cases of a study, repetition by repetition."""
+    for seed in range(repetitions):
+        if study == "coverage":
+            for shape in SMALL:
+                for people in ("one row", "repeated"):
+                    for release in ("fresh rows", "5 % copies", "20 % copies"):
+                        yield Case(study, shape, people, release, seed)
+        else:
+            for release in {"rule": HONEST, "power": LEAKS, "order": ORDER}[study]:
+                yield Case(study, "8,000/2,000", "one row", release, seed)
+
+
+def judge(frame: pd.DataFrame, case: Case, metrics: list[str]) -> dict[str, Any]:
+    """The line of one case: its name, and what each metric found."""
+    shape = SMALL.get(case.shape, LARGE)
+    world = draw_world(frame, shape, case.seed, repeated=case.people == "repeated")
+    subject = SUBJECT if case.people == "repeated" else None
+    inputs = prepare_inputs(
+        world.train, world.holdout, RELEASES[case.release](world), subject=subject, schema=world.schema, seed=case.seed
+    )
+    found = {}
+    for name, result in run_metrics(inputs, {name: build_metric(name) for name in metrics}).items():
+        tables = {key: rows for key, rows in result.to_json()["tables"].items() if key in ENTRIES}
+        found[name] = {**result.to_json(), "tables": tables}
+    return {"case": case, "results": found}
+
+
+def run(table: str, study: str, repetitions: int, metrics: list[str], path: Path, processes: int) -> None:
+    """Add the cases that ``path`` does not hold yet."""
+    frame = pd.read_parquet(table)
+    held = {(case, name) for case, results in lines([path]) for name in results}
+    left = [(case, [name for name in metrics if (case, name) not in held]) for case in cases(study, repetitions)]
+    left = [(case, names) for case, names in left if names]
+    work = (delayed(judge)(frame, case, names) for case, names in left)
+    with path.open("a") as file:
+        for done, line in enumerate(Parallel(n_jobs=processes, return_as="generator_unordered")(work), start=1):
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            sys.stderr.write(f"\r{study}: {done} of {len(left)}")
+    sys.stderr.write("\n")
+
+
+def lines(paths: Iterable[Path]) -> Iterator[tuple[Case, dict[str, MetricResult]]]:
+    """Cases with their results, as far as files exist."""
+    for path in paths:
+        for line in path.read_text().splitlines() if path.exists() else []:
+            data = json.loads(line)
+            yield Case(*data["case"]), {n: MetricResult.from_json(r) for n, r in data["results"].items()}
+
+
+def report(paths: list[Path]) -> None:
+    """Print what the results say."""
+    studies: dict[str, dict[Case, dict[str, MetricResult]]] = defaultdict(lambda: defaultdict(dict))
+    for case, results in lines(paths):
+        studies[case.study][case].update(results)
+    for study, found in studies.items():
+        print(f"\n## {study}\n")
+        {"coverage": print_coverage, "order": print_order}.get(study, print_verdicts)(found)
+
+
+def print_coverage(found: dict[Case, dict[str, MetricResult]]) -> None:
+    """Share of intervals that hold the truth: the null, or the mean over repetitions where no null is known."""
+    groups: dict[tuple[str, ...], dict[str, list[Figure]]] = defaultdict(lambda: defaultdict(list))
+    bands: dict[tuple[str, ...], dict[str, list[list[dict[str, Any]]]]] = defaultdict(lambda: defaultdict(list))
+    for case, results in found.items():
+        for name, result in results.items():
+            for figure in result.figures:
+                groups[case[1:4]][f"{name}.{figure.name}"].append(figure)
+            for table, rows in result.tables.items():
+                bands[case[1:4]][f"{name}, table {table}"].append(rows)
+    print("| figure | holdout | people | release | held the truth | p |\n|---|---|---|---|---|---|")
+    for key, figures in sorted(groups.items()):
+        for name, seen in figures.items():
+            measured = [figure for figure in seen if figure.measurable]
+            if not measured:
+                continue
+            null = key[2] == "fresh rows" and not name.endswith(COMPARABLE)
+            truth = measured[0].null if null else float(np.mean([figure.value for figure in measured]))
+            print_held(
+                name, key, [f.low - ROUNDING <= truth <= f.high + ROUNDING for f in measured], measured[0].confidence
+            )
+        for name, tables in bands[key].items():
+            print_held(name, key, held_together(tables), 0.95)
+
+
+def held_together(tables: list[list[dict[str, Any]]]) -> list[bool]:
+    """Per repetition, whether the intervals of all rows at once hold the rows' means over all repetitions."""
+    parts = [[[row.get(key) for row in table] for table in tables] for key in ("low", "high")]
+    low, high = (np.array(part, dtype=np.float64) for part in parts)
+    value = np.array([[next(row[k] for k in VALUES if k in row) for row in table] for table in tables], np.float64)
+    known = np.isfinite(value) & np.isfinite(low) & np.isfinite(high)
+    truth = np.nanmean(np.where(known, value, np.nan), axis=0)
+    held = (low - ROUNDING <= truth) & (truth <= high + ROUNDING)
+    return list((held | ~known).all(axis=1))
+
+
+def print_held(name: str, key: tuple[str, ...], held: list[bool], confidence: float) -> None:
+    """One line; p is the chance of so few when the coverage is what the interval promises."""
+    p = float(stats.binom.cdf(sum(held), len(held), confidence))
+    mark = " **" if p < 0.01 else ""
+    print(f"| {name} | {' | '.join(key)} | {sum(held)}/{len(held)} | {p:.3f}{mark} |")
+
+
+def print_verdicts(found: dict[Case, dict[str, MetricResult]]) -> None:
+    """Per release: how often it was refused, and by how many limits of which kind."""
+    releases = defaultdict(list)
+    for case, results in found.items():
+        policy = Policy.default(results)
+        broken = {outcome.limit.key for outcome in policy.judge(results).outcomes if outcome.status == "fail"}
+        releases[case.release].append((policy.judge(results).verdict, broken))
+    print(
+        "| release | repetitions | refused | not assessable | by two figures, one label-conditional | by every metric |"
+    )
+    print("|---|---|---|---|---|---|")
+    for release, seen in releases.items():
+        figures = [{key.removesuffix(".lower") for key in broken} for _, broken in seen]
+        blind = [{name for name in broken if not name.endswith(COMPARABLE)} for broken in figures]
+        metrics = {name.partition(".")[0] for name in figure_specs()}
+        counts = (
+            sum(bool(broken) for broken in figures),
+            sum(verdict == "not_assessable" for verdict, _ in seen),
+            sum(len(broken) >= 2 and bool(b) for broken, b in zip(figures, blind, strict=True)),
+            sum({name.partition(".")[0] for name in broken} == metrics for broken in figures),
+        )
+        print(f"| {release} | {len(seen)} | {' | '.join(map(str, counts))} |")
+    print("\nLimits broken:\n")
+    for release, seen in releases.items():
+        keys = sorted({key for _, broken in seen for key in broken})
+        print(f"- {release}: " + ", ".join(f"{key} {sum(key in broken for _, broken in seen)}" for key in keys))
+    print_demonstrated(found)
+
+
+def print_demonstrated(found: dict[Case, dict[str, MetricResult]]) -> None:
+    """What honest trees demonstrate at most: the source of the tolerances."""
+    shown: dict[str, list[float]] = defaultdict(list)
+    for case, results in found.items():
+        if case.release == "trees, leaf 50":
+            for outcome in Policy.default(results).judge(results).outcomes:
+                if outcome.limit.bound == "lower" and (figure := outcome.figure) is not None and figure.measurable:
+                    shown[outcome.limit.figure].append(max(figure.low - figure.null, figure.null - figure.high, 0.0))
+    for name, ends in shown.items():
+        print(f"- trees, leaf 50 demonstrate {name} of at most {max(ends):.4f} in {len(ends)}")
+
+
+def print_order(found: dict[Case, dict[str, MetricResult]]) -> None:
+    """Means of the two figures that rank leaks."""
+    print("| release | membership_inference.advantage | dcr.member_excess |\n|---|---|---|")
+    for release in ORDER:
+        cells = []
+        for name in ("membership_inference.advantage", "dcr.member_excess"):
+            metric, figure = name.split(".")
+            values = [r[metric].figure(figure).value for case, r in found.items() if case.release == release]
+            cells.append(f"{np.mean(values):.3f} ({np.min(values):.3f} to {np.max(values):.3f})")
+        print(f"| {release} | {' | '.join(cells)} |")
+
+
+def main() -> None:
+    """Run a study, or report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", nargs="?", help="a Parquet file of at least 20,000 rows")
+    parser.add_argument("--study", choices=("coverage", "rule", "power", "order"), default="rule")
+    parser.add_argument("--repetitions", type=int, default=200)
+    parser.add_argument("--metrics", default=",".join(default_metrics()))
+    parser.add_argument("--results", type=Path, default=Path("calibration.jsonl"), help="where lines are added")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--report", type=Path, nargs="+", help="files to report on; nothing is run")
+    options = parser.parse_args()
+    if options.report:
+        report(options.report)
+    elif options.table:
+        names = options.metrics.split(",")
+        run(options.table, options.study, options.repetitions, names, options.results, options.processes)
+        report([options.results])
+    else:
+        parser.error("name a table, or --report")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""Synthetic tables of known truth, made of real rows and of trees: what the calibration and power studies judge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from privacy_assets.engine.generators import build_generator
+from privacy_assets.engine.geometry.neighbours import nearest, nearest_rows
+from privacy_assets.engine.inputs import silent
+from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
+from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema
+
+SUBJECT = "person"
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """One draw of the population: ``train``, ``holdout`` and as many ``fresh`` rows as a release has.
+
+    ``spare`` are further rows, of which :func:`densest` chooses. With repeated subjects the real tables have the column
+    ``person``, 1 to 4 rows each that differ a little.
+    """
+
+    train: pd.DataFrame
+    holdout: pd.DataFrame
+    fresh: pd.DataFrame
+    spare: pd.DataFrame
+    seed: int
+
+    @cached_property
+    def schema(self) -> TableSchema:
+        """Of all real rows, without the person."""
+        return infer_schema(pd.concat([bare(self.train), bare(self.holdout), self.fresh, self.spare]))
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """Fitted on train and holdout."""
+        known = [bare(self.train), bare(self.holdout)]
+        return Encoder.fit([conform(table, self.schema, where="real") for table in known], self.schema)
+
+    def encoded(self, table: pd.DataFrame) -> EncodedTable:
+        """Rows as metrics see them."""
+        return self.encoder.transform(conform(bare(table), self.schema, where="table"))
+
+    def rng(self) -> np.random.Generator:
+        """The same generator for each release of this world."""
+        return np.random.default_rng([self.seed, 1])
+
+    def trees(self, leaf: int) -> pd.DataFrame:
+        """As many rows of sequential trees fitted on train."""
+        learnt = conform(bare(self.train), self.schema, where="train")
+        generator = build_generator("synthpop", {"min_leaf": leaf})
+        fitted = generator.fit(learnt, self.schema, seed=self.seed, device="cpu", progress=silent)
+        return fitted.sample(len(self.fresh), seed=self.seed)
+
+    def some(self, share: float) -> pd.DataFrame:
+        """Training rows, so many of a release's."""
+        wanted = round(share * len(self.fresh))
+        return bare(self.train).sample(wanted, replace=wanted > len(self.train), random_state=self.seed)
+
+    def beside(self, leaked: pd.DataFrame, others: pd.DataFrame | None = None) -> pd.DataFrame:
+        """The leaked rows, with others (fresh ones) up to the size of the release."""
+        others = self.fresh if others is None else others
+        return pd.concat([leaked, others.iloc[len(leaked) :]], ignore_index=True)
+
+
+def draw_world(frame: pd.DataFrame, shape: tuple[int, int, int], seed: int, *, repeated: bool = False) -> World:
+    """Split a shuffled table into ``shape`` rows of train, holdout and release; people stay together."""
+    mixed = frame.sample(frac=1, random_state=seed).reset_index(drop=True)
+    if repeated:
+        mixed = with_repeats(mixed.iloc[: sum(shape)], np.random.default_rng([seed, 2]))
+    ends = np.cumsum(shape)
+    if repeated:  # a person is never cut
+        first = np.flatnonzero(np.diff(mixed[SUBJECT].to_numpy(), prepend=-1))
+        ends = first[np.searchsorted(first, ends)]
+    train, holdout, fresh = (mixed.iloc[a:b].reset_index(drop=True) for a, b in zip([0, *ends[:-1]], ends, strict=True))
+    return World(train, holdout, bare(fresh), bare(mixed.iloc[ends[-1] :]), seed)
+
+
+def with_repeats(frame: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
+    """1 to 4 rows a person: numbers move by 0.1 standard deviations from one to the next."""
+    times = rng.integers(1, 5, len(frame))
+    people = np.repeat(np.arange(len(frame)), times)
+    repeated = frame.iloc[people].reset_index(drop=True)
+    later = np.flatnonzero(np.diff(people, prepend=-1) == 0)
+    moved = jittered(repeated.iloc[later], infer_schema(frame), rng)
+    for column in repeated.columns:
+        repeated.loc[later, column] = moved[column].to_numpy()
+    return repeated.assign(**{SUBJECT: people})
+
+
+def bare(frame: pd.DataFrame) -> pd.DataFrame:
+    """Without the person."""
+    return frame.drop(columns=SUBJECT, errors="ignore")
+
+
+def jittered(rows: pd.DataFrame, schema: TableSchema, rng: np.random.Generator) -> pd.DataFrame:
+    """Numbers moved by 0.1 standard deviations, rounded and clipped to what the column holds."""
+    out = rows.reset_index(drop=True)
+    for name in schema.of_kind("integer", "numeric"):
+        moved = out[name] + rng.normal(0, 0.1 * out[name].std(), len(out))
+        moved = moved.clip(out[name].min(), out[name].max())
+        out[name] = moved.round().astype(out[name].dtype) if schema[name].kind == "integer" else moved
+    return out
+
+
+def redrawn(rows: pd.DataFrame, pool: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
+    """One column of each row drawn anew."""
+    out = rows.reset_index(drop=True)
+    chosen = rng.integers(0, out.shape[1], len(out))
+    for position, name in enumerate(out.columns):
+        mine = np.flatnonzero(chosen == position)
+        out.loc[mine, name] = pool[name].to_numpy()[rng.integers(0, len(pool), len(mine))]
+    return out
+
+
+def independent(world: World) -> pd.DataFrame:
+    """Fresh rows whose columns were shuffled one by one: no row makes sense."""
+    rng = world.rng()
+    return world.fresh.apply(lambda column: column.to_numpy()[rng.permutation(len(column))])
+
+
+def densest(world: World) -> pd.DataFrame:
+    """The spare rows with the nearest fifth neighbour: near to many people, and copies of nobody."""
+    rows = world.encoded(world.spare)
+    order = np.argsort(nearest_rows(rows, rows, k=5, exclude_self=True).distances[:, -1], kind="stable")
+    return world.spare.iloc[order[: len(world.fresh)]].reset_index(drop=True)
+
+
+def away(world: World) -> pd.DataFrame:
+    """Fresh rows less the tenth nearest to train."""
+    distance = nearest_rows(world.encoded(world.fresh), world.encoded(world.train)).distances[:, 0]
+    return world.fresh[distance > np.quantile(distance, 0.1)].reset_index(drop=True)
+
+
+def isolated_copies(world: World) -> pd.DataFrame:
+    """Jittered copies of the 40 training rows farthest from all other training rows."""
+    rows = world.encoded(world.train).dense
+    alone = np.argsort(-nearest(rows, rows, 1, exclude_self=True).distances[:, 0], kind="stable")[:40]
+    return world.beside(jittered(bare(world.train).iloc[alone], world.schema, world.rng()))
+
+
+RELEASES: dict[str, Callable[[World], pd.DataFrame]] = {
+    "fresh rows": lambda world: world.fresh,
+    "densest unseen rows": densest,
+    "trees, leaf 50": lambda world: world.trees(50),
+    "trees, leaf 5": lambda world: world.trees(5),
+    "5 % copies": lambda world: world.beside(world.some(0.05)),
+    "20 % copies": lambda world: world.beside(world.some(0.2)),
+    "20 % jittered": lambda world: world.beside(jittered(world.some(0.2), world.schema, world.rng())),
+    "20 % with a column redrawn": lambda world: world.beside(redrawn(world.some(0.2), bare(world.train), world.rng())),
+    "10 % copies, others independent": lambda world: world.beside(world.some(0.1), independent(world)),
+    "40 isolated, jittered": isolated_copies,
+    "rows near train dropped": away,
+    "100 % jittered": lambda world: jittered(world.some(1.0), world.schema, world.rng()),
+    "100 % copies": lambda world: world.some(1.0),
+}
