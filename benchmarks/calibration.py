@@ -84,9 +84,8 @@ def judge(frame: pd.DataFrame, case: Case, metrics: list[str]) -> dict[str, Any]
     return {"case": case, "results": found}
 
 
-def run(table: str, study: str, repetitions: int, metrics: list[str], path: Path, processes: int) -> None:
+def run(frame: pd.DataFrame, study: str, repetitions: int, metrics: list[str], path: Path, processes: int) -> None:
     """Add the cases that ``path`` does not hold yet."""
-    frame = pd.read_parquet(table)
     held = {(case, name) for case, results in lines([path]) for name in results}
     left = [(case, [name for name in metrics if (case, name) not in held]) for case in cases(study, repetitions)]
     left = [(case, names) for case, names in left if names]
@@ -217,6 +216,8 @@ def main() -> None:
     """Run a study, or report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", nargs="?", help="a Parquet file of at least 20,000 rows")
+    parser.add_argument("--drop", action="append", default=[], help="a column to leave out, such as an id (repeatable)")
+    parser.add_argument("--as-text", action="store_true", help="every column is a category")
     parser.add_argument("--study", choices=("coverage", "rule", "power", "order"), default="rule")
     parser.add_argument("--repetitions", type=int, default=200)
     parser.add_argument("--metrics", default=",".join(default_metrics()))
@@ -228,7 +229,9 @@ def main() -> None:
         report(options.report)
     elif options.table:
         names = options.metrics.split(",")
-        run(options.table, options.study, options.repetitions, names, options.results, options.processes)
+        frame = pd.read_parquet(options.table).drop(columns=options.drop)
+        frame = frame.astype(str) if options.as_text else frame
+        run(frame, options.study, options.repetitions, names, options.results, options.processes)
         report([options.results])
     else:
         parser.error("name a table, or --report")
