@@ -3,9 +3,11 @@
     python -m benchmarks.calibration adult.parquet --study rule --repetitions 200 --results adult.jsonl
     python -m benchmarks.calibration --report adult.jsonl
 
-``coverage``: 2,000 rows of train and 500 of holdout, and the reverse; one row a person, and 1 to 4; fresh rows, 5 %
-and 20 % copies. ``rule``: fresh rows, densest unseen rows and trees with leaves of 50 rows under the default policy,
-at 8,000/2,000/8,000 rows. ``power``: leaks at these sizes. ``order``: four tables from a copy to an honest one.
+``coverage``: 2,000 rows of train and 500 of holdout, and 600 and 2,400; one row a person, and 1 to 4; fresh rows, 5 %
+and 20 % copies. With copies, the sides of all who were not copied are drawn 25 times for each release: the truth is
+the mean, as the figures speak of a given release. ``rule``: fresh rows, densest unseen rows and trees with leaves of
+50 rows under the default policy, at 8,000/2,000/8,000 rows. ``power``: leaks at these sizes. ``order``: five tables
+from a copy to an honest one.
 
 Each repetition is one line of the results and is never computed twice, so a study goes on where it was stopped, and
 ``--metrics`` may add one later. No reference table and no embedding.
@@ -26,14 +28,17 @@ import pandas as pd
 from joblib import Parallel, delayed
 from scipy import stats
 
-from benchmarks.releases import RELEASES, SUBJECT, draw_world
+from benchmarks.releases import RELEASES, SUBJECT, bare, draw_world, relabelled
 from privacy_assets.engine.evaluation import prepare_inputs, run_metrics
+from privacy_assets.engine.intervals import CONFIDENCE
 from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.registry import build_metric, default_metrics, figure_specs
-from privacy_assets.engine.results import Figure, MetricResult
+from privacy_assets.engine.registry import METRICS, build_metric, default_metrics
+from privacy_assets.engine.results import MetricResult
 
 LARGE = (8_000, 2_000, 8_000)
-SMALL = {"4 : 1": (2_000, 500, 2_000), "1 : 4": (500, 2_000, 2_000)}
+SMALL = {"4 : 1": (2_000, 500, 1_500), "1 : 4": (600, 2_400, 500)}
+COPIED = {"5 % copies": 0.05, "20 % copies": 0.2}
+REDRAWS = 25  # of labels, for each release with copies
 HONEST = ("fresh rows", "densest unseen rows", "trees, leaf 50")
 LEAKS = (
     "5 % copies", "20 % jittered", "20 % with a column redrawn", "10 % copies, others independent",
@@ -62,21 +67,28 @@ def cases(study: str, repetitions: int) -> Iterator[Case]:
         if study == "coverage":
             for shape in SMALL:
                 for people in ("one row", "repeated"):
-                    for release in ("fresh rows", "5 % copies", "20 % copies"):
+                    for release in ("fresh rows", *COPIED):
                         yield Case(study, shape, people, release, seed)
         else:
             for release in {"rule": HONEST, "power": LEAKS, "order": ORDER}[study]:
                 yield Case(study, "8,000/2,000", "one row", release, seed)
 
 
+def world_of(case: Case) -> int:
+    """Number of the draw of the population: copies are judged under many labels in one world."""
+    return case.seed // REDRAWS if case.study == "coverage" and case.release in COPIED else case.seed
+
+
 def judge(frame: pd.DataFrame, case: Case, metrics: list[str]) -> dict[str, Any]:
     """The line of one case: its name, and what each metric found."""
-    shape = SMALL.get(case.shape, LARGE)
-    world = draw_world(frame, shape, case.seed, repeated=case.people == "repeated")
-    subject = SUBJECT if case.people == "repeated" else None
-    inputs = prepare_inputs(
-        world.train, world.holdout, RELEASES[case.release](world), subject=subject, schema=world.schema, seed=case.seed
-    )
+    shape, repeated = SMALL.get(case.shape, LARGE), case.people == "repeated"
+    world = draw_world(frame, shape, world_of(case), repeated=repeated)
+    release = RELEASES[case.release](world)
+    if case.study == "coverage" and case.release in COPIED:
+        world = relabelled(world, world.chosen(COPIED[case.release]), case.seed)
+    sides = [table if repeated else bare(table) for table in (world.train, world.holdout)]
+    subject = SUBJECT if repeated else None
+    inputs = prepare_inputs(*sides, release, subject=subject, schema=world.schema, seed=case.seed)
     found = {}
     for name, result in run_metrics(inputs, {name: build_metric(name) for name in metrics}).items():
         tables = {key: rows for key, rows in result.to_json()["tables"].items() if key in ENTRIES}
@@ -118,27 +130,26 @@ def report(paths: list[Path]) -> None:
 
 def print_coverage(found: dict[Case, dict[str, MetricResult]]) -> None:
     """Share of intervals that hold the truth: the null, or the mean over repetitions where no null is known."""
-    groups: dict[tuple[str, ...], dict[str, list[Figure]]] = defaultdict(lambda: defaultdict(list))
-    bands: dict[tuple[str, ...], dict[str, list[list[dict[str, Any]]]]] = defaultdict(lambda: defaultdict(list))
+    worlds: dict[Any, dict[int, list[dict[str, MetricResult]]]] = defaultdict(lambda: defaultdict(list))
     for case, results in found.items():
-        for name, result in results.items():
-            for figure in result.figures:
-                groups[case[1:4]][f"{name}.{figure.name}"].append(figure)
-            for table, rows in result.tables.items():
-                bands[case[1:4]][f"{name}, table {table}"].append(rows)
+        worlds[case[1:4]][world_of(case) if case.release in COPIED else 0].append(results)
     print("| figure | holdout | people | release | held the truth | p |\n|---|---|---|---|---|---|")
-    for key, figures in sorted(groups.items()):
-        for name, seen in figures.items():
-            measured = [figure for figure in seen if figure.measurable]
-            if not measured:
-                continue
-            null = key[2] == "fresh rows" and not name.endswith(COMPARABLE)
-            truth = measured[0].null if null else float(np.mean([figure.value for figure in measured]))
-            print_held(
-                name, key, [f.low - ROUNDING <= truth <= f.high + ROUNDING for f in measured], measured[0].confidence
-            )
-        for name, tables in bands[key].items():
-            print_held(name, key, held_together(tables), 0.95)
+    for key, groups in sorted(worlds.items()):
+        held: dict[tuple[str, float], list[bool]] = defaultdict(list)
+        for group in groups.values():
+            for name, metric in METRICS.items():
+                mine = [results[name] for results in group if name in results]
+                for spec in metric.figures if mine else ():
+                    figures = [f for f in (result.figure(spec.name) for result in mine) if f.measurable]
+                    if figures:
+                        known = key[2] not in COPIED and not f"{name}.{spec.name}".endswith(COMPARABLE)
+                        truth = spec.null if known else float(np.mean([figure.value for figure in figures]))
+                        inside = [f.low - ROUNDING <= truth <= f.high + ROUNDING for f in figures]
+                        held[f"{name}.{spec.name}", figures[0].confidence] += inside
+                for table in mine[0].tables if mine else ():
+                    held[f"{name}, table {table}", CONFIDENCE] += held_together([r.tables[table] for r in mine])
+        for (name, confidence), all_held in held.items():
+            print_held(name, key, all_held, confidence)
 
 
 def held_together(tables: list[list[dict[str, Any]]]) -> list[bool]:
@@ -173,12 +184,11 @@ def print_verdicts(found: dict[Case, dict[str, MetricResult]]) -> None:
     for release, seen in releases.items():
         figures = [{key.removesuffix(".lower") for key in broken} for _, broken in seen]
         blind = [{name for name in broken if not name.endswith(COMPARABLE)} for broken in figures]
-        metrics = {name.partition(".")[0] for name in figure_specs()}
         counts = (
             sum(bool(broken) for broken in figures),
             sum(verdict == "not_assessable" for verdict, _ in seen),
             sum(len(broken) >= 2 and bool(b) for broken, b in zip(figures, blind, strict=True)),
-            sum({name.partition(".")[0] for name in broken} == metrics for broken in figures),
+            sum({name.partition(".")[0] for name in broken} == set(METRICS) for broken in figures),
         )
         print(f"| {release} | {len(seen)} | {' | '.join(map(str, counts))} |")
     print("\nLimits broken:\n")

@@ -22,8 +22,8 @@ SUBJECT = "person"
 class World:
     """One draw of the population: ``train``, ``holdout`` and as many ``fresh`` rows as a release has.
 
-    ``spare`` are further rows, of which :func:`densest` chooses. With repeated subjects the real tables have the column
-    ``person``, 1 to 4 rows each that differ a little.
+    ``spare`` are further rows, of which :func:`densest` chooses. The column ``person`` of the real tables tells who is
+    who; with repeated subjects a person has 1 to 4 rows that differ a little.
     """
 
     train: pd.DataFrame
@@ -58,10 +58,14 @@ class World:
         fitted = generator.fit(learnt, self.schema, seed=self.seed, device="cpu", progress=silent)
         return fitted.sample(len(self.fresh), seed=self.seed)
 
-    def some(self, share: float) -> pd.DataFrame:
-        """Training rows, so many of a release's."""
+    def chosen(self, share: float) -> pd.DataFrame:
+        """Training rows with their person, so many of a release's."""
         wanted = round(share * len(self.fresh))
-        return bare(self.train).sample(wanted, replace=wanted > len(self.train), random_state=self.seed)
+        return self.train.sample(wanted, replace=wanted > len(self.train), random_state=self.seed)
+
+    def some(self, share: float) -> pd.DataFrame:
+        """The same without the person."""
+        return bare(self.chosen(share))
 
     def beside(self, leaked: pd.DataFrame, others: pd.DataFrame | None = None) -> pd.DataFrame:
         """The leaked rows, with others (fresh ones) up to the size of the release."""
@@ -74,12 +78,26 @@ def draw_world(frame: pd.DataFrame, shape: tuple[int, int, int], seed: int, *, r
     mixed = frame.sample(frac=1, random_state=seed).reset_index(drop=True)
     if repeated:
         mixed = with_repeats(mixed.iloc[: sum(shape)], np.random.default_rng([seed, 2]))
-    ends = np.cumsum(shape)
-    if repeated:  # a person is never cut
-        first = np.flatnonzero(np.diff(mixed[SUBJECT].to_numpy(), prepend=-1))
-        ends = first[np.searchsorted(first, ends)]
+    else:
+        mixed[SUBJECT] = np.arange(len(mixed))
+    first = np.append(np.flatnonzero(np.diff(mixed[SUBJECT].to_numpy(), prepend=-1)), len(mixed))
+    ends = first[np.searchsorted(first, np.cumsum(shape))]  # a person is never cut
     train, holdout, fresh = (mixed.iloc[a:b].reset_index(drop=True) for a, b in zip([0, *ends[:-1]], ends, strict=True))
     return World(train, holdout, bare(fresh), bare(mixed.iloc[ends[-1] :]), seed)
+
+
+def relabelled(world: World, leaked: pd.DataFrame, seed: int) -> World:
+    """The same people and release, with the sides drawn anew for all but the people of ``leaked``, who stay in train.
+
+    This is the chance that intervals of label-conditional figures speak of: the release is given.
+    """
+    real = pd.concat([world.train, world.holdout], ignore_index=True)
+    fixed = leaked[SUBJECT].unique()
+    free = np.setdiff1d(real[SUBJECT].unique(), fixed)
+    members = np.random.default_rng([seed, 3]).permutation(free)[: world.train[SUBJECT].nunique() - len(fixed)]
+    inside = real[SUBJECT].isin(np.concatenate([fixed, members]))
+    sides = (real[inside].reset_index(drop=True), real[~inside].reset_index(drop=True))
+    return World(*sides, world.fresh, world.spare, world.seed)
 
 
 def with_repeats(frame: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
