@@ -16,9 +16,9 @@ class Band:
     """Simultaneous interval of m statistics whose null law was drawn by permutation; arrays have shape (m,).
 
     ``low``/``high`` cover all m statistics at once with the confidence asked for; ``sd`` is the null deviation,
-    ``critical`` the width of the band in deviations, ``z`` the standardised excess over the null mean, ``p_value`` the
-    two-sided simultaneous p-value, and ``resolution`` what the far end of the band of a null statistic stays within in
-    99.5 % of cases, as a distance from the null mean.
+    ``critical`` the width of the band in deviations, ``z`` the excess over the null mean in deviations (``critical``
+    where the band just reaches it), ``p_value`` the two-sided simultaneous p-value, and ``resolution`` what the far end
+    of the band of a null statistic stays within in 99.5 % of cases, as a distance from the null mean.
     """
 
     low: np.ndarray
@@ -31,21 +31,34 @@ class Band:
     resolution: np.ndarray
 
 
-def permutation_band(observed: np.ndarray, null: np.ndarray, confidence: float = CONFIDENCE) -> Band:
+def permutation_band(
+    observed: np.ndarray, null: np.ndarray, confidence: float = CONFIDENCE, resampled: np.ndarray | None = None
+) -> Band:
     """Band of ``observed`` (m,) from ``null`` (permutations, m): observed -+ critical x null deviation.
 
-    A statistic that never varies under the null (sd 0) has z = 0 and a band of width 0.
+    Where there is a leak, some statistics vary more than chance alone makes them: with ``resampled`` (replicates, m),
+    the same over subjects drawn anew, their band takes the place of the other where it is wider. A statistic that never
+    varies has z = 0 and a band of width 0.
     """
-    mean, sd = null.mean(axis=0), null.std(axis=0)
-    safe = np.where(sd > 0, sd, np.inf)
-    null_z = np.abs(null - mean) / safe
-    largest = null_z.max(axis=1)
+    mean, sd, largest = _standardised(null)
     critical = float(np.quantile(largest, confidence, method="higher"))
-    z = (observed - mean) / safe
-    p_value = float((1 + (largest >= np.abs(z).max()).sum()) / (len(null) + 1))
+    p_value = float(
+        (1 + (largest >= (np.abs(observed - mean) / np.where(sd > 0, sd, np.inf)).max()).sum()) / (len(null) + 1)
+    )
+    rare = np.quantile(np.abs(null - mean), RESOLUTION_QUANTILE, axis=0, method="higher")
     half = critical * sd
-    spread = np.quantile(np.abs(null - mean), RESOLUTION_QUANTILE, axis=0, method="higher")
-    return Band(observed - half, observed + half, mean, sd, z, critical, p_value, spread + half)
+    resolution = rare + half
+    if resampled is not None:
+        _, spread, farthest = _standardised(resampled)
+        half = np.maximum(half, float(np.quantile(farthest, confidence, method="higher")) * spread)
+    z = critical * (observed - mean) / np.where(half > 0, half, np.inf)
+    return Band(observed - half, observed + half, mean, sd, z, critical, p_value, resolution)
+
+
+def _standardised(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean (m,), deviation (m,), and the largest number of deviations from the mean in each draw (draws,)."""
+    mean, sd = drawn.mean(axis=0), drawn.std(axis=0)
+    return mean, sd, (np.abs(drawn - mean) / np.where(sd > 0, sd, np.inf)).max(axis=1)
 
 
 def permute_labels(
@@ -65,6 +78,30 @@ def permute_labels(
     for start in range(0, permutations, block):
         size = min(block, permutations - start)
         parts.append(np.asarray(statistic(rng.permuted(np.tile(labels, (size, 1)), axis=1)), dtype=np.float64))
+    return np.concatenate(parts)
+
+
+def resample_subjects(
+    member: np.ndarray,
+    replicates: int,
+    rng: np.random.Generator,
+    statistic: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    block: int = 64,
+) -> np.ndarray:
+    """A statistic (replicates, m) when the subjects of each side are drawn anew with replacement.
+
+    ``statistic`` maps labels (1, s) and how often each subject was drawn, int64 (b, s), to (b, m).
+    """
+    sides = [np.flatnonzero(member == side) for side in (False, True)]
+    labels = member.astype(np.float32)[None]
+    parts = []
+    for start in range(0, replicates, block):
+        times = np.zeros((min(block, replicates - start), len(member)), dtype=np.int64)
+        for side in sides:
+            drawn = rng.integers(0, len(side), (len(times), len(side)))
+            for row, places in zip(times, drawn, strict=True):
+                row[side] = np.bincount(places, minlength=len(side))
+        parts.append(statistic(labels, times))
     return np.concatenate(parts)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privacy_assets.engine.intervals import RESOLUTION_QUANTILE, permutation_band
+from privacy_assets.engine.intervals import RESOLUTION_QUANTILE, Band, permutation_band
 from privacy_assets.engine.metrics.base import FigureSpec
 from privacy_assets.engine.results import Figure
 
@@ -16,13 +16,19 @@ LEAK_CONFIDENCE = 0.995  # of the figures on which a demonstrated leak fails, so
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """Observed statistics of one kind (m,), and the same under permuted labels (permutations, m)."""
+    """Statistics: observed (m,), under permuted labels (permutations, m), with subjects drawn anew (replicates, m)."""
 
     observed: np.ndarray
     null: np.ndarray
+    resampled: np.ndarray | None = None
 
     def __getitem__(self, entries: slice | np.ndarray) -> Drawn:
-        return Drawn(self.observed[entries], self.null[:, entries])
+        resampled = None if self.resampled is None else self.resampled[:, entries]
+        return Drawn(self.observed[entries], self.null[:, entries], resampled)
+
+    def band(self, confidence: float) -> Band:
+        """The interval that holds for all entries at once."""
+        return permutation_band(self.observed, self.null, confidence, self.resampled)
 
 
 def worst_entry(
@@ -40,11 +46,13 @@ def worst_entry(
     cautious bound or, by ``evidence``, the one most null deviations from its null mean; the note names it.
     ``resolution`` is the 99.5 % quantile of the cautious bound of the entry chosen in the same way under the null.
     """
-    band = permutation_band(drawn.observed, drawn.null, confidence)
+    band = drawn.band(confidence)
     every = np.vstack([drawn.observed, drawn.null])
     away = np.abs(every - spec.null) if spec.direction == "two_sided" else every
     cautious = away + band.critical * band.sd
+    cautious[0] = away[0] + band.high - drawn.observed
     deviations = np.abs(every - band.mean) / np.where(band.sd > 0, band.sd, np.inf)
+    deviations[0] = np.abs(band.z)
     chosen = (deviations if evidence else cautious).argmax(axis=1)
     worst = int(chosen[0])
     reached = cautious[np.arange(len(every)), chosen][1:]

@@ -8,26 +8,35 @@ The attacker scores a real row x by how near the synthetic table S has come to i
   same thing without seeing who is a member.
 
 If S does not depend on which subjects were in T, the labels of the subjects are exchangeable given the scores: every
-interval but that of the protection score comes from permuting labels by subject, at any sizes of T and H.
+interval but that of the protection score comes from permuting labels by subject, at any sizes of T and H. Advantages
+vary more where there is a leak (many members crowd at the threshold that few others pass): their intervals are those
+over subjects drawn anew where these are wider, so that they cover the advantage that is there.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE, Band, permutation_band, permute_labels
+from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE, Band, permute_labels, resample_subjects
 from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
 from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE, Drawn, not_measurable, worst_entry
 from privacy_assets.engine.metrics.gretel import SMALLEST_POSITIVES, AttackGrid, grade, level_table, mean_points
 from privacy_assets.engine.metrics.isolated import SPEC as ISOLATED_EXCESS
 from privacy_assets.engine.metrics.isolated import isolated_excess
-from privacy_assets.engine.metrics.membership_scores import RATES, SMALLEST_SIDE, Population, build_population
+from privacy_assets.engine.metrics.membership_scores import (
+    RATES,
+    REPLICATES,
+    SMALLEST_SIDE,
+    Population,
+    advantages,
+    build_population,
+)
 from privacy_assets.engine.metrics.subgroups import SPEC as ADVANTAGE_SUBGROUPS
 from privacy_assets.engine.metrics.subgroups import advantage_subgroups, check_columns, declared_columns
 from privacy_assets.engine.policy import Limit
@@ -38,7 +47,6 @@ HEADLINE_RATE = 0.10
 LOW_RATE = 0.001
 SMALLEST_FOR_LOW_RATE = 10_000
 _HEADLINE = RATES.index(HEADLINE_RATE)
-_REPLICATES = 200
 _GAP_TRIALS = 5
 
 _TOLERATED = (
@@ -57,21 +65,27 @@ def attack(
 
     def statistic(labels: np.ndarray) -> np.ndarray:
         rates = [score.rates(labels, (*RATES, LOW_RATE)) for score in whole]
-        advantages = [(tpr - fpr)[:, :-1] for tpr, fpr in rates]
+        gaps = [(tpr - fpr)[:, :-1] for tpr, fpr in rates]
         precisions = [_precision(tpr[:, _HEADLINE], fpr[:, _HEADLINE]) for tpr, fpr in rates]
         low = [tpr[:, -1] for tpr, _ in rates]
-        far = [tpr - fpr for tpr, fpr in (score.rates(labels, RATES) for score in remote)]
-        return np.column_stack([*advantages, *precisions, *low, *far])
+        far = [advantages(remote, labels)] if remote else []
+        return np.column_stack([*gaps, *precisions, *low, *far])
+
+    def resampled(labels: np.ndarray, times: np.ndarray) -> np.ndarray:
+        return advantages([*whole, *remote], labels, times)
 
     labels = population.member.astype(np.float32)[None]
     ends = np.cumsum([len(whole) * len(RATES), len(whole), len(whole)])
     observed = np.split(statistic(labels)[0], ends)
     null = np.split(permute_labels(population.member, permutations, rng, statistic, population.block), ends, axis=1)
     advantage, precision, low, far = (Drawn(*pair) for pair in zip(observed, null, strict=True))
+    draws = resample_subjects(population.member, REPLICATES, rng, resampled, population.block)
+    parts = np.split(draws, ends[:1], axis=1)
+    advantage, far = (replace(x, resampled=part) for x, part in zip((advantage, far), parts, strict=True))
     figures = _advantages(population, advantage, isolated, far if remote else None)
     curve = [score.rates(labels, RATES) for score in whole]
     figures += [_precision_figure(population, precision, curve), _low_rate_figure(population, low)]
-    return figures, _curve_table(population, curve, permutation_band(advantage.observed, advantage.null))
+    return figures, _curve_table(population, curve, advantage.band(CONFIDENCE))
 
 
 def _precision(tpr: np.ndarray, fpr: np.ndarray) -> np.ndarray:
@@ -140,12 +154,12 @@ def protect(population: Population, rng: np.random.Generator) -> tuple[Figure, d
         reason = f"no attack has {SMALLEST_POSITIVES} predicted positives"
         return not_measurable(spec, reason, population.counts), tables
     tail = (1 - CONFIDENCE) / 2
-    low, high = np.nanquantile(grid.bootstrap(counts, member, _REPLICATES, rng), [tail, 1 - tail])
-    null = grid.permuted(counts, member, _REPLICATES, rng)
+    low, high = np.nanquantile(grid.bootstrap(counts, member, REPLICATES, rng), [tail, 1 - tail])
+    null = grid.permuted(counts, member, REPLICATES, rng)
     gaps = []
     for _ in range(_GAP_TRIALS):
         label = rng.permutation(member)
-        drawn = grid.bootstrap(counts, label, _REPLICATES, rng)
+        drawn = grid.bootstrap(counts, label, REPLICATES, rng)
         gaps.append(mean_points(grid.points(counts, label, rng)) - np.nanquantile(drawn, tail))
     figure = Figure(
         name=spec.name,

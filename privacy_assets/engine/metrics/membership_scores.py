@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from privacy_assets.engine.tables.encoding import EncodedTable
 SMALLEST_SIDE = 20  # subjects; with fewer a half may hold no non-member
 MOST_NEIGHBOURS = 8
 RATES = (0.01, 0.02, 0.05, 0.10, 0.20, 0.50)  # shares of the non-members that the thresholds let through
+REPLICATES = 200
 _CELLS = 4_000_000  # labels of rows held at once
 
 
@@ -36,11 +37,21 @@ class CrossFittedScore:
             self._below.append(np.searchsorted(rank[rows], levels, side="left"))
             self._upto.append(np.searchsorted(rank[rows], levels, side="right"))
 
-    def rates(self, labels: np.ndarray, shares: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """True and false positive rates, float64 (b, shares), means of both halves; ``labels`` (b, s), 1 = member."""
-        members = [_cumulative(labels[:, subjects]) for subjects in self._subjects]
-        others = [np.arange(counts.shape[1], dtype=np.int32) - counts for counts in members]
-        found = np.zeros((2, len(labels), len(shares)))
+    def rates(
+        self, labels: np.ndarray, shares: tuple[float, ...], times: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """True and false positive rates, float64 (b, shares), means of both halves; ``labels`` (b, s), 1 = member.
+
+        ``times`` (b, s) says how often a subject counts, once without it; its labels may be one row for all.
+        """
+        counted = labels if times is None else labels * times
+        members = [_cumulative(counted[:, subjects]) for subjects in self._subjects]
+        if times is None:
+            others = [np.arange(counts.shape[1], dtype=np.int32) - counts for counts in members]
+        else:
+            totals = (_cumulative(times[:, subjects]) for subjects in self._subjects)
+            others = [total - counts for total, counts in zip(totals, members, strict=True)]
+        found = np.zeros((2, len(counted), len(shares)))
         for fit, test in ((0, 1), (1, 0)):
             rank, weight = self._threshold(fit, others[fit], shares)
             for kind, counts in enumerate((members[test], others[test])):
@@ -112,6 +123,12 @@ class Population:
     def fitted(self) -> list[CrossFittedScore]:
         """The scores, ready for rates."""
         return [CrossFittedScore(score, self.codes, self.half) for score in self.scores.values()]
+
+
+def advantages(fitted: Sequence[CrossFittedScore], labels: np.ndarray, times: np.ndarray | None = None) -> np.ndarray:
+    """True less false positive rates (b, scores x ``RATES``), see :meth:`CrossFittedScore.rates`."""
+    rates = (score.rates(labels, RATES, times) for score in fitted)
+    return np.column_stack([tpr - fpr for tpr, fpr in rates])
 
 
 def ratio(distance: np.ndarray, scale: np.ndarray) -> np.ndarray:

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.intervals import Band, permutation_band, permute_labels
+from privacy_assets.engine.intervals import Band, permute_labels, resample_subjects
 from privacy_assets.engine.metrics.base import FigureSpec
 from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE, Drawn, not_measurable, worst_entry
-from privacy_assets.engine.metrics.membership_scores import RATES, Population
+from privacy_assets.engine.metrics.membership_scores import RATES, REPLICATES, Population, advantages
 from privacy_assets.engine.results import Figure
 from privacy_assets.engine.tables.schema import TableSchema
 from privacy_assets.errors import ConfigError, did_you_mean
@@ -81,7 +81,7 @@ def advantage_subgroups(
 ) -> tuple[Figure, list[dict[str, Any]]]:
     """Figure ``advantage_subgroups``, and the table "subgroups" of the strongest evidence in each.
 
-    Thresholds are set anew in every group. Intervals are two-sided, from permuting the labels of all subjects, and hold
+    Thresholds are set anew in every group. Intervals are two-sided, as those of ``advantage_any``, and hold
     at 99.5 % for all groups, scores and thresholds together; rows and subjects are those of the group that is told.
     The table tells a group by column and rank, never by its value. NaN when no group is large enough.
     """
@@ -91,18 +91,21 @@ def advantage_subgroups(
         return not_measurable(SPEC, reason, population.counts), []
     fitted = [score for group in groups for score in group.population.fitted()]
 
-    def statistic(labels: np.ndarray) -> np.ndarray:
-        rates = (score.rates(labels, RATES) for score in fitted)
-        return np.column_stack([tpr - fpr for tpr, fpr in rates])
+    def statistic(labels: np.ndarray, times: np.ndarray | None = None) -> np.ndarray:
+        return advantages(fitted, labels, times)
 
-    observed = statistic(population.member.astype(np.float32)[None])[0]
-    drawn = Drawn(observed, permute_labels(population.member, permutations, rng, statistic, population.block))
+    drawn = Drawn(
+        statistic(population.member.astype(np.float32)[None])[0],
+        permute_labels(population.member, permutations, rng, statistic, population.block),
+        resample_subjects(population.member, REPLICATES, rng, statistic, population.block),
+    )
     attacks = [(name, rate) for name in population.scores for rate in RATES]
     names = {_name(group, *attack): group for group in groups for attack in attacks}
     figure = worst_entry(SPEC, drawn, LEAK_CONFIDENCE, population.counts, np.array(list(names)), evidence=True)
     rows, subjects = names[figure.note].population.counts
-    band = permutation_band(drawn.observed, drawn.null, LEAK_CONFIDENCE)
-    return replace(figure, n=rows, subjects=subjects), _table(groups, attacks, observed, band)
+    return replace(figure, n=rows, subjects=subjects), _table(
+        groups, attacks, drawn.observed, drawn.band(LEAK_CONFIDENCE)
+    )
 
 
 def _name(group: Subgroup, score: str, rate: float) -> str:
