@@ -86,9 +86,9 @@ def judge(frame: pd.DataFrame, case: Case, metrics: list[str]) -> dict[str, Any]
     release = RELEASES[case.release](world)
     if case.study == "coverage" and case.release in COPIED:
         world = relabelled(world, world.chosen(COPIED[case.release]), case.seed)
-    sides = [table if repeated else bare(table) for table in (world.train, world.holdout)]
+    train, holdout = (table if repeated else bare(table) for table in (world.train, world.holdout))
     subject = SUBJECT if repeated else None
-    inputs = prepare_inputs(*sides, release, subject=subject, schema=world.schema, seed=case.seed)
+    inputs = prepare_inputs(train, holdout, release, subject=subject, schema=world.schema, seed=case.seed)
     found = {}
     for name, result in run_metrics(inputs, {name: build_metric(name) for name in metrics}).items():
         tables = {key: rows for key, rows in result.to_json()["tables"].items() if key in ENTRIES}
