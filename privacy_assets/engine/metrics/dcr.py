@@ -71,14 +71,11 @@ class Dcr(Metric):
     default_limits = (
         Limit(
             "dcr.privacy_score",
-            at_most=0.09,
-            source="re-identification ceiling 0.09 of EMA Policy 0070 and Health Canada, by analogy",
+            at_most=0.12,
+            source="simulated: the densest unseen rows, which give nobody away, stay within 0.101 (74 splits of Adult, 25 "
+            "of UK census; 8,000/2,000/8,000 rows)",
         ),
-        Limit(
-            "dcr.member_excess",
-            at_most=0.7,
-            source=_NULL,
-        ),
+        Limit("dcr.member_excess", at_most=0.7, source=_NULL),
         Limit(
             "dcr.member_excess_any",
             at_most=0.25,
@@ -86,11 +83,7 @@ class Dcr(Metric):
             source="demonstrated at 99.5 % over all distances and tails together; tolerated: what trees with leaves of "
             "50 rows show (at most 0.18 in 18 splits of Adult and UK census)",
         ),
-        Limit(
-            "dcr.identical_excess",
-            at_most=0.5,
-            source=_NULL,
-        ),
+        Limit("dcr.identical_excess", at_most=0.5, source=_NULL),
         Limit(
             "dcr.identical_excess",
             at_most=0.1,
