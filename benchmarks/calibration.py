@@ -19,7 +19,8 @@ import argparse
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from scipy import stats
 from benchmarks.releases import RELEASES, SUBJECT, bare, draw_world, relabelled
 from privacy_assets.engine.evaluation import prepare_inputs, run_metrics
 from privacy_assets.engine.intervals import CONFIDENCE
+from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.registry import METRICS, build_metric, default_metrics
 from privacy_assets.engine.results import MetricResult
@@ -79,9 +81,11 @@ def world_of(case: Case) -> int:
     return case.seed // REDRAWS if case.study == "coverage" and case.release in COPIED else case.seed
 
 
-def judge(frame: pd.DataFrame, case: Case, metrics: list[str]) -> dict[str, Any]:
-    """The line of one case: its name, and what each metric found."""
-    shape, repeated = SMALL.get(case.shape, LARGE), case.people == "repeated"
+def judge(
+    frame: pd.DataFrame, case: Case, metrics: Mapping[str, Metric], shape: tuple[int, int, int]
+) -> dict[str, MetricResult]:
+    """What each metric finds in one case."""
+    repeated = case.people == "repeated"
     world = draw_world(frame, shape, world_of(case), repeated=repeated)
     release = RELEASES[case.release](world)
     if case.study == "coverage" and case.release in COPIED:
@@ -89,11 +93,17 @@ def judge(frame: pd.DataFrame, case: Case, metrics: list[str]) -> dict[str, Any]
     train, holdout = (table if repeated else bare(table) for table in (world.train, world.holdout))
     subject = SUBJECT if repeated else None
     inputs = prepare_inputs(train, holdout, release, subject=subject, schema=world.schema, seed=case.seed)
-    found = {}
-    for name, result in run_metrics(inputs, {name: build_metric(name) for name in metrics}).items():
-        tables = {key: rows for key, rows in result.to_json()["tables"].items() if key in ENTRIES}
-        found[name] = {**result.to_json(), "tables": tables}
-    return {"case": case, "results": found}
+    results = run_metrics(inputs, metrics)
+    return {
+        name: replace(result, tables={key: rows for key, rows in result.tables.items() if key in ENTRIES})
+        for name, result in results.items()
+    }
+
+
+def line_of(frame: pd.DataFrame, case: Case, names: list[str]) -> str:
+    """One line of the results."""
+    results = judge(frame, case, {name: build_metric(name) for name in names}, SMALL.get(case.shape, LARGE))
+    return json.dumps({"case": case, "results": {name: result.to_json() for name, result in results.items()}})
 
 
 def run(frame: pd.DataFrame, study: str, repetitions: int, metrics: list[str], path: Path, processes: int) -> None:
@@ -101,10 +111,10 @@ def run(frame: pd.DataFrame, study: str, repetitions: int, metrics: list[str], p
     held = {(case, name) for case, results in lines([path]) for name in results}
     left = [(case, [name for name in metrics if (case, name) not in held]) for case in cases(study, repetitions)]
     left = [(case, names) for case, names in left if names]
-    work = (delayed(judge)(frame, case, names) for case, names in left)
+    work = (delayed(line_of)(frame, case, names) for case, names in left)
     with path.open("a") as file:
         for done, line in enumerate(Parallel(n_jobs=processes, return_as="generator_unordered")(work), start=1):
-            file.write(json.dumps(line) + "\n")
+            file.write(line + "\n")
             file.flush()
             sys.stderr.write(f"\r{study}: {done} of {len(left)}")
     sys.stderr.write("\n")
@@ -129,11 +139,22 @@ def report(paths: list[Path]) -> None:
 
 
 def print_coverage(found: dict[Case, dict[str, MetricResult]]) -> None:
-    """Share of intervals that hold the truth: the null, or the mean over repetitions where no null is known."""
-    worlds: dict[Any, dict[int, list[dict[str, MetricResult]]]] = defaultdict(lambda: defaultdict(list))
-    for case, results in found.items():
-        worlds[case[1:4]][world_of(case) if case.release in COPIED else 0].append(results)
+    """One line for each kind of interval; p is the chance of so few when the coverage is what the interval promises."""
     print("| figure | holdout | people | release | held the truth | p |\n|---|---|---|---|---|---|")
+    for (name, *key), held, p in coverage(found):
+        mark = " **" if p < 0.01 else ""
+        print(f"| {name} | {' | '.join(key)} | {sum(held)}/{len(held)} | {p:.3f}{mark} |")
+
+
+def coverage(found: dict[Case, dict[str, MetricResult]]) -> Iterator[tuple[tuple[str, ...], list[bool], float]]:
+    """Per figure or table and kind of case: which intervals hold the truth, and the chance of so few.
+
+    The truth is the null, or the mean over the repetitions of one world where no null is known.
+    """
+    worlds: dict[tuple[str, ...], dict[int, list[dict[str, MetricResult]]]] = defaultdict(lambda: defaultdict(list))
+    for case, results in found.items():
+        world = world_of(case) if case.release in COPIED else 0
+        worlds[case.shape, case.people, case.release][world].append(results)
     for key, groups in sorted(worlds.items()):
         held: dict[tuple[str, float], list[bool]] = defaultdict(list)
         for group in groups.values():
@@ -148,26 +169,19 @@ def print_coverage(found: dict[Case, dict[str, MetricResult]]) -> None:
                         held[f"{name}.{spec.name}", figures[0].confidence] += inside
                 for table in mine[0].tables if mine else ():
                     held[f"{name}, table {table}", CONFIDENCE] += held_together([r.tables[table] for r in mine])
-        for (name, confidence), all_held in held.items():
-            print_held(name, key, all_held, confidence)
+        for (name, confidence), flags in held.items():
+            yield (name, *key), flags, float(stats.binom.cdf(sum(flags), len(flags), confidence))
 
 
 def held_together(tables: list[list[dict[str, Any]]]) -> list[bool]:
     """Per repetition, whether the intervals of all rows at once hold the rows' means over all repetitions."""
     parts = [[[row.get(key) for row in table] for table in tables] for key in ("low", "high")]
-    low, high = (np.array(part, dtype=np.float64) for part in parts)
-    value = np.array([[next(row[k] for k in VALUES if k in row) for row in table] for table in tables], np.float64)
+    parts.append([[next(row[key] for key in VALUES if key in row) for row in table] for table in tables])
+    low, high, value = (np.array(part, dtype=np.float64) for part in parts)
     known = np.isfinite(value) & np.isfinite(low) & np.isfinite(high)
     truth = np.nanmean(np.where(known, value, np.nan), axis=0)
     held = (low - ROUNDING <= truth) & (truth <= high + ROUNDING)
     return list((held | ~known).all(axis=1))
-
-
-def print_held(name: str, key: tuple[str, ...], held: list[bool], confidence: float) -> None:
-    """One line; p is the chance of so few when the coverage is what the interval promises."""
-    p = float(stats.binom.cdf(sum(held), len(held), confidence))
-    mark = " **" if p < 0.01 else ""
-    print(f"| {name} | {' | '.join(key)} | {sum(held)}/{len(held)} | {p:.3f}{mark} |")
 
 
 def print_verdicts(found: dict[Case, dict[str, MetricResult]]) -> None:

@@ -1,0 +1,74 @@
+"""Do intervals hold what they should? A small version of the study in ``benchmarks/calibration.py``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks.calibration import COPIED, REDRAWS, Case, coverage, judge
+from privacy_assets.engine.registry import build_metric
+
+QUICK = {
+    "dcr": {"permutations": 199, "bootstraps": 100},
+    "singling_out": {"permutations": 199, "attacks": 300, "columns": (3, 6)},
+    "linkability": {"permutations": 199, "halves": 4},
+    "attribute_inference": {"permutations": 199},
+    "membership_inference": {"permutations": 199},
+}
+SHAPES = {"4 : 1": (1200, 300, 900), "1 : 4": (300, 1200, 250)}
+LEAST = 1e-4  # chance of a false alarm in each of about 150 kinds of intervals
+
+
+def survey(rows, seed=0):
+    g = np.random.default_rng(seed)
+    ward = g.integers(0, 6, rows)
+    return pd.DataFrame(
+        {
+            "age": np.clip(g.normal(40 + 5 * ward, 15), 0, 100).round().astype(int),
+            "income": np.exp(g.normal(10, 0.7, rows)).round(2),
+            "ward": np.array(list("abcdef"))[ward],
+            "smokes": g.random(rows) < 0.1 + 0.1 * ward,
+            "visits": g.poisson(1 + ward),
+            "seen": pd.Timestamp("2020-01-01") + pd.to_timedelta(g.integers(0, 900, rows), unit="D"),
+        }
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("people", ["one row", "repeated"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_intervals_hold_the_truth(shape, people):
+    frame = survey(20_000)
+    metrics = {name: build_metric(name, dict(settings)) for name, settings in QUICK.items()}
+    found = {}
+    for release in ("fresh rows", *COPIED):
+        for seed in range(2 * REDRAWS):
+            case = Case("coverage", shape, people, release, seed)
+            found[case] = judge(frame, case, metrics, SHAPES[shape])
+    checked = list(coverage(found))
+    assert len(checked) > 60
+    assert [(name, sum(held), len(held)) for name, held, p in checked if p < LEAST] == []
+
+
+def test_the_study_sees_an_interval_that_is_too_narrow():
+    frame = survey(4_000)
+    metrics = {"membership_inference": build_metric("membership_inference", {"permutations": 199})}
+    found = {}
+    for seed in range(20):
+        case = Case("coverage", "4 : 1", "one row", "fresh rows", seed)
+        found[case] = judge(frame, case, metrics, (400, 100, 400))
+    chances = {name[0]: p for name, _, p in coverage(found)}
+    assert min(chances.values()) > LEAST
+    for case, results in found.items():
+        result = results["membership_inference"]
+        found[case] = {result.metric: replace(result, figures=tuple(narrowed(figure) for figure in result.figures))}
+    chances = {name[0]: p for name, _, p in coverage(found)}
+    assert chances["membership_inference.advantage"] < LEAST
+
+
+def narrowed(figure):
+    """The figure with an interval of a tenth of its width."""
+    return replace(figure, low=figure.value - (figure.value - figure.low) / 10, high=figure.value)
