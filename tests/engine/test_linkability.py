@@ -180,7 +180,7 @@ def test_rates_and_bands_agree_with_a_naive_twin() -> None:
         assert drawn.observed == pytest.approx(naive(member)[at], abs=1e-12)
         assert drawn.null == pytest.approx(null, abs=1e-6)
         band = permutation_band(drawn.observed.mean(keepdims=True), null.mean(axis=1, keepdims=True))
-        assert drawn.mean.band.low == pytest.approx(band.low, abs=1e-6)
+        assert drawn.mean.band(0.95).low == pytest.approx(band.low, abs=1e-6)
 
 
 # ---- what is attacked ----

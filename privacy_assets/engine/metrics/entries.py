@@ -26,6 +26,12 @@ class Drawn:
         resampled = None if self.resampled is None else self.resampled[:, entries]
         return Drawn(self.observed[entries], self.null[:, entries], resampled)
 
+    @property
+    def mean(self) -> Drawn:
+        """The mean over all entries, as one statistic."""
+        resampled = None if self.resampled is None else self.resampled.mean(axis=1, keepdims=True)
+        return Drawn(self.observed.mean(keepdims=True), self.null.mean(axis=1, keepdims=True), resampled)
+
     def band(self, confidence: float) -> Band:
         """The interval that holds for all entries at once."""
         return permutation_band(self.observed, self.null, confidence, self.resampled)

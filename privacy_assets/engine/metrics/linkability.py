@@ -9,7 +9,6 @@ against people whom the generator has not seen.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -17,8 +16,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE, Band, permutation_band, permute_labels
+from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE, permute_labels
 from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
+from privacy_assets.engine.metrics.entries import Drawn, not_measurable
 from privacy_assets.engine.metrics.linkability_attack import (
     Pair,
     attacked_rows,
@@ -145,25 +145,7 @@ def _two_sets(columns: Any) -> Pair:
     return tuple(first), tuple(second)
 
 
-@dataclass(frozen=True, eq=False)
-class _Drawn:
-    """A statistic of every pair: observed (pairs,), and under permuted labels (permutations, pairs)."""
-
-    observed: np.ndarray
-    null: np.ndarray
-
-    @property
-    def mean(self) -> _Drawn:
-        """The mean over pairs, as one statistic."""
-        return _Drawn(self.observed.mean(keepdims=True), self.null.mean(axis=1, keepdims=True))
-
-    @property
-    def band(self) -> Band:
-        """Interval, simultaneous over the pairs."""
-        return permutation_band(self.observed, self.null)
-
-
-def weigh(rates: np.ndarray, member: np.ndarray, permutations: int, rng: np.random.Generator) -> tuple[_Drawn, _Drawn]:
+def weigh(rates: np.ndarray, member: np.ndarray, permutations: int, rng: np.random.Generator) -> tuple[Drawn, Drawn]:
     """Excess and Giomi's risk of every pair, from the rates (people, pairs) and bool ``member`` (people,)."""
     from scipy import stats  # slow to import: only where a table is measured
 
@@ -177,12 +159,12 @@ def weigh(rates: np.ndarray, member: np.ndarray, permutations: int, rng: np.rand
 
     observed = statistic(member.astype(np.float64)[None])[0]
     null = permute_labels(member, permutations, rng, statistic)
-    return _Drawn(observed[:pairs], null[:, :pairs]), _Drawn(observed[pairs:], null[:, pairs:])
+    return Drawn(observed[:pairs], null[:, :pairs]), Drawn(observed[pairs:], null[:, pairs:])
 
 
-def _figures(excess: _Drawn, risk: _Drawn, rows: int, people: int) -> tuple[Figure, ...]:
+def _figures(excess: Drawn, risk: Drawn, rows: int, people: int) -> tuple[Figure, ...]:
     """Both figures, from their means over the pairs; everything is cut off at 1."""
-    two, one = excess.mean.band, risk.mean.band
+    two, one = (drawn.mean.band(CONFIDENCE) for drawn in (excess, risk))
     spread = np.quantile(risk.mean.null[:, 0] - one.mean[0], RESOLUTION_QUANTILE, method="higher")
     limits = (two.resolution[0], spread + one.critical * one.sd[0])
     found = []
@@ -195,10 +177,10 @@ def _figures(excess: _Drawn, risk: _Drawn, rows: int, people: int) -> tuple[Figu
 
 
 def _table(
-    pairs: Sequence[Pair], rates: np.ndarray, member: np.ndarray, excess: _Drawn, risk: _Drawn
+    pairs: Sequence[Pair], rates: np.ndarray, member: np.ndarray, excess: Drawn, risk: Drawn
 ) -> list[dict[str, Any]]:
     """One row a pair: rates, excess with an interval that holds for all pairs at once, and Giomi's risk."""
-    band = excess.band
+    band = excess.band(CONFIDENCE)
     columns = {
         "rate_train": rates[member].mean(axis=0),
         "rate_holdout": rates[~member].mean(axis=0),
@@ -219,10 +201,4 @@ def _table(
 
 def _missing(reason: str, people: People) -> Measured:
     counts = len(people.subject), len(people)
-    return Measured(
-        tuple(
-            Figure(spec.name, math.nan, math.nan, math.nan, *counts, direction=spec.direction, note=reason)
-            for spec in Linkability.figures
-        ),
-        {"sets": []},
-    )
+    return Measured(tuple(not_measurable(spec, reason, counts) for spec in Linkability.figures), {"sets": []})
