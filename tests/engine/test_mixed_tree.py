@@ -16,7 +16,6 @@ from privacy_assets.engine.geometry import mixed_search, mixed_tree
 from privacy_assets.engine.geometry.mixed_tree import MixedTree
 from privacy_assets.engine.geometry.neighbours import distinct_encoded, distinct_rows, nearest, nearest_rows
 from privacy_assets.engine.tables.encoding import EncodedTable
-from privacy_assets.engine.threads import threads
 from privacy_assets.errors import InputError
 
 PATHS = ("tree", "product")
@@ -162,19 +161,11 @@ def test_order_of_rows_does_not_matter(case):
 def test_threads_do_not_matter(monkeypatch):
     queries, points = mixed(np.random.default_rng(4))
     monkeypatch.setattr(mixed_tree, "_CHUNK", 16)
-    monkeypatch.setattr(mixed_tree, "threads", lambda: 1)
+    monkeypatch.setattr("privacy_assets.engine.threads.threads", lambda: 1)
     one = nearest_rows(queries, points, 3, path="tree")
-    monkeypatch.setattr(mixed_tree, "threads", lambda: 8)
+    monkeypatch.setattr("privacy_assets.engine.threads.threads", lambda: 8)
     many = nearest_rows(queries, points, 3, path="tree")
     same(many, (one.distances, one.indices))
-
-
-@pytest.mark.parametrize(("setting", "most"), [("1", 1), ("2,1", 2), ("", None), ("none", None), ("0", None)])
-def test_threads_are_bounded_by_the_environment(monkeypatch, setting, most):
-    import joblib
-
-    monkeypatch.setenv("OMP_NUM_THREADS", setting)
-    assert threads() == min(joblib.cpu_count(), most or joblib.cpu_count())
 
 
 def test_empty_tables_and_fewer_points_than_asked_for():

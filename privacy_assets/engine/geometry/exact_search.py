@@ -8,13 +8,12 @@ the last candidate and the wanted neighbours: those queries are named, and searc
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import Any
 
 import numpy as np
 
-from privacy_assets.engine.threads import threads
+from privacy_assets.engine.threads import in_threads
 
 EXTRA = 8  # candidates beyond those wanted
 _BLOCK = 1024  # rows of queries and of points multiplied at once: the product stays in the cache
@@ -48,7 +47,7 @@ def _centre(points: np.ndarray) -> np.ndarray:
 def _blas(queries: np.ndarray, points: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The last squared distance float64 (n_q,) and the rows int64 (n_q, count) of the ``count`` nearest, in any order.
 
-    Blocks of queries run in as many threads as :func:`threads` says; their number changes nothing.
+    Blocks of queries run in threads; their number changes nothing.
     """
     from threadpoolctl import threadpool_limits
 
@@ -60,8 +59,8 @@ def _blas(queries: np.ndarray, points: np.ndarray, count: int) -> tuple[np.ndarr
         rows = slice(start, start + _BLOCK)
         _block(doubled[rows], points, norms, values[rows], places[rows])
 
-    with _ALONE, threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads()) as pool:
-        list(pool.map(run, range(0, len(queries), _BLOCK)))
+    with _ALONE, threadpool_limits(1, user_api="blas"):
+        in_threads(run, range(0, len(queries), _BLOCK))
     return values[:, -1].astype(np.float64) + np.einsum("ij,ij->i", queries, queries), places
 
 

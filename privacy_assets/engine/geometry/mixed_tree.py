@@ -9,14 +9,13 @@ could be, never too high, and distances of the rows that they leave take float64
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from privacy_assets.engine.tables.encoding import EncodedTable
-from privacy_assets.engine.threads import threads
+from privacy_assets.engine.threads import in_threads
 
 if TYPE_CHECKING:
     from privacy_assets.engine.geometry._mixed_tree_growth import Tree
@@ -65,12 +64,11 @@ class MixedTree:
         """Return squared distances float64 (n_q, k), ascending, rows int64 (n_q, k), and the work done.
 
         Ties are ordered by row; k is at most the number of rows. The work, int64 (2,), counts nodes and leaves looked
-        at. It runs in as many threads as there are cores, at most OMP_NUM_THREADS; their number changes no result.
+        at. It runs in threads, whose number changes no result.
         """
         order = _grouped(queries) if len(queries) > _CHUNK else np.arange(len(queries))
         parts = [order[start : start + _CHUNK] for start in range(0, len(queries), _CHUNK)]
-        with ThreadPoolExecutor(max(1, min(threads(), len(parts)))) as pool:
-            found = list(pool.map(lambda part: self._part(queries.take(part), k), parts))
+        found = in_threads(lambda part: self._part(queries.take(part), k), parts)
         squared, rows = np.empty((len(queries), k)), np.empty((len(queries), k), dtype=np.int64)
         for part, (distance, row, _) in zip(parts, found, strict=True):
             squared[part], rows[part] = distance, row

@@ -85,8 +85,8 @@ def nearest_rows(
 
     Columns of any number of categories will do: the dense form is made only where it is small and the search by matrix
     product quicker than that by the tree. ``path`` ("tree", "product") sets which; both give the same result, and so
-    does any number of threads (cores, at most OMP_NUM_THREADS). Memory is linear in the cells of both tables. Raises
-    InputError for tables of other shapes or with NaN or infinite numbers.
+    does any number of threads. Memory is linear in the cells of both tables. Raises InputError for tables of other
+    shapes or with NaN or infinite numbers.
     """
     _checked(queries.numeric, points.numeric, exclude_self)
     if not np.array_equal(queries.sizes, points.sizes):
