@@ -278,7 +278,7 @@ def _is_number(value: Any) -> bool:
 
 
 def as_number(value: Any) -> float:
-    """The number in a table's as_number; NaN for anything else."""
+    """The number in a table's cell; NaN for anything else."""
     return float(value) if _is_number(value) else math.nan
 
 
