@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from statsmodels.stats.proportion import proportion_confint
 
-from privacy_assets.engine.intervals import clopper_pearson, permutation_band, permute_labels, wilson
+from privacy_assets.engine.intervals import (
+    clopper_pearson,
+    permutation_band,
+    permute_labels,
+    resample_subjects,
+    wilson,
+)
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 10), (3, 10), (10, 10), (57, 2000), (1, 1)])
@@ -53,3 +59,38 @@ def test_a_statistic_that_cannot_vary_has_no_width() -> None:
     )
     assert (band.low[0], band.high[0], band.z[0]) == (0.0, 0.0, 0.0)
     assert band.p_value <= 0.05
+
+
+def test_subjects_are_drawn_anew_side_by_side() -> None:
+    member = np.arange(50) < 20
+    seen = []
+
+    def statistic(labels: np.ndarray, times: np.ndarray) -> np.ndarray:
+        assert (labels == member).all()
+        seen.append(times)
+        return np.stack([times[:, member].sum(1), times[:, ~member].sum(1), times[:, 0], times[:, 49]], 1)
+
+    draws = [resample_subjects(member, 130, np.random.default_rng(0), statistic) for _ in range(2)]
+    assert (draws[0] == draws[1]).all()
+    assert draws[0].shape == (130, 4)
+    assert (draws[0][:, :2] == [20, 30]).all()
+    times = np.concatenate(seen[: len(seen) // 2])  # of one person: binomial(n, 1/n), mean 1 and variance 1 - 1/n
+    assert np.abs(times.mean(axis=0) - 1).max() < 4.5 / np.sqrt(130)
+    assert times.var() == pytest.approx(1 - 2 / 50, abs=0.05)
+
+
+def test_subjects_drawn_anew_widen_a_band_and_never_narrow_it() -> None:
+    rng = np.random.default_rng(1)
+    null, observed = rng.normal(size=(999, 3)), np.array([0.5, 6.0, -1.0])
+    resampled = rng.normal(size=(400, 3)) * [0.1, 3.0, 1.0] + 7  # whatever their mean is
+    plain, wide = permutation_band(observed, null), permutation_band(observed, null, resampled=resampled)
+    away = np.sort((np.abs(resampled - resampled.mean(axis=0)) / resampled.std(axis=0)).max(axis=1))
+    reach = away[int(np.ceil(0.95 * 399))] * resampled.std(axis=0)
+    assert reach[0] < 0.2 * (plain.high - observed)[0]
+    np.testing.assert_allclose(wide.high - observed, np.maximum(plain.high - observed, reach))
+    np.testing.assert_allclose(observed - wide.low, wide.high - observed)
+    assert wide.z[0] == pytest.approx(plain.z[0])
+    assert wide.z[1] == pytest.approx(plain.critical * (6 - null[:, 1].mean()) / reach[1])
+    # What is told by permutations alone stays as it is.
+    assert (wide.p_value, wide.critical) == (plain.p_value, plain.critical)
+    np.testing.assert_array_equal(wide.resolution, plain.resolution)

@@ -124,6 +124,23 @@ def test_labellings_are_taken_one_by_one():
         np.testing.assert_array_equal(together[1][i], alone[1][0])
 
 
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("decimals", [0, 8])
+def test_a_subject_counted_so_many_times_is_as_many_subjects_of_its_half(seed, decimals):
+    score, codes, half, member = random_case(seed, decimals=decimals)
+    times = np.random.default_rng(seed).integers(0, 4, (3, len(half)))
+    shares, fitted = (0.001, 0.01, 0.1, 0.5, 1.0), CrossFittedScore(score, codes, half)
+    together = fitted.rates(member.astype(np.float32)[None], shares, times)
+    for at, drawn in enumerate(times):
+        rows = np.concatenate([np.tile(np.flatnonzero(codes == who), n) for who, n in enumerate(drawn)])
+        naive = np.array([naive_rates(score[rows], codes[rows], half, member, share) for share in shares])
+        np.testing.assert_allclose(together[0][at], naive[:, 0], atol=1e-12)
+        np.testing.assert_allclose(together[1][at], naive[:, 1], atol=1e-12)
+    for one, other in zip(fitted.rates(member.astype(np.float32)[None], shares, times * 0 + 1),
+                          fitted.rates(member.astype(np.float32)[None], shares), strict=True):  # fmt: skip
+        np.testing.assert_array_equal(one, other.repeat(3, axis=0))
+
+
 def test_one_value_for_all_rows_gives_the_share_itself():
     codes = np.arange(100)
     fitted = CrossFittedScore(np.zeros(100), codes, codes % 2 == 1)
