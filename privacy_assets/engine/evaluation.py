@@ -174,6 +174,9 @@ def choose_metrics(given: MetricsLike | None, policy: Policy | None) -> tuple[di
     if not chosen:
         raise ConfigError("no metric was chosen.")
     settings = given if isinstance(given, Mapping) else {}
+    for name, own in settings.items():
+        if not isinstance(own, Mapping | None):
+            raise ConfigError(f"metric {name}: settings must be a mapping of names to values.")
     metrics = {name: build_metric(name, dict(settings.get(name) or {})) for name in chosen}
     return metrics, policy if policy is not None else Policy.default(chosen)
 

@@ -158,6 +158,10 @@ def test_metrics_and_policy_are_chosen_from_each_other() -> None:
         choose_metrics(["singlin_out"], None)
     with pytest.raises(ConfigError, match="no metric"):
         choose_metrics("", None)
+    assert choose_metrics({"dcr": None, "linkability": {"halves": 3}}, None)[0]["linkability"].halves == 3
+    for wrong in (5, "halves", ["halves"]):
+        with pytest.raises(ConfigError, match="metric dcr: settings must be a mapping"):
+            choose_metrics({"dcr": wrong}, None)
 
 
 def test_a_small_release_is_measured_and_not_passed(tables: dict[str, pd.DataFrame]) -> None:
