@@ -409,6 +409,7 @@ def test_sets_of_ones_own() -> None:
         {"halves": 0},
         {"attacks": True},
         {"neighbours": 1.5},
+        {"neighbours": 11},
         {"permutations": 50},
     ],
 )

@@ -40,6 +40,7 @@ _TOLERATED = (
     "UK census)"
 )
 _SMALLEST = {"halves": 1, "attacks": 1, "neighbours": 1, "permutations": 199}
+_MOST_NEIGHBOURS = 10  # of 2,000 synthetic rows, 50 link all of Adult, so that a verbatim copy would pass
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Linkability(Metric):
 
     Settings: ``columns``, two disjoint lists of names; without them ``halves`` different random halves of the columns
     (or all there are). ``attacks``, rows attacked a side at most: people are drawn, and as many rows of each as fit,
-    the same number on both sides; S is searched as a whole. ``neighbours`` and ``permutations``.
+    the same number on both sides; S is searched as a whole. ``neighbours``, at most 10, and ``permutations``.
 
     Columns that hold one value are left out; when nothing is left of a set, nothing is measurable.
     """
@@ -92,6 +93,10 @@ class Linkability(Metric):
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
                 raise ConfigError(f"metric linkability: {key} must be a whole number of at least {smallest}.")
+        if self.neighbours > _MOST_NEIGHBOURS:
+            raise ConfigError(
+                f"metric linkability: neighbours must be at most {_MOST_NEIGHBOURS}: more link everybody."
+            )
         if self.columns is not None:  # lists, as configuration files have them
             object.__setattr__(self, "columns", _two_sets(self.columns))
 
