@@ -188,7 +188,7 @@ def test_dropping_rows_near_train_is_refused_from_the_other_side(adult):
     assert figure(report, "dcr.privacy_score").high < 0  # the best there is: the paper figure praises the filter
     assert figure(report, "dcr.member_excess_any").high < 0
     assert figure(report, "membership_inference.advantage_any").high < 0
-    assert {"dcr.member_excess_any.lower", "membership_inference.advantage_any.lower"} <= broken(report)
+    assert "dcr.member_excess_any.lower" in broken(report)
 
 
 @pytest.mark.slow

@@ -37,16 +37,16 @@ def naive(found):
         if alone >= cut:
             best[code] = min(best.get(code, (math.inf, 0.0)), (near, -alone))
     u, u_t = len(best), sum(found.member[code] for code in best)
-    last = sorted(best.values())[min(MOST_EXPOSED, u // 4) - 1]
+    last = sorted(best.values())[min(max(MOST_EXPOSED, math.ceil(8.9 / -math.log(found.member.mean()))), u // 4) - 1]
     picked = [code for code, key in best.items() if key <= last]
     return len(picked), sum(found.member[code] for code in picked), u, u_t
 
 
-@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8, 0.9])
 @pytest.mark.parametrize("rows", [1, 4])
 def test_against_a_naive_twin(share, rows):
     for seed in range(10):
-        found = drawn(seed, share=share, rows=rows, copied=seed * 5)
+        found = drawn(seed, people=2000 if share < 0.9 else 6000, share=share, rows=rows, copied=seed * 5)
         if seed % 2:  # many ties
             near, alone = np.round(found.scores["distance / neighbour"], 1), np.round(found.neighbour)
             found = population(near, alone, found.codes, found.member)
@@ -67,6 +67,14 @@ def test_copies_of_the_isolated_are_demonstrated():
         assert figure.value == pytest.approx(1)
         assert figure.low > 0.4
     assert isolated_excess(drawn(0, people=10_000, share=0.5, copied=40)).low > 0.7
+
+
+@pytest.mark.parametrize("share", [0.8, 0.9, 0.95])
+def test_copies_are_demonstrated_however_few_are_not_members(share):
+    for seed in range(5):
+        figure = isolated_excess(drawn(seed, people=20_000, share=share, copied=300))
+        assert figure.value == pytest.approx(1)
+        assert figure.low > 0.4
 
 
 def test_avoided_members_are_demonstrated_from_the_other_side():

@@ -29,6 +29,20 @@ def brute(queries, points, k, exclude_self=False):
     return distances, indices
 
 
+def test_against_faiss():
+    faiss = pytest.importorskip("faiss", reason="faiss-cpu of the dev extra")
+    g = np.random.default_rng(0)
+    queries, points = (g.normal(size=(rows, 12)).astype(np.float32) for rows in (500, 3000))
+    queries[:50] = points[:50]
+    index = faiss.IndexFlatL2(12)
+    index.add(points)
+    squared, indices = index.search(queries, 5)
+    found = nearest(queries, points, 5)
+    np.testing.assert_array_equal(found.indices, indices)
+    np.testing.assert_allclose(found.distances**2, squared, atol=1e-4)
+    assert (found.distances[:50, 0] == 0).all()
+
+
 def gaussian(g):
     return g.normal(size=(150, 6)), g.normal(size=(200, 6))
 

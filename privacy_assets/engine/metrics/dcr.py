@@ -81,7 +81,7 @@ class Dcr(Metric):
             at_most=0.25,
             bound="lower",
             source="demonstrated at 99.5 % over all distances and tails together; tolerated: what trees with leaves of "
-            "50 rows show (at most 0.18 in 18 splits of Adult and UK census)",
+            "50 rows show (at most 0.19 in 100 splits of Adult)",
         ),
         Limit("dcr.identical_excess", at_most=0.5, source=_NULL),
         Limit(

@@ -49,9 +49,7 @@ SMALLEST_FOR_LOW_RATE = 10_000
 _HEADLINE = RATES.index(HEADLINE_RATE)
 _GAP_TRIALS = 5
 
-_TOLERATED = (
-    "tolerated: what sequential trees with leaves of 50 rows show (at most 0.013 in 14 splits of Adult and UK census)"
-)
+_TOLERATED = "tolerated: what trees with leaves of 50 rows show"
 _DEMONSTRATED = "demonstrated at 99.5 % over all scores and thresholds together"
 _CALIBRATED = "simulated: leak-free rows show less in 99.5 % of splits at 3,200/1,050 people and 12,000/4,000 rows"
 
@@ -238,22 +236,21 @@ class MembershipInference(Metric):
         Limit("membership_inference.advantage", at_most=0.07, source=_CALIBRATED),
         Limit(
             "membership_inference.advantage_any",
-            at_most=0.015,
+            at_most=0.025,
             bound="lower",
-            source=f"{_DEMONSTRATED}; {_TOLERATED}",
+            source=f"{_DEMONSTRATED}; {_TOLERATED} (more in 1 of 100 splits of Adult)",
         ),
         Limit(
             "membership_inference.advantage_isolated",
             at_most=0.015,
             bound="lower",
-            source=f"{_DEMONSTRATED}; {_TOLERATED}",
+            source=f"{_DEMONSTRATED}; {_TOLERATED} (at most 0.014 in 100 splits of Adult)",
         ),
         Limit(
             "membership_inference.isolated_excess",
-            at_most=0.4,
+            at_most=0.38,
             bound="lower",
-            source="demonstrated at 95 %; tolerated: what trees with leaves of 50 rows show (at most 0.4 in 125 splits "
-            "of Adult and UK census)",
+            source=f"demonstrated at 95 %; {_TOLERATED} (more in 1 of 100 splits of Adult and in none of 20 of UK census)",
         ),
         Limit("membership_inference.precision", at_most=0.65, source=_CALIBRATED),
         Limit("membership_inference.protection_score", at_least=75.0, source=_CALIBRATED),
