@@ -250,7 +250,7 @@ class MembershipInference(Metric):
             "membership_inference.isolated_excess",
             at_most=0.38,
             bound="lower",
-            source=f"demonstrated at 95 %; {_TOLERATED} (more in 1 of 100 splits of Adult and in none of 20 of UK census)",
+            source=f"demonstrated at 95 %; {_TOLERATED} (more in 1 of 100 splits of Adult)",
         ),
         Limit("membership_inference.precision", at_most=0.65, source=_CALIBRATED),
         Limit("membership_inference.protection_score", at_least=75.0, source=_CALIBRATED),

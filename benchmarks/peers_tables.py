@@ -1,0 +1,116 @@
+"""Markdown tables of :mod:`benchmarks.peers`: what was measured, and how it is laid out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Run = Mapping[str, Any]  # work, side, rows, release, and what benchmarks.measured found or an "error"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A peer's piece of work: ``sizes`` at which its cost is measured, rows at which its answers are."""
+
+    name: str
+    tool: str
+    settings: Mapping[str, Any]
+    sizes: Sequence[int]
+    answers_at: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """A metric with its settings, the figures that answer, and the peers that do the same or nearly so."""
+
+    name: str
+    metric: str
+    figures: Sequence[str]
+    settings: Mapping[str, Any]
+    peers: Sequence[Peer] = field(default_factory=list)
+
+
+def costs(runs: Sequence[Run], works: Sequence[Work], rows: int) -> str:
+    """CPU seconds, ratios and memory at ``rows`` rows.
+
+    Peers that were run with fewer rows compare all pairs of rows: theirs is multiplied by the square of the sizes.
+    """
+    lines = []
+    for work in works:
+        here = found(runs, work, "here", rows)
+        ours = [work.name, seconds(here["cpu"]), seconds(here["preparing"]), megabytes(here)]
+        if not work.peers:
+            lines.append([*ours, "no peer run", "", "", "", ""])
+        for peer in work.peers:
+            at = max(size for size in peer.sizes if size <= rows)
+            run = found(runs, work, peer.name, at)
+            if "error" in run:
+                lines.append([*ours, peer.name, run["error"], "", "", ""])
+                continue
+            theirs = run["cpu"] * (rows / at) ** 2
+            note = f" (extrapolated from {at:,} rows)" if at < rows else ""
+            ratios = [f"{theirs / cpu:,.0f}" for cpu in (here["cpu"], here["cpu"] + here["preparing"])]
+            lines.append([*ours, peer.name, seconds(theirs) + note, megabytes(run), *ratios])
+    head = ["work", "here, CPU s", "preparing, CPU s", "here, MB", "peer", "peer, CPU s", "peer, MB", "ratio"]
+    return f"{rows:,} rows\n\n" + table([*head, "ratio with preparing"], lines)
+
+
+def growth(runs: Sequence[Run], works: Sequence[Work], sizes: Sequence[int]) -> str:
+    """CPU seconds and peak memory of each side at each size, and what was compiled at most."""
+    lines = []
+    for work in works:
+        for side in ("here", *(peer.name for peer in work.peers)):
+            every = [found(runs, work, side, rows) for rows in sizes]
+            compiled = max((run["compiling"] for run in every if "compiling" in run), default=math.nan)
+            lines.append([work.name, side, *map(cell, every), seconds(compiled)])
+    return "CPU s, peak MB\n\n" + table(["work", "side", *(f"{rows:,}" for rows in sizes), "compiling, CPU s"], lines)
+
+
+def answers(runs: Sequence[Run], works: Sequence[Work], releases: Sequence[str]) -> str:
+    """What each side says of each release."""
+    lines = []
+    for work in works:
+        asked = dict.fromkeys(peer.answers_at for peer in work.peers)
+        for rows in asked:
+            for side in ("here", *(peer.name for peer in work.peers if peer.answers_at == rows)):
+                every = [found(runs, work, side, rows, release) for release in releases]
+                lines.append([work.name, f"{rows:,}", side, *map(answer, every)])
+    return table(["work", "rows", "side", *releases], lines)
+
+
+def found(runs: Sequence[Run], work: Work, side: str, rows: int, release: str = "honest") -> Run:
+    """The measurement asked for; empty when it was not made."""
+    key = (work.name, side, rows, release)
+    return next((run for run in runs if (run["work"], run["side"], run["rows"], run["release"]) == key), {})
+
+
+def cell(run: Run) -> str:
+    """CPU seconds and memory of a run, or why there are none."""
+    return run.get("error", "") if "cpu" not in run else f"{seconds(run['cpu'])}, {megabytes(run)}"
+
+
+def answer(run: Run) -> str:
+    """Every figure with its interval."""
+    said = []
+    for name, (value, *ends) in run.get("answer", {}).items():
+        interval = f" [{', '.join(f'{end:.2f}' for end in ends)}]" if ends else ""
+        said.append(f"{name} {value:.2f}{interval}")
+    return run.get("error", "; ".join(said))
+
+
+def seconds(value: float) -> str:
+    """CPU seconds with as many digits as mean something."""
+    return "" if math.isnan(value) else f"{value:.2f}" if value < 10 else f"{value:,.0f}"
+
+
+def megabytes(run: Run) -> str:
+    """Peak memory."""
+    return f"{run['mb']:,.0f}"
+
+
+def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A markdown table."""
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join("| " + " | ".join(str(text).replace("|", "\\|") for text in row) + " |" for row in rows)
