@@ -53,11 +53,12 @@ class Linkability(Metric):
     members and of others, for each pair,
 
         excess = mean over pairs of r_T - r_H,
-        risk = mean over pairs of (c_T - c_H) / (1 - c_H), c the Wilson centres of r (Giomi et al.).
+        risk = mean over pairs of (r_T - r_H) / (1 - r_H), and 0 where both are 1.
 
-    Both are 0 on average for a table that does not depend on who was in train, at any sizes of T and H: the searched
-    table is S. Intervals permute the labels of people. The excess of a copy is 1 - r_H, small where S links nearly
-    everybody; its risk is about 1. A table that keeps away from its training rows has a negative excess.
+    The risk is that of Giomi et al. with plain rates: their Wilson centres differ between sides of unequal sizes when
+    nothing leaks. Both are about 0 for a table that does not depend on who was in train, at any sizes of T and H: the
+    searched table is S. Intervals permute the labels of people. The excess of a copy is 1 - r_H, small where S links
+    nearly everybody; its risk is 1. A table that keeps away from its training rows has a negative excess.
 
     Settings: ``columns``, two disjoint lists of names; without them ``halves`` different random halves of the columns
     (or all there are). ``attacks``, rows attacked a side at most: people are drawn, and as many rows of each as fit,
@@ -152,15 +153,11 @@ def _two_sets(columns: Any) -> Pair:
 
 def weigh(rates: np.ndarray, member: np.ndarray, permutations: int, rng: np.random.Generator) -> tuple[Drawn, Drawn]:
     """Excess and Giomi's risk of every pair, from the rates (people, pairs) and bool ``member`` (people,)."""
-    from scipy import stats  # slow to import: only where a table is measured
-
     n_T, n_H, pairs = int(member.sum()), int((~member).sum()), rates.shape[1]
-    squared = stats.norm.ppf(0.5 + CONFIDENCE / 2) ** 2
 
     def statistic(labels: np.ndarray) -> np.ndarray:
-        of_T, of_H = labels @ rates, (1 - labels) @ rates  # expected numbers of linked people
-        c_T, c_H = ((hits + squared / 2) / (n + squared) for hits, n in ((of_T, n_T), (of_H, n_H)))
-        return np.column_stack([of_T / n_T - of_H / n_H, (c_T - c_H) / (1 - c_H)])
+        r_T, r_H = labels @ rates / n_T, (1 - labels) @ rates / n_H
+        return np.column_stack([r_T - r_H, (r_T - r_H) / np.where(r_H < 1, 1 - r_H, 1)])
 
     observed = statistic(member.astype(np.float64)[None])[0]
     null = permute_labels(member, permutations, rng, statistic)
