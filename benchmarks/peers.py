@@ -78,8 +78,8 @@ def plan(columns: Sequence[str], attacks: int, sizes: Sequence[int]) -> list[Wor
             "dcr",
             *("dcr", ["privacy_score", "member_excess_any"], {}),
             [
-                Peer("SDMetrics DCROverfittingProtection", "overfitting", {}, sorted({first, second}), small),
-                Peer("SDMetrics DCRBaselineProtection", "baseline", {}, [first], small),
+                Peer("SDMetrics DCROverfittingProtection", "overfitting", {}, sorted({small, first}), small),
+                Peer("SDMetrics DCRBaselineProtection", "baseline", {}, sorted({small, first}), small),
             ],
         ),
         Work("membership inference", "membership_inference", ["advantage", "advantage_any"], {}),
@@ -277,7 +277,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             about["load at the end"] = os.getloadavg()[0]
             if options.json:
                 options.json.write_text(json.dumps({"about": about, "runs": runs.done}, indent=1))
-    shown = (*sizes, *([options.large] if options.large else []))
+    shown = sorted({run["rows"] for run in runs.done})
     parts = [
         "; ".join(f"{name}: {value}" for name, value in about.items()),
         costs(runs.done, works, sizes[-1]),
