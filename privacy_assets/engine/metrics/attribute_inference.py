@@ -195,8 +195,9 @@ def protect(
 ) -> tuple[Figure, np.ndarray, list[dict[str, Any]]]:
     """The protection score, points (columns,) of the strongest attack, and a table of all attacks.
 
-    Interval: bootstrap by person, cut off at 0 and 100. ``resolution`` is the 0.5 % quantile of the score under
-    permuted labels less the mean distance from the score to its lower bound there.
+    Interval: bootstrap by person, cut off at 0 and 100. People drawn anew lose more points by chance, which shifts the
+    whole of it down: the upper end is at least as far from the score as the lower. ``resolution`` is the 0.5 % quantile
+    of the score under permuted labels less the mean distance from the score to its lower bound there.
     """
     sides = (outcome.member[None].astype(np.float32), 1 - outcome.member[None].astype(np.float32))
     points, known = outcome.points(*sides)[0], outcome.rates(*sides)[0][0, 1:]
@@ -226,7 +227,7 @@ def protect(
         name="protection_score",
         value=score,
         low=float(min(low, score)),
-        high=float(max(high, score)),
+        high=float(min(100, max(high, 2 * score - low, score))),
         n=counts[0],
         subjects=counts[1],
         null=100.0,
