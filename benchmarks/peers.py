@@ -33,7 +33,7 @@ from privacy_assets.engine.inputs import silent
 from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema, restore
 
 ROOT = Path(__file__).parents[1]
-SIZES, QUICK = (5_000, 10_000, 20_000, 39_032), (1_000, 2_000, 4_000)
+SIZES, QUICK = (5_000, 10_000, 20_000, 39_032), (1_000, 2_000)
 LARGE = 1_000_000
 ATTACKS, FEW_ATTACKS = 2_000, 200
 SWEEP = (3, 4, 6, 8, 10, 12)
