@@ -8,6 +8,7 @@ import numpy as np
 
 from privacy_assets.engine.intervals import CONFIDENCE
 from privacy_assets.engine.metrics.base import FigureSpec
+from privacy_assets.engine.metrics.entries import not_measurable
 from privacy_assets.engine.metrics.leaked import leaked
 from privacy_assets.engine.metrics.membership_scores import SMALLEST_SIDE, Population
 from privacy_assets.engine.results import Figure
@@ -35,8 +36,7 @@ def isolated_excess(population: Population) -> Figure:
     """
     isolated = population.isolated()
     if not isolated.measurable:
-        nan, note = math.nan, f"not measurable: fewer than {SMALLEST_SIDE} isolated subjects on a side"
-        return Figure(SPEC.name, nan, nan, nan, *isolated.counts, direction=SPEC.direction, note=note)
+        return not_measurable(SPEC, f"fewer than {SMALLEST_SIDE} isolated subjects on a side", isolated.counts)
     keys = np.column_stack([isolated.scores["distance / neighbour"], -isolated.neighbour])
     rank = np.unique(keys, axis=0, return_inverse=True)[1].ravel()
     people, codes = np.unique(isolated.codes, return_inverse=True)
