@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from given_tables import given
 
 from privacy_assets.engine.geometry.neighbours import nearest
 from privacy_assets.engine.inputs import MetricInputs
@@ -17,7 +18,6 @@ from privacy_assets.engine.metrics.attribute_inference import AttributeInference
 from privacy_assets.engine.metrics.gretel import data_privacy_score
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.encoding import Encoder
-from privacy_assets.engine.tables.schema import conform, infer_schema
 from privacy_assets.errors import ConfigError
 
 QUICK = AttributeInference(permutations=199)
@@ -38,13 +38,6 @@ def table(rows: int, seed: int) -> pd.DataFrame:
         }
     )
     return frame.mask(rng.random(frame.shape) < 0.03)
-
-
-def given(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, **more) -> MetricInputs:
-    schema = infer_schema(pd.concat([train, holdout, synthetic], ignore_index=True))
-    frames = {"train": train, "holdout": holdout, "synthetic": synthetic}
-    tables = {role: conform(frame, schema, where=role, smallest=0) for role, frame in frames.items()}
-    return MetricInputs(schema, tables, **more)
 
 
 def run(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, metric=QUICK, **more) -> MetricResult:

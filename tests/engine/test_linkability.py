@@ -12,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from given_tables import given
 
 from privacy_assets.engine.geometry.neighbours import Neighbours
-from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import permutation_band
 from privacy_assets.engine.metrics import linkage
 from privacy_assets.engine.metrics.linkability import Linkability, weigh
@@ -46,13 +46,6 @@ def people_table(rows: int, seed: int, columns: int = 7) -> pd.DataFrame:
         }
     ).iloc[:, :columns]
     return frame.mask(rng.random(frame.shape) < 0.03)
-
-
-def given(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, **more) -> MetricInputs:
-    schema = infer_schema(pd.concat([train, holdout, synthetic], ignore_index=True))
-    frames = {"train": train, "holdout": holdout, "synthetic": synthetic}
-    tables = {role: conform(frame, schema, where=role, smallest=0) for role, frame in frames.items()}
-    return MetricInputs(schema, tables, **more)
 
 
 def run(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, metric=QUICK, **more) -> MetricResult:

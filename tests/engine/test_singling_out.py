@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from given_tables import given
 from scipy import stats
 
-from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import permutation_band
 from privacy_assets.engine.metrics import singling_out
 from privacy_assets.engine.metrics.singling_out import SinglingOut
@@ -27,7 +27,6 @@ from privacy_assets.engine.metrics.singling_out_evidence import (
 )
 from privacy_assets.engine.policy import judge_limit
 from privacy_assets.engine.results import Figure, MetricResult
-from privacy_assets.engine.tables.schema import conform, infer_schema
 from privacy_assets.errors import ConfigError
 
 QUICK = SinglingOut(attacks=300, permutations=200, candidates=50_000, patience=5_000, outliers=200)
@@ -50,13 +49,6 @@ def people_table(rows: int, seed: int, columns: int = 8) -> pd.DataFrame:
         }
     ).iloc[:, :columns]
     return frame.mask(rng.random(frame.shape) < 0.03)
-
-
-def given(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, **more) -> MetricInputs:
-    schema = infer_schema(pd.concat([train, holdout, synthetic], ignore_index=True))
-    frames = {"train": train, "holdout": holdout, "synthetic": synthetic}
-    tables = {role: conform(frame, schema, where=role, smallest=0) for role, frame in frames.items()}
-    return MetricInputs(schema, tables, **more)
 
 
 def run(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, metric=QUICK, **more) -> MetricResult:
