@@ -51,7 +51,7 @@ def _fingerprint(frame: pd.DataFrame, spell: Callable[[object], bytes | None]) -
     for name in names:
         outer.update(len(name.encode()).to_bytes(8, "big") + name.encode())
     outer.update(len(frame).to_bytes(8, "big"))
-    outer.update(digests)
+    outer.update(digests.data)
     return outer.hexdigest()
 
 
