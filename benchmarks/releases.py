@@ -74,16 +74,23 @@ class World:
 
 
 def draw_world(frame: pd.DataFrame, shape: tuple[int, int, int], seed: int, *, repeated: bool = False) -> World:
-    """Split a shuffled table into ``shape`` rows of train, holdout and release; people stay together."""
+    """Split a shuffled table into ``shape`` rows of train, holdout and release; people stay together.
+
+    A row of the release belongs to nobody, and is drawn by itself: of people with several rows it holds one each.
+    """
     mixed = frame.sample(frac=1, random_state=seed).reset_index(drop=True)
     if repeated:
         mixed = with_repeats(mixed.iloc[: sum(shape)], np.random.default_rng([seed, 2]))
     else:
         mixed[SUBJECT] = np.arange(len(mixed))
     first = np.append(np.flatnonzero(np.diff(mixed[SUBJECT].to_numpy(), prepend=-1)), len(mixed))
-    ends = first[np.searchsorted(first, np.cumsum(shape))]  # a person is never cut
-    train, holdout, fresh = (mixed.iloc[a:b].reset_index(drop=True) for a, b in zip([0, *ends[:-1]], ends, strict=True))
-    return World(train, holdout, bare(fresh), bare(mixed.iloc[ends[-1] :]), seed)
+    middle, end = first[np.searchsorted(first, np.cumsum(shape[:2]))]  # a person is never cut
+    train, holdout = (part.reset_index(drop=True) for part in (mixed.iloc[:middle], mixed.iloc[middle:end]))
+    others = mixed.iloc[end:]
+    if repeated:
+        others = others.groupby(SUBJECT).sample(1, random_state=seed)
+    fresh, spare = (bare(part) for part in (others.iloc[: shape[2]], others.iloc[shape[2] :]))
+    return World(train, holdout, fresh.reset_index(drop=True), spare, seed)
 
 
 def relabelled(world: World, leaked: pd.DataFrame, seed: int) -> World:
