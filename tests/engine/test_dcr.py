@@ -203,6 +203,26 @@ def test_tails_agree_with_a_naive_twin():
         assert row["low"] <= row["excess"] <= row["high"]
 
 
+@pytest.mark.parametrize("least", [1, 30, 60, 10_000])
+def test_the_headline_reaches_until_enough_real_rows_are_matched(least):
+    base = mixed(60, 2)
+    synthetic = pd.concat([base] + [base[:5]] * 40)  # mostly the same five rows
+    inputs = make_inputs(mixed(150, 0), mixed(60, 1), synthetic)
+    t, h, s = (inputs.encoded(role).dense.astype(float) for role in ("train", "holdout", "synthetic"))
+    real = np.concatenate([t, h])
+    distances = np.sqrt(((s[:, None] - real[None]) ** 2).sum(axis=2))
+    matched = []
+    for place, row in enumerate(np.argsort(distances.min(axis=1), kind="stable")):
+        if place >= round(0.05 * len(s)) and len(set(matched)) >= least:
+            break
+        matched.append(int(distances[row].argmin()))
+    labels = np.arange(len(real)) < len(t)
+    share = np.mean([labels[m] for m in set(matched)])
+    found = Dcr(headline_rows=least).measure(inputs).figures[2]
+    assert found.name == "member_excess"
+    assert found.value == pytest.approx((share - labels.mean()) / (1 - labels.mean()), abs=1e-5)
+
+
 def test_a_row_that_stands_twice_is_not_suspicious_by_ratio():
     base = mixed(60, 3)
     train, holdout = base[:40], base[40:]

@@ -38,7 +38,8 @@ class Dcr(Metric):
     stands there twice is never suspicious). Among the closest ``tails`` of S the distinct matched rows are counted:
     excess = (their mean label - share of subjects in T) / (1 - that share); 0 by chance, 1 when all are members,
     negative when members are avoided. Two figures, because one interval cannot serve both limits: ``member_excess`` is
-    the excess by distance at ``headline_tail``, fixed in advance and with rows enough for evidence of safety;
+    the excess by distance at ``headline_tail``, fixed in advance, or at so many more of the closest rows that they match
+    ``headline_rows`` real rows: fewer are no evidence of safety, and repeated common rows match few;
     ``member_excess_any`` is the entry farthest from chance over all spaces, keys and tails (interval simultaneous over
     all of them, at ``any_confidence``): its near end is what is demonstrated, leak or avoidance.
 
@@ -83,13 +84,13 @@ class Dcr(Metric):
             source="demonstrated at 99.5 % over all distances and tails together; tolerated: what trees with leaves of "
             "50 rows show (at most 0.19 in 100 splits of Adult)",
         ),
-        Limit("dcr.identical_excess", at_most=0.5, source=_NULL),
+        Limit("dcr.identical_excess", at_most=0.6, source=_NULL),
         Limit(
             "dcr.identical_excess",
-            at_most=0.1,
+            at_most=0.2,
             bound="lower",
-            source="demonstrated at 99 %; tolerated: what trees with leaves of 50 rows show (at most 0.05 in 18 splits "
-            "of Adult and UK census)",
+            source="demonstrated at 99 %; tolerated: what trees with leaves of 50 rows show (at most 0.18 in 80 splits "
+            "of UK census, nothing in 191 of Adult)",
         ),
     )
 
@@ -98,6 +99,7 @@ class Dcr(Metric):
     permutations: int = 999
     tails: tuple[float, ...] = (0.005, 0.02, 0.05, 0.20)
     headline_tail: float = 0.05
+    headline_rows: int = 250
     any_confidence: float = 0.995
     identical_confidence: float = 0.99
     negligible: float = 0.05
@@ -106,7 +108,7 @@ class Dcr(Metric):
         if self.headline_tail not in self.tails:
             raise ConfigError(f"dcr: headline_tail {self.headline_tail} is none of the tails {self.tails}.")
         # Settings under which nothing could break a limit, or every interval would have no width.
-        for key, smallest in (("permutations", 199), ("bootstraps", 50)):
+        for key, smallest in (("permutations", 199), ("bootstraps", 50), ("headline_rows", 1)):
             if not isinstance(getattr(self, key), int) or getattr(self, key) < smallest:
                 raise ConfigError(f"dcr: {key} must be a whole number of at least {smallest}.")
         shares = {"alpha": (self.alpha,), "tails": self.tails, "negligible": (self.negligible,)}
@@ -145,11 +147,13 @@ class Dcr(Metric):
     ) -> tuple[list[Figure], list[dict[str, Any]]]:
         entries = [(space, key, tail) for space in spaces for key in KEYS for tail in self.tails]
         hits = [space.closest(key, tail) for space, key, tail in entries]
-        weights = np.stack([people.weights(entry[0].groups, hit) for entry, hit in zip(entries, hits, strict=True)])
+        every = [entry[0] for entry in entries] + list(spaces)
+        headlines = [space.closest("distance", self.headline_tail, self.headline_rows) for space in spaces]
+        weights = np.stack([people.weights(s.groups, hit) for s, hit in zip(every, hits + headlines, strict=True)])
         observed, null = people.excess(weights, self.permutations, rng)
         figures: list[Figure] = []
         rows: list[dict[str, Any]] = []
-        for space in spaces:
+        for headline, space in enumerate(spaces, start=len(entries)):
             own = [i for i, entry in enumerate(entries) if entry[0] is space]
             band = permutation_band(observed[own], null[:, own])
             rows.extend(
@@ -159,10 +163,12 @@ class Dcr(Metric):
                 }
                 for i, low, high in zip(own, band.low, band.high, strict=True)
             )  # fmt: skip
-            headline = [i for i in own if entries[i][1:] == ("distance", self.headline_tail)]
-            name = _in_space("member_excess", space)
-            figures.append(_farthest(name, observed[headline], null[:, headline], CONFIDENCE, space, people))
-        figures.append(_farthest("member_excess_any", observed, null, self.any_confidence, spaces[0], people))
+            name, alone = _in_space("member_excess", space), slice(headline, headline + 1)
+            figures.append(_farthest(name, observed[alone], null[:, alone], CONFIDENCE, space, people))
+        tried = slice(len(entries))
+        figures.append(
+            _farthest("member_excess_any", observed[tried], null[:, tried], self.any_confidence, spaces[0], people)
+        )
         return figures, rows
 
     def _in_order(self, found: Sequence[Figure], n: int, subjects: int, note: str) -> tuple[Figure, ...]:
@@ -237,14 +243,17 @@ class _Space:
         ratio = np.divide(distance, alone, out=np.full(len(distance), np.inf), where=alone > 0)
         return cls(name, srd, rrd, groups, matched, alone, {"distance": distance, "ratio": ratio})
 
-    def closest(self, key: str, tail: float) -> np.ndarray:
-        """Distinct rows of T u H matched by the ``tail`` of S with the smallest finite key.
+    def closest(self, key: str, tail: float, least: int = 0) -> np.ndarray:
+        """Distinct rows of T u H matched by the ``tail`` of S with the smallest finite key, or by more: for ``least``.
 
         At one key the row whose match stands farther from other real rows comes first, then content decides.
         """
         values = self.keys[key]
-        ranking = np.lexsort((self.matched, -self.alone, values))[: max(1, round(tail * len(values)))]
-        return np.unique(self.matched[ranking[np.isfinite(values[ranking])]])
+        ranking = np.lexsort((self.matched, -self.alone, values))
+        matched = self.matched[ranking[np.isfinite(values[ranking])]]
+        first = np.sort(np.unique(matched, return_index=True)[1])
+        wanted = max(1, round(tail * len(values)), *(first[:least] + 1))
+        return np.unique(matched[:wanted])
 
 
 def _distance_to_others(unique: EncodedTable, counts: np.ndarray, matched: np.ndarray, device: str) -> np.ndarray:
