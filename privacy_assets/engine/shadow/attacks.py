@@ -1,0 +1,116 @@
+"""Attacks on membership by shadow models: what they look at in a synthetic table, and how they learn from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
+
+import numpy as np
+
+from privacy_assets.engine.shadow.forest import Forest
+from privacy_assets.engine.shadow.queries import CountCodes, Queries, matches
+from privacy_assets.engine.tables.coding import Coding
+from privacy_assets.errors import ConfigError, did_you_mean
+
+
+class Scorer(Protocol):
+    """A fitted attack: the higher the score, the more it takes the target for a member.
+
+    ``unseen`` float64 (s,) holds scores of the shadow sets by models that were not fitted to them, NaN where there is
+    none. Thresholds are chosen on them.
+    """
+
+    unseen: np.ndarray
+
+    def __call__(self, features: np.ndarray) -> np.ndarray:
+        """Scores float64 (t,) of the features of t synthetic tables, stacked."""
+
+
+class Attack(Protocol):
+    """An attack on one target at a time; it goes to other processes, and its ``features`` are called from threads."""
+
+    def features(self, cells: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """What is kept of a synthetic table, cells (F, m): an array of one shape and dtype for all tables of a target.
+
+        The arrays of all shadow sets are held at once and written into the checkpoint. No randomness.
+        """
+
+    def fit(self, features: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> Scorer:
+        """Learn from stacked features (s, ...) and labels bool (s,), True where the target was in."""
+
+
+@dataclass(frozen=True)
+class QuerySettings:
+    """Settings of the query attack; those of Meeus et al. 2023, section 5.5."""
+
+    trees: int = 100
+    depth: int = 10
+
+    def __post_init__(self) -> None:
+        for name in ("trees", "depth"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"attack queries: {name} must be a positive whole number.")
+
+
+class QueryAttack:
+    """Counting queries that select the target, and a random forest (Houssiau et al. 2022, Meeus et al. 2023).
+
+    Of each synthetic row it keeps in which columns it matches the target; the queries are counted from that in ``fit``.
+    """
+
+    def __init__(self, coding: Coding, settings: QuerySettings | None = None) -> None:
+        self.is_number = coding.is_number
+        self.settings = settings or QuerySettings()
+
+    def features(self, cells: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """Matches uint64 (m, ceil(F / 64)); see :func:`queries.matches`."""
+        return matches(cells, target, self.is_number)
+
+    def fit(self, features: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> Scorer:
+        """See :meth:`Attack.fit`."""
+        coded = CountCodes.fit(Queries.draw(len(self.is_number), rng), features)
+        codes = coded.encode(features)
+        usable = coded.distinct(codes)
+        settings = self.settings
+        return QueryScorer(coded, Forest.fit(codes, labels, usable, rng, trees=settings.trees, depth=settings.depth))
+
+
+class QueryScorer:
+    """The forest and the queries that it was grown on."""
+
+    def __init__(self, coded: CountCodes, forest: Forest) -> None:
+        self.coded, self.forest = coded, forest
+        self.unseen = forest.unseen
+
+    def __call__(self, features: np.ndarray) -> np.ndarray:
+        """See :class:`Scorer`."""
+        return self.forest.scores(self.coded.encode(features), len(features))
+
+
+def _queries(coding: Coding, settings: Mapping[str, Any]) -> Attack:
+    return QueryAttack(coding, _set(QuerySettings, "queries", settings))
+
+
+ATTACKS: dict[str, Callable[[Coding, Mapping[str, Any]], Attack]] = {"queries": _queries}
+
+
+def build_attack(name: str, coding: Coding, settings: Mapping[str, Any]) -> Attack:
+    """The attack of this name on tables of this coding; ConfigError for an unknown name or setting."""
+    check_attack(name)
+    return ATTACKS[name](coding, settings)
+
+
+def check_attack(name: str) -> None:
+    """ConfigError unless there is an attack of this name."""
+    if name not in ATTACKS:
+        raise ConfigError(f"unknown attack {name!r}.{did_you_mean(name, ATTACKS)}")
+
+
+def _set(kind: type[Any], attack: str, settings: Mapping[str, Any]) -> Any:
+    known = {field.name for field in fields(kind)}
+    for key in settings:
+        if key not in known:
+            raise ConfigError(f"attack {attack} has no setting {key!r}.{did_you_mean(key, known)}")
+    return kind(**settings)

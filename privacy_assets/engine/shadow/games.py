@@ -1,0 +1,121 @@
+"""The privacy game of one record: training sets with and without it, and what a generator makes of them.
+
+Meeus et al. 2023, section 2.3 and 5.5; ``bootstrap`` after Kuppa et al. 2021, section 4.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import process_time
+
+import numpy as np
+
+from privacy_assets.engine.generators.base import Generator
+from privacy_assets.engine.generators.coded import CodedGenerator, Draw
+from privacy_assets.engine.shadow.attacks import Attack
+from privacy_assets.engine.tables.coding import Coding
+from privacy_assets.engine.threads import in_threads, threads
+
+CODED_BLOCK = 512  # sets between two checkpoints where one takes milliseconds
+FRAME_BLOCK = 8  # times the number of processes, where one takes up to minutes
+
+
+@dataclass(frozen=True, eq=False)
+class Game:
+    """Shadow and test sets of the record ``target``, a column of ``cells`` (F, N).
+
+    Set k has the target in when k is even. Its training rows come from ``auxiliary`` for the first ``shadows`` sets and
+    from ``test`` for the ``tests`` after them: ids without the target and rows equal to it.
+    """
+
+    cells: np.ndarray
+    coding: Coding
+    target: int
+    auxiliary: np.ndarray
+    test: np.ndarray
+    shadows: int
+    tests: int
+    size: int
+    sample_size: int
+    bootstrap: bool
+    seed: int
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Bool (shadows + tests,): sets with the target."""
+        return np.arange(self.shadows + self.tests) % 2 == 0
+
+    def training_rows(self, number: int) -> tuple[np.ndarray, int]:
+        """Rows int64 (size,) of set ``number``, in random order, and the seed for its generator.
+
+        Without the target ``size`` rows are drawn, with it ``size`` - 1 and the target: without replacement, or, in a
+        bootstrap, with it. Both are the same for the same seed, record and number.
+        """
+        key = (zlib.crc32(b"shadow game"), self.target, number)
+        rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=key))
+        pool = self.auxiliary if number < self.shadows else self.test
+        rows = rng.choice(pool, self.size, replace=self.bootstrap)
+        if number % 2 == 0:
+            rows[rng.integers(self.size)] = self.target
+        return rows, int(rng.integers(2**31))
+
+
+def without(cells: np.ndarray, ids: np.ndarray, target: int) -> np.ndarray:
+    """The ``ids`` of rows that differ from row ``target`` in some column; missing equals missing."""
+    rows, wanted = cells[:, ids], cells[:, [target]]
+    return ids[~((rows == wanted) | (np.isnan(rows) & np.isnan(wanted))).all(axis=0)]
+
+
+def blocks(game: Game, generator: Generator, attack: Attack, first: int) -> Iterator[tuple[np.ndarray, float]]:
+    """Features of the sets from ``first`` on, block by block, and the CPU seconds that other processes spent on them.
+
+    Coded generators run in threads, all others in processes, since Python code holds the interpreter's lock. How many
+    there are changes nothing but the blocks.
+    """
+    total = game.shadows + game.tests
+    target = np.ascontiguousarray(game.cells[:, game.target])
+    coded = isinstance(generator, CodedGenerator)
+    draw = generator.drawer(game.cells, game.coding) if isinstance(generator, CodedGenerator) else None
+    step = CODED_BLOCK if coded else FRAME_BLOCK * threads()
+    for start in range(first, total, step):
+        numbers = range(start, min(start + step, total))
+        if draw is not None:
+            yield np.stack(_in_threads(game, draw, attack, target, numbers)), 0.0
+        else:
+            yield _in_processes(game, generator, attack, target, numbers)
+
+
+def _in_threads(game: Game, draw: Draw, attack: Attack, target: np.ndarray, numbers: range) -> list[np.ndarray]:
+    def play(number: int) -> np.ndarray:
+        rows, seed = game.training_rows(number)
+        return attack.features(draw(rows, game.sample_size, seed), target)
+
+    return in_threads(play, numbers)
+
+
+def _in_processes(
+    game: Game, generator: Generator, attack: Attack, target: np.ndarray, numbers: range
+) -> tuple[np.ndarray, float]:
+    import joblib
+
+    jobs = []
+    for number in numbers:
+        rows, seed = game.training_rows(number)
+        job = joblib.delayed(_play)(generator, attack, game.coding, game.cells[:, rows], target, game.sample_size, seed)
+        jobs.append(job)
+    alone = threads() == 1
+    found = joblib.Parallel(n_jobs=threads())(jobs)
+    return np.stack([features for features, _ in found]), 0.0 if alone else sum(seconds for _, seconds in found)
+
+
+def _play(
+    generator: Generator, attack: Attack, coding: Coding, train: np.ndarray, target: np.ndarray, size: int, seed: int
+) -> tuple[np.ndarray, float]:
+    """Features of what ``generator`` makes of the cells ``train`` (F, n), and the CPU seconds that took."""
+    start = process_time()
+    states = np.random.SeedSequence(seed).generate_state(2, np.uint64) >> np.uint64(33)
+    fitted = generator.fit(coding.frame(train), coding.schema, seed=int(states[0]))
+    made = coding.code(fitted.sample(size, seed=int(states[1])))
+    return attack.features(made, target), process_time() - start
