@@ -28,9 +28,15 @@ def _read(name: str) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="session")
-def adult() -> pd.DataFrame:
-    """UCI Adult, 48,842 rows x 15 columns, shuffled by a fixed seed."""
-    return _read("adult.parquet").sample(frac=1, random_state=0).reset_index(drop=True)
+def adult_file() -> pd.DataFrame:
+    """UCI Adult, 48,842 rows x 15 columns, in the order of the file."""
+    return _read("adult.parquet")
+
+
+@pytest.fixture(scope="session")
+def adult(adult_file: pd.DataFrame) -> pd.DataFrame:
+    """UCI Adult, shuffled by a fixed seed."""
+    return adult_file.sample(frac=1, random_state=0).reset_index(drop=True)
 
 
 @pytest.fixture(scope="session")
