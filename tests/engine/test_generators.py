@@ -59,7 +59,15 @@ def uniform(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
 
 # What every generator must do
 
-EVERY = [("synthpop", {}), ("synthpop", {"min_leaf": 5}), ("copy", {}), ("noisy_copy", {}), (uniform, {})]
+EVERY = [
+    ("synthpop", {}),
+    ("synthpop", {"min_leaf": 5}),
+    ("baynet", {}),
+    ("baynet", {"degree": 3}),
+    ("copy", {}),
+    ("noisy_copy", {}),
+    (uniform, {}),
+]
 
 
 @pytest.mark.parametrize(("name", "settings"), EVERY)
@@ -84,7 +92,7 @@ def test_sample_is_canonical_repeatable_and_survives_storing(name: object, setti
     assert not any("town" in line for line in said)
 
 
-@pytest.mark.parametrize("name", ["synthpop", "copy", "noisy_copy"])
+@pytest.mark.parametrize("name", ["synthpop", "baynet", "copy", "noisy_copy"])
 @pytest.mark.parametrize("kind", ["integer", "numeric", "categorical", "boolean", "datetime"])
 @pytest.mark.parametrize("n", [1, 120])
 def test_one_column_of_each_kind_and_one_row(name: str, kind: str, n: int) -> None:
@@ -103,7 +111,7 @@ def test_one_column_of_each_kind_and_one_row(name: str, kind: str, n: int) -> No
     assert frame["x"].between(low, high).all() if kind != "boolean" else set(frame["x"]) <= set(train["x"])
 
 
-@pytest.mark.parametrize("name", ["synthpop", "copy", "noisy_copy"])
+@pytest.mark.parametrize("name", ["synthpop", "baynet", "copy", "noisy_copy"])
 def test_columns_without_any_value(name: str, tmp_path: Path) -> None:
     frame = pd.DataFrame({"a": [1, 2, 3], "n": [None] * 3, "c": [None] * 3, "d": [None] * 3, "b": ["x", "y", "x"]})
     schema = infer_schema(frame, {"n": "numeric", "c": "categorical", "d": "datetime"})

@@ -11,12 +11,15 @@ from typing import Any
 import pandas as pd
 
 from privacy_assets.engine.generators.base import FittedGenerator, Generator, read_manifest
+from privacy_assets.engine.generators.baynet import BayNet
 from privacy_assets.engine.generators.copies import Copy, NoisyCopy
 from privacy_assets.engine.generators.functions import CallableGenerator
 from privacy_assets.engine.generators.synthpop import SynthPop
 from privacy_assets.errors import ConfigError, InputError, did_you_mean
 
-GENERATORS: dict[str, type[Generator]] = {kind.name: kind for kind in (SynthPop, Copy, NoisyCopy, CallableGenerator)}
+GENERATORS: dict[str, type[Generator]] = {
+    kind.name: kind for kind in (SynthPop, BayNet, Copy, NoisyCopy, CallableGenerator)
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,170 @@
+"""Bayesian networks by GreedyBayes, after PrivBayes without its noise (Zhang et al. 2017) and DataSynthesizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from privacy_assets.engine.generators.base import FittedGenerator, Generator, PrivacyBudget
+from privacy_assets.engine.generators.coded import CodedGenerator, Draw
+from privacy_assets.engine.generators.domains import Domains
+from privacy_assets.engine.inputs import Progress
+from privacy_assets.engine.tables.coding import Coding
+from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.errors import ConfigError, InputError
+
+Conditional = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+_ARRAYS = "network.npz"
+_VALUES = "values.json"
+_PARTS = ("groups", "starts", "values", "ends")
+_MOST_KEYS = 2.0**62
+
+
+@dataclass(frozen=True)
+class BayNet(CodedGenerator):
+    """A Bayesian network whose columns have up to ``degree`` (1 to 3) parents, chosen by mutual information.
+
+    GreedyBayes: from a random column on, the column and the parents with the largest mutual information come next.
+    Rows are drawn column by column from the shares counted in training; parents that never stood together leave the
+    shares of all rows. A number is drawn uniformly from its bin, a whole number from the whole numbers in it, by
+    default of 10 bins of equal width (``bins``); with at most ``bins`` different values it keeps these. Missing is a
+    value like any other. No noise: for differential privacy see ``privbayes``. Values are those of the training rows,
+    and a column of nearly unique texts explains every other: drop names and other identifiers first.
+
+    The defaults are those of the reference of Meeus et al. (2023), ``reprosyn``.
+    """
+
+    name = "baynet"
+    summary = "A Bayesian network: each column is drawn given up to three others, chosen by mutual information."
+
+    degree: int = 1
+    bins: int = 10
+
+    def __post_init__(self) -> None:
+        check_network_settings(self.name, self.degree, self.bins)
+
+    def _fit(
+        self, train: pd.DataFrame, schema: TableSchema, *, seed: int, device: str, progress: Progress
+    ) -> FittedGenerator:
+        from privacy_assets.engine.generators._bayes_kernels import conditional, keys_of, learn_structure, room
+
+        coding = Coding.fit([train], schema)
+        cells = coding.code(train)
+        domains = Domains.of_cells(cells, coding, self.bins)
+        check_keys(domains.sizes, self.degree)
+        codes, rng = domains.encode(cells), np.random.default_rng(seed)
+        progress("learning the structure of the network")
+        root = int(rng.integers(len(codes)))
+        order, parents = learn_structure(codes, domains.sizes, self.degree, root, 0.0, rng)
+        progress("counting the conditional distributions")
+        once, lookup = np.ones(len(train)), np.zeros(room(len(train)), dtype=np.uint32)
+        conditionals = [
+            conditional(*keys_of(codes, domains.sizes, parents[i]), codes[column], domains.sizes[column], once, lookup)
+            for i, column in enumerate(order)
+        ]
+        return FittedNetwork(self, coding, domains, order, parents, conditionals)
+
+    def drawer(self, cells: np.ndarray, coding: Coding) -> Draw:
+        """See :meth:`CodedGenerator.drawer`."""
+        from privacy_assets.engine.generators._bayes_kernels import fit_and_draw
+
+        domains = Domains.of_cells(cells, coding, self.bins)
+        check_keys(domains.sizes, self.degree)
+        codes = domains.encode(cells)
+
+        def draw(rows: np.ndarray, size: int, seed: int) -> np.ndarray:
+            rng = np.random.default_rng(seed)
+            drawn: np.ndarray = fit_and_draw(codes, domains.sizes, *domains.flat, self.degree, rows, size, rng)
+            return drawn
+
+        return draw
+
+    @classmethod
+    def load(cls, folder: Path, manifest: Mapping[str, Any]) -> FittedGenerator:
+        """See :meth:`Generator.load`."""
+        return FittedNetwork.read(cls(**manifest["settings"]), folder, manifest)
+
+
+class FittedNetwork(FittedGenerator):
+    """A network: columns in ``order`` (F,), their ``parents`` (F, degree) and one conditional distribution each.
+
+    The form of the three is that of the compiled functions which made them; ``domains`` says what a code stands for.
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        coding: Coding,
+        domains: Domains,
+        order: np.ndarray,
+        parents: np.ndarray,
+        conditionals: Sequence[Conditional],
+        privacy: PrivacyBudget | None = None,
+    ) -> None:
+        self.generator, self.schema, self.coding, self.domains = generator, coding.schema, coding, domains
+        self.order, self.parents, self.conditionals = order, parents, conditionals
+        self.privacy = privacy or PrivacyBudget()
+
+    def _sample(self, rows: int, seed: int) -> pd.DataFrame:
+        from privacy_assets.engine.generators._bayes_kernels import decode, draw_column, keys_of, room
+
+        rng, sizes = np.random.default_rng(seed), self.domains.sizes
+        codes, lookup = np.empty((len(sizes), rows), dtype=np.uint32), np.zeros(room(rows), dtype=np.uint32)
+        for i, column in enumerate(self.order):
+            codes[column] = draw_column(*self.conditionals[i], *keys_of(codes, sizes, self.parents[i]), rng, lookup)
+        return self.coding.frame(decode(codes, *self.domains.flat, rng))
+
+    def _save(self, folder: Path) -> dict[str, Any]:
+        arrays = {"order": self.order, "parents": self.parents, **self.domains.to_arrays()}
+        for i, parts in enumerate(self.conditionals):
+            arrays.update({f"{name}.of.{i}": part for name, part in zip(_PARTS, parts, strict=True)})
+        np.savez_compressed(folder / _ARRAYS, **arrays)  # type: ignore[arg-type]
+        plain = [
+            values if values is None or column.kind == "categorical" else [bool(value) for value in values]
+            for column, values in zip(self.schema.columns, self.coding.values, strict=True)
+        ]
+        (folder / _VALUES).write_text(json.dumps(plain), encoding="utf-8")
+        return {}
+
+    @classmethod
+    def read(cls, generator: Generator, folder: Path, manifest: Mapping[str, Any]) -> FittedNetwork:
+        """Inverse of :meth:`save` for the ``generator`` of the ``manifest``; InputError when a part is missing."""
+        try:
+            plain = json.loads((folder / _VALUES).read_text(encoding="utf-8"))
+            with np.load(folder / _ARRAYS, allow_pickle=False) as stored:
+                arrays = dict(stored)
+            order, parents = arrays["order"], arrays["parents"]
+            conditionals = [
+                (arrays[f"groups.of.{i}"], arrays[f"starts.of.{i}"], arrays[f"values.of.{i}"], arrays[f"ends.of.{i}"])
+                for i in range(len(order))
+            ]
+            domains = Domains.from_arrays(arrays)
+        except (OSError, KeyError, ValueError) as error:
+            wrong = f"the fitted generator is not complete ({type(error).__name__})"
+            raise InputError(wrong, where=str(folder), fix="fit it again") from None
+        values = tuple(None if one is None else tuple(one) for one in plain)
+        coding = Coding(TableSchema.from_json(manifest["schema"]), values)
+        privacy = PrivacyBudget(**manifest["privacy"])
+        return cls(generator, coding, domains, order, parents, conditionals, privacy)
+
+
+def check_network_settings(name: str, degree: object, bins: object) -> None:
+    """ConfigError unless ``degree`` is 1, 2 or 3 and ``bins`` a whole number of at least 2."""
+    if type(degree) is not int or not 1 <= degree <= 3:
+        raise ConfigError(f"{name}: degree must be 1, 2 or 3.")
+    if type(bins) is not int or bins < 2:
+        raise ConfigError(f"{name}: bins must be a whole number of at least 2.")
+
+
+def check_keys(sizes: np.ndarray, degree: int) -> None:
+    """InputError when a column with its parents may have more combinations than 64 bits can number."""
+    if np.prod(np.sort(sizes)[-degree - 1 :].astype(np.float64)) > _MOST_KEYS:
+        fix = "drop columns of nearly unique values, or lower degree"
+        raise InputError("columns have too many different values for a Bayesian network", where="train", fix=fix)

@@ -1,0 +1,328 @@
+"""Bayesian networks against a brute-force twin in plain Python, and what every drawer must do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations
+from math import log
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from privacy_assets.engine.generators import build_generator
+from privacy_assets.engine.generators._bayes_kernels import conditional, draw_column, keys_of, learn_structure, room
+from privacy_assets.engine.generators.baynet import BayNet, FittedNetwork
+from privacy_assets.engine.generators.domains import Domain, Domains
+from privacy_assets.engine.tables.coding import Coding
+from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema
+from privacy_assets.errors import ConfigError, InputError
+
+Row = tuple[int, ...]
+
+
+def chain(n: int, seed: int, columns: int = 6, levels: int = 4) -> np.ndarray:
+    """Codes (columns, n) in which each column depends on one or two before it."""
+    rng = np.random.default_rng(seed)
+    rows = [rng.integers(0, levels, n)]
+    for column in range(1, columns):
+        mixed = rows[rng.integers(0, column)] + rows[rng.integers(0, column)] * rng.integers(0, 2)
+        rows.append(np.where(rng.random(n) < 0.5, mixed % levels, rng.integers(0, levels - column % 2, n)))
+    return np.array(rows, dtype=np.uint32)
+
+
+def entropy(rows: list[Row]) -> float:
+    return -sum(count / len(rows) * log(count / len(rows)) for count in Counter(rows).values())
+
+
+def twin_structure(codes: np.ndarray, degree: int, root: int) -> tuple[list[int], list[set[int]], float]:
+    """Every pair in every round; also the smallest lead of a winner over the second."""
+    table = codes.T.tolist()
+
+    def information(child: int, parents: tuple[int, ...]) -> float:
+        above = [tuple(row[p] for p in parents) for row in table]
+        alone = [(row[child],) for row in table]
+        both = [(*up, *own) for up, own in zip(above, alone, strict=True)]
+        return entropy(above) + entropy(alone) - entropy(both)
+
+    order, chosen, lead = [root], [set[int]()], np.inf
+    while len(order) < len(codes):
+        pairs = [
+            (information(child, parents), child, set(parents))
+            for child in range(len(codes))
+            if child not in order
+            for parents in combinations(order, min(degree, len(order)))
+        ]
+        pairs.sort(key=lambda pair: -pair[0])
+        if len(pairs) > 1:
+            lead = min(lead, pairs[0][0] - pairs[1][0])
+        order.append(pairs[0][1])
+        chosen.append(pairs[0][2])
+    return order, chosen, lead
+
+
+def twin_distribution(codes: np.ndarray, order: list[int], parents: list[list[int]]) -> dict[Row, float]:
+    """Probability of every row under the network, from counted shares."""
+    table = codes.T.tolist()
+    known: dict[Row, float] = {(): 1.0}
+    for i, column in enumerate(order):
+        grown: dict[Row, float] = {}
+        for row, probability in known.items():
+            drawn = dict(zip(order[:i], row, strict=True))
+            donors = [other for other in table if all(other[p] == drawn[p] for p in parents[i])]
+            for value, count in Counter(donor[column] for donor in donors).items():
+                grown[(*row, value)] = grown.get((*row, value), 0.0) + probability * count / len(donors)
+        known = grown
+    places = [order.index(column) for column in range(len(order))]
+    return {tuple(row[place] for place in places): probability for row, probability in known.items()}
+
+
+def assert_drawn_from(drawn: np.ndarray, distribution: dict[Row, float]) -> None:
+    """Chi-square test of rows (F, n) against the distribution, rare rows taken together."""
+    counts = Counter(map(tuple, drawn.T.astype(int).tolist()))
+    assert set(counts) <= set(distribution)
+    n = drawn.shape[1]
+    common = [row for row, probability in distribution.items() if n * probability >= 10]
+    expected = [n * distribution[row] for row in common]
+    observed = [counts[row] for row in common]
+    if sum(expected) < n - 1:
+        expected.append(n - sum(expected))
+        observed.append(n - sum(observed))
+    assert len(expected) > 10
+    assert stats.chisquare(observed, np.array(expected) * sum(observed) / sum(expected)).pvalue > 1e-4
+
+
+def sizes_of(codes: np.ndarray) -> np.ndarray:
+    return codes.max(axis=1).astype(np.int64) + 1
+
+
+def parts(codes: np.ndarray) -> tuple[np.ndarray, Coding]:
+    """The codes as a table of categories, as cells and coding."""
+    frame = pd.DataFrame({f"c{i}": [f"v{code}" for code in row] for i, row in enumerate(codes)})
+    schema = infer_schema(frame)
+    frame = conform(frame, schema, where="t")
+    coding = Coding.fit([frame], schema)
+    return coding.code(frame), coding
+
+
+# Structure and conditionals
+
+
+@pytest.mark.parametrize("degree", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("wide", [False, True])
+def test_structure_is_that_of_the_twin(degree: int, seed: int, wide: bool) -> None:
+    codes = chain(150 + seed, seed)
+    order, chosen, lead = twin_structure(codes, degree, root=seed)
+    assert lead > 1e-6, "a tie would make the twin ambiguous"
+    sizes = np.full(6, 4000) if wide else sizes_of(codes)  # too wide for tables: the sorting branch
+    found, parents = learn_structure(codes, sizes, degree, seed, 0.0, np.random.default_rng(0))
+    assert found.tolist() == order
+    assert [set(row[row >= 0].tolist()) for row in parents] == chosen
+
+
+def test_tables_and_sorting_share_no_limit() -> None:
+    assert 4000**2 > room(154) > 4**4, "the test above takes both branches"
+
+
+@pytest.mark.parametrize("levels", [4, 60_000])
+def test_conditionals_are_the_counted_shares(levels: int) -> None:
+    codes = chain(300, 7)
+    sizes = np.full(6, levels)
+    keys, span = keys_of(codes, sizes, np.array([2, 0, -1]))
+    lookup = np.zeros(room(300), dtype=np.uint32)
+    groups, starts, values, ends = conditional(keys, span, codes[4], levels, np.ones(300), lookup)
+    assert not lookup.any()
+    twin = {-1: Counter(codes[4].tolist())}
+    for first, second, own in zip(codes[2], codes[0], codes[4], strict=True):
+        twin.setdefault(int(first) * levels + int(second), Counter())[int(own)] += 1
+    assert groups.tolist() == sorted(twin)
+    for g, key in enumerate(groups.tolist()):
+        part = slice(starts[g], starts[g + 1])
+        weights = np.diff(ends[part], prepend=0.0)
+        assert {v: w for v, w in zip(values[part].tolist(), weights.tolist(), strict=True) if w} == twin[key]
+
+
+@pytest.mark.parametrize("span", [30, 10**9])
+def test_parents_that_never_stood_together_leave_the_shares_of_all_rows(span: int) -> None:
+    keys, child = np.repeat([4, 9], [100, 300]), np.repeat([0, 1, 2], [100, 200, 100]).astype(np.uint32)
+    lookup = np.zeros(100, dtype=np.uint32)
+    made = conditional(keys, span, child, 3, np.ones(400), lookup)
+    asked = np.repeat([4, 9, 5, span - 1], 20_000)
+    drawn = draw_column(*made, asked, span, np.random.default_rng(0), lookup)
+    assert not lookup.any()
+    for key, expected in (
+        (4, [1, 0, 0]),
+        (9, [0, 2 / 3, 1 / 3]),
+        (5, [1 / 4, 1 / 2, 1 / 4]),
+        (span - 1, [1 / 4, 1 / 2, 1 / 4]),
+    ):
+        shares = np.bincount(drawn[asked == key], minlength=3) / 20_000
+        assert np.abs(shares - expected).max() < 0.012 and not shares[np.array(expected) == 0].any()
+
+
+def test_equal_information_goes_to_the_pair_that_was_possible_first() -> None:
+    codes = np.repeat(chain(100, 0, columns=1), 5, axis=0)
+    order, parents = learn_structure(codes, sizes_of(codes), 1, 2, 0.0, np.random.default_rng(0))
+    assert order.tolist() == [2, 0, 1, 3, 4] and parents[1:, 0].tolist() == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("degree", [1, 2, 3])
+def test_fitted_rows_have_the_distribution_of_the_network(degree: int) -> None:
+    codes = chain(40, degree)
+    cells, coding = parts(codes)
+    fitted = BayNet(degree=degree).fit(coding.frame(cells), coding.schema, seed=1)
+    assert isinstance(fitted, FittedNetwork)
+    parents = [row[row >= 0].tolist() for row in fitted.parents]
+    assert max(map(len, parents)) == degree
+    distribution = twin_distribution(codes, fitted.order.tolist(), parents)
+    assert_drawn_from(coding.code(fitted.sample(40_000, seed=5)), distribution)
+
+
+@pytest.mark.parametrize("degree", [1, 2, 3])
+def test_drawn_cells_have_the_distribution_of_a_network_from_any_column(degree: int) -> None:
+    codes = chain(60, 10 + degree, columns=4)
+    cells, coding = parts(codes)
+    draw = BayNet(degree=degree).drawer(cells, coding)
+    rows = np.arange(10, 50)
+    every: dict[Row, float] = {}
+    for root in range(4):
+        order, parents = learn_structure(
+            codes[:, rows].copy(), sizes_of(codes), degree, root, 0.0, np.random.default_rng(0)
+        )
+        used = [row[row >= 0].tolist() for row in parents]
+        for row, probability in twin_distribution(codes[:, rows], order.tolist(), used).items():
+            every[row] = every.get(row, 0.0) + probability / 4
+    drawn = np.concatenate([draw(rows, 200, seed) for seed in range(400)], axis=1)
+    counts = Counter(map(tuple, drawn.T.astype(int).tolist()))
+    assert set(counts) <= set(every)
+    common = [row for row, probability in every.items() if probability > 0.002]
+    shares = np.array([counts[row] / drawn.shape[1] for row in common])
+    assert len(common) > 10 and np.abs(shares - [every[row] for row in common]).max() < 0.01
+
+
+# Drawers
+
+
+def mixed(n: int) -> pd.DataFrame:
+    rng = np.random.default_rng(3)
+    age = rng.integers(18, 90, n)
+    frame = pd.DataFrame(
+        {
+            "age": age,
+            "pay": (age * rng.lognormal(size=n)).round(2),
+            "plan": rng.choice(["a", "b", "c"], n),
+            "member": age > 60,
+            "joined": pd.Timestamp("2020-01-01") + pd.to_timedelta(age, unit="D"),
+            "seen": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 10**6, n), unit="s"),
+            "half": rng.choice([0.5, 1.5], n),
+        }
+    )
+    return frame.astype(object).mask(rng.random(frame.shape) < 0.1)
+
+
+SCHEMA: TableSchema = infer_schema(mixed(300))
+TABLE = conform(mixed(400), SCHEMA, where="t")
+CODING = Coding.fit([TABLE], SCHEMA)
+CELLS = CODING.code(TABLE)
+
+
+def test_cells_stay_in_their_columns() -> None:
+    drawn = BayNet(degree=2).drawer(CELLS, CODING)(np.arange(400), 3000, 0)
+    assert drawn.shape == (7, 3000) and drawn.dtype == np.float64
+    frame = CODING.frame(drawn)
+    pd.testing.assert_frame_equal(conform(frame, SCHEMA, where="t"), frame)
+    assert frame.isna().any().all()
+    for name in ("age", "pay", "joined", "seen"):
+        assert frame[name].min() >= TABLE[name].min() and frame[name].max() <= TABLE[name].max()
+        assert frame[name].nunique() > 60, "values are drawn from the whole bin"
+    assert set(frame["half"].dropna()) == {0.5, 1.5} and set(frame["plan"].dropna()) == {"a", "b", "c"}
+    assert (frame["joined"].dropna() == frame["joined"].dropna().dt.normalize()).all()
+    assert (frame["seen"].dropna() != frame["seen"].dropna().dt.normalize()).mean() > 0.99
+
+
+def test_the_same_seed_and_rows_in_any_order_give_the_same_cells() -> None:
+    draw = BayNet(degree=3).drawer(CELLS, CODING)
+    rows = np.random.default_rng(0).integers(0, 400, 250)
+    first = draw(rows, 100, 0)
+    np.testing.assert_array_equal(draw(rows, 100, 0), first)
+    np.testing.assert_array_equal(draw(rows[::-1].copy(), 100, 0), first)
+    assert not np.array_equal(draw(rows, 100, 1), first, equal_nan=True)
+    assert not np.array_equal(draw(np.arange(250), 100, 0), first, equal_nan=True)
+    np.testing.assert_array_equal(draw(rows, 100, 2**40), draw(rows, 100, 2**40))
+
+
+def test_threads_do_not_disturb_each_other() -> None:
+    draw = BayNet(degree=2).drawer(CELLS, CODING)
+    rows = [np.random.default_rng(seed).integers(0, 400, 200) for seed in range(60)]
+    alone = [draw(some, 50, seed) for seed, some in enumerate(rows)]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(draw, rows, [50] * 60, range(60)))
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("rows", [[7], [7, 7], [3, 3, 5]])
+def test_one_row_and_repeats(rows: list[int]) -> None:
+    drawn = BayNet(degree=2).drawer(CELLS, CODING)(np.array(rows), 20, 0)
+    allowed = Domains.of_cells(CELLS, CODING, 10)
+    got, put = allowed.encode(drawn), allowed.encode(CELLS[:, rows])
+    assert all(set(a) <= set(b) for a, b in zip(got.tolist(), put.tolist(), strict=True))
+
+
+def test_constant_columns_and_a_single_column() -> None:
+    frame = pd.DataFrame({"a": [3] * 9, "b": ["x"] * 9, "c": [1.5, None] * 4 + [1.5]})
+    schema = infer_schema(frame)
+    frame = conform(frame, schema, where="t")
+    sample = BayNet(degree=3).fit(frame, schema, seed=0).sample(500, seed=0)
+    assert set(sample["a"]) == {3} and set(sample["b"]) == {"x"} and set(sample["c"].dropna()) == {1.5}
+    assert 0.3 < sample["c"].isna().mean() < 0.6
+    single = infer_schema(frame[["c"]])
+    assert BayNet().fit(frame[["c"]], single, seed=0).sample(50, seed=0)["c"].isna().any()
+
+
+# Domains
+
+
+def test_bins_are_of_equal_width_and_closed_at_the_end() -> None:
+    domain = Domain.of_range(0.0, 10.0, 5, whole=False, missing=True)
+    assert domain.starts.tolist()[:5] == [0, 2, 4, 6, 8] and domain.spans.tolist()[:5] == [2] * 5
+    cells = np.array([0, 1.99, 2, 10, 11, -1, np.nan])
+    assert domain.encode(cells).tolist() == [0, 0, 1, 4, 4, 0, 5]
+    whole = Domain.of_range(1, 16, 5, whole=True, missing=False)
+    held = [range(int(a), int(a + b)) for a, b in zip(whole.starts, whole.spans, strict=True)]
+    assert sorted(value for some in held for value in some) == list(range(1, 17))
+    assert {len(some) for some in held} <= {3, 4}
+    assert all(whole.encode(np.array([float(value)])) == c for c, some in enumerate(held) for value in some)
+    assert Domain.of_range(3, 5, 10, whole=True, missing=False).starts.tolist() == [3, 4, 5]
+    huge = Domain.of_range(-1.7e308, 1.7e308, 2, whole=False, missing=False)
+    assert np.isfinite(huge.spans).all() and huge.encode(np.array([-1e300, 1e300])).tolist() == [0, 1]
+
+
+def test_few_values_are_kept_and_many_are_binned() -> None:
+    frame = pd.DataFrame({"few": [0.1, 0.2, 7.0, 7.0], "many": [1.0, 2.0, 3.0, 4.0], "none": [None] * 4})
+    schema = infer_schema(frame, {"none": "numeric"})
+    coding = Coding.fit([conform(frame, schema, where="t")], schema)
+    few, many, none = Domains.of_cells(coding.code(conform(frame, schema, where="t")), coding, 3).columns
+    assert few.starts.tolist() == [0.1, 0.2, 7.0] and not few.spans.any()
+    assert many.starts.tolist() == [1, 2, 3] and many.spans.tolist() == [1, 1, 1]
+    assert np.isnan(none.starts).tolist() == [True]
+
+
+@pytest.mark.parametrize("settings", [{"degree": 0}, {"degree": 4}, {"degree": 2.0}, {"degree": True}, {"bins": 1}])
+def test_bad_settings(settings: dict) -> None:
+    with pytest.raises(ConfigError, match="baynet"):
+        build_generator("baynet", settings)
+
+
+def test_too_many_combinations_and_incomplete_folders(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted = BayNet().fit(TABLE, SCHEMA, seed=0)
+    fitted.save(str(tmp_path))
+    (tmp_path / "network.npz").unlink()  # type: ignore[operator]
+    with pytest.raises(InputError, match="not complete"):
+        BayNet.load(tmp_path, {"settings": {}, "schema": SCHEMA.to_json()})  # type: ignore[arg-type]
+    monkeypatch.setattr("privacy_assets.engine.generators.baynet._MOST_KEYS", 20.0)
+    with pytest.raises(InputError, match="too many different values"):
+        BayNet().fit(TABLE, SCHEMA, seed=0)
