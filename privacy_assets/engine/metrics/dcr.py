@@ -38,8 +38,8 @@ class Dcr(Metric):
     stands there twice is never suspicious). Among the closest ``tails`` of S the distinct matched rows are counted:
     excess = (their mean label - share of subjects in T) / (1 - that share); 0 by chance, 1 when all are members,
     negative when members are avoided. Two figures, because one interval cannot serve both limits: ``member_excess`` is
-    the excess by distance at ``headline_tail``, fixed in advance, or at so many more of the closest rows that they match
-    ``headline_rows`` real rows: fewer are no evidence of safety, and repeated common rows match few;
+    the excess by distance at ``headline_tail``, fixed in advance, or at so many more of the closest rows that they
+    match ``headline_rows`` real rows: fewer are no evidence of safety, and repeated common rows match few;
     ``member_excess_any`` is the entry farthest from chance over all spaces, keys and tails (interval simultaneous over
     all of them, at ``any_confidence``): its near end is what is demonstrated, leak or avoidance.
 

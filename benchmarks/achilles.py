@@ -1,0 +1,215 @@
+"""Tables 2 and 3 and figures 3 and 4 of Meeus et al. (2023), "Achilles' Heels", on your own copy of the data.
+
+    python -m benchmarks.achilles adult.parquet --study tables --results achilles.jsonl
+    python -m benchmarks.achilles uk_census.parquet --drop "Person ID" --as-text --auxiliary 30000 --test 15000 \\
+        --study tables --results achilles.jsonl
+    python -m benchmarks.achilles --report achilles.jsonl
+
+``tables``: AUC of the query attack on 40 random records and on the 10 that each other way of selecting finds, for
+SynthPop (leaves of 5 rows) and BayNet; ``--attack attention`` for table 3. ``neighbours`` and ``distances``: the
+records that other k and other distances select (figure 3). ``epsilon``: PrivBayes (figure 4). Rows with "?" are left
+out. Each record is attacked once, however many ways select it: a line of the results, never computed twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from privacy_assets.engine.generators import build_generator
+from privacy_assets.engine.shadow.audit import AuditPlan, run_audit
+from privacy_assets.engine.shadow.selection import select_records
+from privacy_assets.engine.tables.coding import Coding
+from privacy_assets.engine.tables.schema import conform, infer_schema
+
+SYNTHPOP, BAYNET = ("synthpop", {"min_leaf": 5}), ("baynet", {})
+PRIVBAYES = [("privbayes", {"epsilon": float(epsilon)}) for epsilon in (1, 10, 100)]
+SELECTORS = {"random": 40, "rare_value": 10, "log_likelihood": 10, "distance": 10}
+NEIGHBOURS = (1, 2, 3, 5, 10, 20, 30, 40, 50)
+DISTANCES = ("cosine", "minkowski1", "minkowski2", "minkowski3", "minkowski4")
+RECORDS = 10
+PAPER = {  # table 2 (queries) and table 3 (attention): mean and standard deviation over 10 records
+    ("queries", "uk_census", "synthpop"): [(0.732, 0.046), (0.802, 0.044), (0.790, 0.041), (0.879, 0.021)],
+    ("queries", "uk_census", "baynet"): [(0.535, 0.055), (0.644, 0.086), (0.731, 0.090), (0.858, 0.040)],
+    ("queries", "adult", "synthpop"): [(0.613, 0.084), (0.699, 0.113), (0.742, 0.033), (0.804, 0.072)],
+    ("queries", "adult", "baynet"): [(0.618, 0.120), (0.704, 0.140), (0.787, 0.057), (0.810, 0.110)],
+    ("attention", "uk_census", "synthpop"): [(0.727, 0.038), (0.783, 0.030), (0.770, 0.046), (0.838, 0.041)],
+    ("attention", "uk_census", "baynet"): [(0.535, 0.035), (0.587, 0.079), (0.674, 0.085), (0.737, 0.118)],
+    ("attention", "adult", "synthpop"): [(0.609, 0.112), (0.691, 0.103), (0.765, 0.027), (0.797, 0.038)],
+    ("attention", "adult", "baynet"): [(0.594, 0.083), (0.638, 0.104), (0.745, 0.068), (0.763, 0.103)],
+}
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """A table as the attacks see it, and how many of its rows the attacker and the challenger draw from."""
+
+    name: str
+    coding: Coding
+    cells: np.ndarray
+    auxiliary: int
+    test: int
+    seed: int
+
+    def select(self, **how: Any) -> list[int]:
+        """Ids of selected records."""
+        found = select_records(self.cells, self.coding, rng=np.random.default_rng(self.seed), **how)
+        return [int(place) for place in found.ids]
+
+
+def read_world(path: Path, drop: list[str], as_text: bool, auxiliary: int, test: int, seed: int) -> World:
+    """Rows without "?" and without the dropped columns."""
+    frame = pd.read_parquet(path).drop(columns=drop)
+    frame = frame[~(frame.astype(str) == "?").any(axis=1)].reset_index(drop=True)
+    frame = frame.astype(str) if as_text else frame
+    schema = infer_schema(frame)
+    table = conform(frame, schema, where=str(path))
+    coding = Coding.fit([table], schema)
+    return World(path.stem, coding, coding.code(table), auxiliary, test, seed)
+
+
+def selections(world: World, study: str) -> dict[str, list[int]]:
+    """Records by the way they were selected."""
+    if study == "neighbours":
+        return {f"k = {k}": world.select(records=RECORDS, neighbours=k) for k in NEIGHBOURS}
+    if study == "distances":
+        return {distance: world.select(records=RECORDS, distance=distance) for distance in DISTANCES}
+    return {by: world.select(by=by, records=records) for by, records in SELECTORS.items()}
+
+
+def audit_line(world: World, name: str, settings: Mapping[str, Any], attack: str, record: int) -> dict[str, Any]:
+    """Attack one record at the paper's scale."""
+    plan = AuditPlan(
+        build_generator(name, settings), ids=(record,), attack=attack,
+        auxiliary_rows=world.auxiliary, test_rows=world.test,
+    )  # fmt: skip
+    found = run_audit(world.cells, world.coding, plan, seed=world.seed).to_json()["records"][0]
+    return {key: value for key, value in found.items() if key not in ("labels", "scores")}
+
+
+def run(world: World, study: str, generators: Iterable[str], attack: str, path: Path) -> None:
+    """Add the lines that ``path`` does not hold yet."""
+    known = {"tables": [SYNTHPOP, BAYNET], "epsilon": PRIVBAYES}.get(study, [SYNTHPOP])
+    chosen = [(name, settings) for name, settings in known if name in generators]
+    found = selections(world, study)
+    held = {key_of(line) for line in lines([path]) if "auc" in line}
+    said = [line for line in lines([path]) if "selected" in line]
+    with path.open("a") as file:
+        entry = {"table": world.name, "study": study, "selected": found, "records": world.cells.shape[1]}
+        if entry not in said:
+            file.write(json.dumps(entry) + "\n")
+        wanted = [(*generator, record) for generator in chosen for record in dict.fromkeys(sum(found.values(), []))]
+        for done, (name, settings, record) in enumerate(wanted, start=1):
+            head = {"table": world.name, "generator": name, "settings": settings, "attack": attack, "id": record}
+            if key_of(head) in held:
+                continue
+            start = perf_counter()
+            line = head | audit_line(world, name, settings, attack, record)
+            line["wall_seconds"] = perf_counter() - start
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            sys.stderr.write(
+                f"{world.name}, {name}, {attack}: {done} of {len(wanted)}, {line['cpu_seconds']:.1f} CPU s\n"
+            )
+
+
+def key_of(line: Mapping[str, Any]) -> tuple[str, ...]:
+    """What was attacked, and how."""
+    return (line["table"], line["generator"], json.dumps(line["settings"]), line["attack"], str(line["id"]))
+
+
+def lines(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    """Results, as far as files exist."""
+    for path in paths:
+        for line in path.read_text().splitlines() if path.exists() else []:
+            yield json.loads(line)
+
+
+def report(paths: list[Path]) -> None:
+    """Print the tables."""
+    every = list(lines(paths))
+    audits = {key_of(line): line for line in every if "auc" in line}
+    groups = sorted({key[:4] for key in audits})
+    for entry in (line for line in every if "selected" in line):
+        for table, generator, settings, attack in groups:
+            if table == entry["table"] and fits(entry["study"], generator):
+                print(f"\n## {entry['study']}: {table}, {generator} {settings}, {attack}\n")
+                print_group(entry, audits, (table, generator, settings, attack))
+    print_costs(audits)
+
+
+def fits(study: str, generator: str) -> bool:
+    """Whether the study uses the generator."""
+    return generator in {"tables": ("synthpop", "baynet"), "epsilon": ("privbayes",)}.get(study, ("synthpop",))
+
+
+def print_group(entry: Mapping[str, Any], audits: Mapping[tuple[str, ...], Any], key: tuple[str, ...]) -> None:
+    """Mean AUC of each selection, beside the paper's where it has one."""
+    print("| selected by | records | AUC | sd | CPU s a record | paper | difference in standard errors |")
+    print("|---|---|---|---|---|---|---|")
+    published = dict(zip(SELECTORS, PAPER.get((key[3], key[0], key[1]), []), strict=False))
+    for name, ids in entry["selected"].items():
+        held = [audits[*key, str(place)] for place in ids if (*key, str(place)) in audits]
+        if not held:
+            continue
+        values, seconds = [line["auc"]["value"] for line in held], [line["cpu_seconds"] for line in held]
+        mean, sd = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+        theirs = published.get(name)
+        beside = " | "
+        if theirs is not None:
+            error = math.hypot(sd / math.sqrt(len(values)), theirs[1] / math.sqrt(RECORDS))
+            beside = f"{theirs[0]:.3f} ± {theirs[1]:.3f} | {(mean - theirs[0]) / error:+.1f}"
+        print(f"| {name} | {len(held)} of {len(ids)} | {mean:.3f} | {sd:.3f} | {np.mean(seconds):.1f} | {beside} |")
+
+
+def print_costs(audits: Mapping[tuple[str, ...], Any]) -> None:
+    """Mean cost of a record."""
+    print(
+        "\n## Cost of a record\n\n| table | generator | attack | CPU s | wall s | records |\n|---|---|---|---|---|---|"
+    )
+    spent = defaultdict(list)
+    for (table, generator, settings, attack, _), line in audits.items():
+        spent[table, f"{generator} {settings}", attack].append((line["cpu_seconds"], line["wall_seconds"]))
+    for (table, generator, attack), seconds in sorted(spent.items()):
+        cpu, wall = np.mean(seconds, axis=0)
+        print(f"| {table} | {generator} | {attack} | {cpu:.1f} | {wall:.1f} | {len(seconds)} |")
+
+
+def main() -> None:
+    """Run a study, or report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", nargs="?", type=Path, help="a Parquet file; its name stands for the data set")
+    parser.add_argument("--drop", action="append", default=[], help="a column to leave out, such as an id (repeatable)")
+    parser.add_argument("--as-text", action="store_true", help="every column is a category")
+    parser.add_argument("--study", choices=("tables", "neighbours", "distances", "epsilon"), default="tables")
+    parser.add_argument("--generators", default="synthpop,baynet,privbayes")
+    parser.add_argument("--attack", choices=("queries", "attention"), default="queries")
+    parser.add_argument("--auxiliary", type=int, default=10_000, help="rows that the attacker draws from")
+    parser.add_argument("--test", type=int, default=5_000, help="rows that the challenger draws from")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--results", type=Path, default=Path("achilles.jsonl"), help="where lines are added")
+    parser.add_argument("--report", type=Path, nargs="+", help="files to report on; nothing is run")
+    options = parser.parse_args()
+    if options.report:
+        report(options.report)
+    elif options.table:
+        world = read_world(options.table, options.drop, options.as_text, options.auxiliary, options.test, options.seed)
+        run(world, options.study, options.generators.split(","), options.attack, options.results)
+        report([options.results])
+    else:
+        parser.error("name a table, or --report")
+
+
+if __name__ == "__main__":
+    main()
