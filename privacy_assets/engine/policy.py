@@ -137,7 +137,7 @@ class Policy:
         from privacy_assets.engine.registry import METRICS, default_metrics
 
         names = list(dict.fromkeys(metrics)) if metrics is not None else default_metrics()
-        whole = set(default_metrics()) <= set(names)
+        whole = all(name in names for name in default_metrics() if METRICS[name].default_limits)
         limits = tuple(limit for name in names for limit in METRICS[name].default_limits)
         return cls(limits, "default" if whole else f"default, of {' and '.join(names)} only")
 

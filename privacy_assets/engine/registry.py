@@ -8,10 +8,12 @@ from privacy_assets.engine.metrics.dcr import Dcr
 from privacy_assets.engine.metrics.linkability import Linkability
 from privacy_assets.engine.metrics.membership_inference import MembershipInference
 from privacy_assets.engine.metrics.singling_out import SinglingOut
+from privacy_assets.engine.metrics.vulnerability import Vulnerability
 from privacy_assets.errors import ConfigError, did_you_mean
 
 METRICS: dict[str, type[Metric]] = {
-    metric.name: metric for metric in (Dcr, SinglingOut, Linkability, AttributeInference, MembershipInference)
+    metric.name: metric
+    for metric in (Dcr, SinglingOut, Linkability, AttributeInference, MembershipInference, Vulnerability)
 }
 
 

@@ -54,8 +54,8 @@ class Figure:
 class MetricResult:
     """What one metric found.
 
-    ``tables`` hold small aggregates for the report (lists of flat records; never a private value or predicate), and
-    ``inputs`` the fingerprint of each table that was read.
+    ``tables`` hold small aggregates and row numbers for the report (lists of flat records; never a private value or
+    predicate), and ``inputs`` the fingerprint of each table that was read.
     """
 
     metric: str

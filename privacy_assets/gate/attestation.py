@@ -21,9 +21,9 @@ class Attestation:
     """What was judged (table, partition, SHA-256 of the file), by which policy, on which results, with which verdict.
 
     ``inputs`` are the fingerprints of all tables by role, ``content`` that of the synthetic rows: keyed, never a plain
-    hash of a private table; ``setup`` are the settings that they were made and measured under. ``remembered`` are
-    earlier failures of the same rows; with any of them the verdict is "fail". ``keyid`` is the key that signed it,
-    empty before.
+    hash of a private table; ``results`` hold figures, no tables; ``setup`` are the settings that they were made and
+    measured under. ``remembered`` are earlier failures of the same rows; with any of them the verdict is "fail".
+    ``keyid`` is the key that signed it, empty before.
     """
 
     place: Place
@@ -89,7 +89,8 @@ def attest(
         verdict="fail" if remembered else judgement.verdict,
         limits=[outcome.to_json() for outcome in judgement.outcomes],
         remembered=list(remembered),
-        results={name: {**result.to_json(), "inputs": {}} for name, result in results.items()},
+        # Readers of a release get the figures; tables are for the report, and may name rows of the private tables.
+        results={name: {**result.to_json(), "inputs": {}, "tables": {}} for name, result in results.items()},
         inputs=dict(inputs),
         setup=plain(setup),
         rows=snapshot.rows,

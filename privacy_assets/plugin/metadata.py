@@ -70,7 +70,7 @@ def synthetic_metadata(frame: pd.DataFrame, sha256: str, upstream: dg.AssetKey) 
 
 
 def score_metadata(result: MetricResult, outcomes: Sequence[LimitOutcome]) -> dict[str, Any]:
-    """Each figure as a number that the UI plots over time, then intervals, and a picture a limit."""
+    """Each figure as a number that the UI plots over time, intervals, ranked row numbers, and a picture a limit."""
     facts: dict[str, Any] = {f.name: float(f.value) for f in result.figures if math.isfinite(f.value)}
     rows: list[dict[str, str | int]] = [
         {"figure": f.name, "value": _shown(f.value), "low": _shown(f.low), "high": _shown(f.high), "rows": f.n,
@@ -79,6 +79,9 @@ def score_metadata(result: MetricResult, outcomes: Sequence[LimitOutcome]) -> di
     ]  # fmt: skip
     if rows:
         facts["figures"] = dg.MetadataValue.table([dg.TableRecord(row) for row in rows])
+    if ranking := result.tables.get("ranking"):
+        records = [dg.TableRecord({key: _cell(cell) for key, cell in row.items()}) for row in ranking]
+        facts["most exposed records"] = dg.MetadataValue.table(records)
     facts |= {f"limit: {outcome.limit.key}": picture(outcome) for outcome in outcomes}
     facts["seconds"] = float(result.seconds) if math.isfinite(result.seconds) else 0.0
     return facts
@@ -163,6 +166,10 @@ def _curve(values: Sequence[float]) -> str:
 
 def _shown(number: float) -> str:
     return f"{number:.4g}" if math.isfinite(number) else "not measurable"
+
+
+def _cell(value: float | str) -> int | str:
+    return _shown(value) if isinstance(value, float) else value
 
 
 def caller_reference() -> Mapping[str, Any]:

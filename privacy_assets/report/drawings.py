@@ -23,6 +23,7 @@ def plots_of(metric: str, table: str, rows: Rows) -> list[Plot]:
         ("membership_inference", "curve"): _curve,
         ("membership_inference", "levels"): _levels,
         ("membership_inference", "subgroups"): _subgroups,
+        ("vulnerability", "scores"): _ranks,
     }
     draw = known.get((metric, table))
     return draw(rows) if draw is not None else []
@@ -101,3 +102,18 @@ def _subgroups(rows: Rows) -> list[Plot]:
     )
     labels = ("group, the largest first", "advantage")
     return [(caption, intervals_svg(rows, x="group", y="advantage", series=("column",), labels=labels))]
+
+
+def _ranks(rows: Rows) -> list[Plot]:
+    labels = ("rank (logarithmic)", "vulnerability")
+    return [
+        (
+            f"Mean distance to the nearest records of other people, by rank, {clean(space, 40)} space: who stands far "
+            "above the rest is easiest to attack.",
+            intervals_svg(
+                [r for r in rows if r.get("space") == space],
+                x="rank", y="vulnerability", series=(), labels=labels, log=True,
+            ),
+        )
+        for space in dict.fromkeys(row.get("space") for row in rows)
+    ]  # fmt: skip

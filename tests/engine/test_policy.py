@@ -102,11 +102,19 @@ def test_empty_and_repeated_policies_are_refused() -> None:
 def test_default_limits_stand_on_figures_that_exist_and_say_where_they_come_from() -> None:
     policy = Policy.default()
     specs = figure_specs()
-    assert {limit.metric for limit in policy.limits} == set(METRICS)
+    assert {limit.metric for limit in policy.limits} == set(METRICS) - {"vulnerability"}  # it describes private tables
     for limit in policy.limits:
         assert limit.figure in specs
         assert limit.source, limit.key
         assert not limit.advice, limit.key  # what can be done has one source, the list of recourses
+
+
+def test_a_policy_is_the_default_one_when_none_of_its_limits_is_left_out() -> None:
+    limited = [name for name, metric in METRICS.items() if metric.default_limits]
+    assert Policy.default(limited) == Policy.default()
+    assert Policy.default(limited[1:]).name != "default"
+    with pytest.raises(ConfigError, match="no limits"):
+        Policy.default(["vulnerability"])
 
 
 def write(tmp_path: Path, text: str) -> Path:

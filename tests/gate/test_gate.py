@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -51,6 +52,13 @@ def ready(gate: Gate) -> Chain:
 
 
 # Attestation
+
+
+def test_readers_of_a_release_get_figures_and_no_tables(ready: Chain) -> None:
+    ranked = result(tables={"ranking": [{"rank": 1, "role": "train", "row": 39435}]})
+    stated = attested(ready, results={"dcr": ranked})
+    assert stated.results["dcr"]["figures"] == result().to_json()["figures"]
+    assert "39435" not in json.dumps(stated.statement().body)
 
 
 def attested(ready: Chain, **changes: Any) -> Attestation:

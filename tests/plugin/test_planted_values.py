@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 from dagster._utils.error import serializable_error_info_from_exc_info
 from planting import PLANTED, SPELLINGS, World, leaks, plain, private, row_of, traces
-from standins import LENIENT, memorise, sqlite_instance
+from standins import LENIENT, QUICK, memorise, sqlite_instance
 
 from privacy_assets import PrivacyIOManager, build_failed_check_sensor, build_privacy_checks, build_source_sensor
 from privacy_assets.cli import main
@@ -520,11 +520,23 @@ def test_nothing_private_is_told_when_it_fails(name: str, world: World, monkeypa
 
 
 def test_nothing_private_is_told_when_it_succeeds(world: World, tmp_path: Path) -> None:
+    world.table(metrics={**QUICK["metrics"], "vulnerability": {}})
     with sqlite_instance(tmp_path) as stored:
         world.instance = stored
         assert world.run() == ""
         assert leaks(world) == {}
         found = world.everything()
+        made = stored.get_latest_materialization_event(dg.AssetKey(["people", "vulnerability"]))
+    records = made.asset_materialization.metadata["most exposed records"].records
+    assert len(records) == 50
+    assert {name for record in records for name in record.data} == {
+        "rank",
+        "role",
+        "row",
+        "vulnerability",
+        "equal_rows",
+    }
+    assert "equal_rows" in found[next(where for where in found if where.endswith("report.json"))]
     places = (
         "compute_logs",
         "history/runs",
