@@ -1,4 +1,4 @@
-"""The command line: ``privacy-assets evaluate``, ``policy`` and ``demo``; the commands of the gate stand next door.
+"""The command line: ``privacy-assets evaluate``, ``policy`` and ``demo``; audits and the gate stand next door.
 
 Exit status: 0 = the policy holds, 1 = broken or not assessable, 2 = bad input or bad settings.
 """
@@ -6,18 +6,18 @@ Exit status: 0 = the policy holds, 1 = broken or not assessable, 2 = bad input o
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
+from privacy_assets.cli_audit import add_audit
 from privacy_assets.cli_gate import add_commands
 from privacy_assets.cli_keys import add_keys
+from privacy_assets.cli_shared import KIND_HELP, check_out, kinds, progress, write_json
 from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, StepError
 
 if TYPE_CHECKING:
-    from privacy_assets.engine.tables.schema import Kind
     from privacy_assets.report.report import Report
 
 HOLDS, BROKEN, BAD_INPUT = 0, 1, 2
@@ -51,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_evaluate(commands)
+    add_audit(commands)
     add_commands(commands)
     add_keys(commands)
     _add_demo(commands)
@@ -74,7 +75,7 @@ def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         action="append",
         default=[],
         metavar="COLUMN=KIND",
-        help="override an inferred kind: numeric, integer, categorical, boolean or datetime (repeatable)",
+        help=KIND_HELP,
     )
     command.add_argument(
         "--metrics", metavar="A,B", help="metrics to run, comma-separated; default: those of the policy"
@@ -99,22 +100,20 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 def _evaluate(options: argparse.Namespace) -> int:
     from privacy_assets.report.evaluate import evaluate
 
-    for out in (options.json, options.html):
-        if out and not Path(out).resolve().parent.is_dir():
-            raise ConfigError(f"{out}: the folder does not exist.")
+    check_out(options.json, options.html)
     report = evaluate(
         options.train,
         options.holdout,
         options.synthetic,
         reference=options.reference,
         subject=options.subject,
-        kinds=_kinds(options.kind),
+        kinds=kinds(options.kind),
         policy=options.policy,
         metrics=options.metrics,
         embedder=not options.no_embedder,
         seed=options.seed,
         device=options.device,
-        progress=_quiet if options.quiet else _progress,
+        progress=progress(quiet=options.quiet),
     )
     _write(report, options.json, options.html)
     sys.stdout.write(report.to_text() + "\n")
@@ -143,7 +142,7 @@ def _write(report: Report, json_out: str | None, html_out: str | None) -> None:
 
     try:
         if json_out:
-            put_atomic(Path(json_out), json.dumps(report.to_json(), indent=2, allow_nan=False).encode(), mode=0o644)
+            write_json(json_out, report.to_json())
         if html_out:
             put_atomic(Path(html_out), report.to_html().encode(), mode=0o644)
     except OSError as error:
@@ -165,29 +164,9 @@ def _policy(_: argparse.Namespace) -> int:
     return HOLDS
 
 
-def _kinds(pairs: Sequence[str]) -> dict[str, Kind] | None:
-    """Parse COLUMN=KIND; the column may itself hold an equals sign."""
-    kinds: dict[str, Kind] = {}
-    for pair in pairs:
-        column, sign, kind = pair.rpartition("=")
-        if not sign or not column:
-            raise ConfigError(f"--kind {pair}: write COLUMN=KIND.")
-        kinds[column] = cast("Kind", kind)  # checked with the table at hand
-    return kinds or None
-
-
 def _line(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
-
-
-def _progress(message: str) -> None:
-    sys.stderr.write(f"  {message}\n")
-    sys.stderr.flush()
-
-
-def _quiet(message: str) -> None:
-    """Drop a progress message."""
 
 
 if __name__ == "__main__":

@@ -140,7 +140,7 @@ def epsilon_bound(
     neighbours are tables that differ in one record's values, not in its presence. Without a cut the bound is 0.
     """
     members, others = int(labels.sum()), int((~labels).sum())
-    certifiable = float(max(_log_ratio(members, members, 0, others, confidence), 0.0))
+    certifiable = max(float(_log_ratio(members, members, 0, others, confidence)), 0.0)
     if cut is None:
         return EpsilonBound(0.0, certifiable, confidence, 0, 0, None)
     decided = scores >= cut.score if cut.inside else scores <= cut.score

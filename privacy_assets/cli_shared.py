@@ -1,0 +1,55 @@
+"""What several commands of the command line share: kinds of columns, progress, and the file for JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from privacy_assets.errors import ConfigError
+
+if TYPE_CHECKING:
+    from privacy_assets.engine.tables.schema import Kind
+
+KIND_HELP = "override an inferred kind: numeric, integer, categorical, boolean or datetime (repeatable)"
+
+
+def kinds(pairs: Sequence[str]) -> dict[str, Kind] | None:
+    """Parse COLUMN=KIND; the column may itself hold an equals sign."""
+    found: dict[str, Kind] = {}
+    for pair in pairs:
+        column, sign, kind = pair.rpartition("=")
+        if not sign or not column:
+            raise ConfigError(f"--kind {pair}: write COLUMN=KIND.")
+        found[column] = cast("Kind", kind)  # checked with the table at hand
+    return found or None
+
+
+def progress(*, quiet: bool) -> Callable[[str], None]:
+    """Where progress goes: standard error, or nowhere."""
+    return _quiet if quiet else _progress
+
+
+def check_out(*paths: str | None) -> None:
+    """ConfigError unless the folder of every path that is given exists."""
+    for path in paths:
+        if path and not Path(path).resolve().parent.is_dir():
+            raise ConfigError(f"{path}: the folder does not exist.")
+
+
+def write_json(path: str, data: Mapping[str, Any]) -> None:
+    """Place ``data`` as a JSON file."""
+    from privacy_assets.gate.files import put_atomic
+
+    put_atomic(Path(path), json.dumps(data, indent=2, allow_nan=False).encode(), mode=0o644)
+
+
+def _progress(message: str) -> None:
+    sys.stderr.write(f"  {message}\n")
+    sys.stderr.flush()
+
+
+def _quiet(message: str) -> None:
+    """Drop a progress message."""
