@@ -12,6 +12,7 @@ import sysconfig
 import traceback
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -44,6 +45,11 @@ class InputError(PrivacyAssetsError, ValueError):
             place.append(f"row {row}")
         message = f"{', '.join(place)}: {problem}" if place else problem
         super().__init__(f"{message}. Fix: {fix}." if fix else f"{message}.")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The same error on the other side of a process."""
+        made = partial(type(self), where=self.where, column=self.column, row=self.row, fix=self.fix)
+        return made, (self.problem,)
 
 
 class ConfigError(PrivacyAssetsError, ValueError):

@@ -94,6 +94,15 @@ def test_the_evaluate_command_of_the_readme_runs(folder: Path, capsys: pytest.Ca
     assert "not assessable" in capsys.readouterr().out
 
 
+def test_the_audit_command_of_its_page_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ours = [words for words in commands(ROOT / "docs" / "audit.md") if words[0] == "privacy-assets"]
+    assert len(ours) == 1 and ours[0][1] == "audit"
+    quick = ["--records=2", "--shadows=8", "--tests=4", "--size=40"]
+    assert main([*ours[0][1:], *quick]) == 0
+    assert (folder / "audit.json").stat().st_size and list((folder / "checkpoint").iterdir())
+    assert "AUC over records" in capsys.readouterr().out
+
+
 def test_the_commands_inside_the_text_exist(capsys: pytest.CaptureFixture[str]) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)

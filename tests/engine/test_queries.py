@@ -13,7 +13,6 @@ from privacy_assets.engine.shadow._query_kernels import first_of_equals
 from privacy_assets.engine.shadow.queries import CountCodes, Queries, all_counts, matches
 
 
-
 def brute_force(cells, target, is_number):
     """Bool (F, m), cell by cell."""
 
@@ -23,7 +22,10 @@ def brute_force(cells, target, is_number):
         return cell <= wanted if number else cell == wanted
 
     return np.array(
-        [[one(cell, wanted, number) for cell in row] for row, wanted, number in zip(cells, target, is_number)]
+        [
+            [one(cell, wanted, number) for cell in row]
+            for row, wanted, number in zip(cells, target, is_number, strict=True)
+        ]
     )
 
 
@@ -133,7 +135,7 @@ def test_the_counts_of_drawn_queries_equal_brute_force(columns):
         query = queries.chosen[place]
         wide = columns > 20
         used = query[query >= 0] if wide else np.flatnonzero((query >> np.arange(columns)) & 1)
-        for (cells, *_), count in zip(tables, found[:, place]):
+        for (cells, *_), count in zip(tables, found[:, place], strict=True):
             assert count == brute_force(cells[used], target[used], is_number[used]).all(axis=0).sum()
 
 

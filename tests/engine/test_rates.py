@@ -140,14 +140,14 @@ def test_the_bound_is_the_ratio_of_two_exact_bounds():
         for right, wrong in ((60, 10), (90, 40))
     ]
     assert found.value == pytest.approx(max(tails)) and (found.right, found.wrong) == (60, 10)
-    assert cut.inside and cut.score == 1
+    assert cut.inside and cut.score == 0.5
 
 
 def test_the_other_direction_is_tried_as_well():
     scores, labels = sides(np.repeat([1.0, 0.0], [95, 5]), np.repeat([1.0, 0.0], [50, 50]))
     cut = choose_cut(scores, labels, 200)
     found = epsilon_bound(scores, labels, cut)
-    assert not cut.inside and cut.score == 0 and (found.right, found.wrong) == (50, 5)
+    assert not cut.inside and cut.score == 0.5 and (found.right, found.wrong) == (50, 5)
     assert found.value > 1
 
 

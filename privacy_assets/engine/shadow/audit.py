@@ -61,7 +61,7 @@ def run_audit(
     sets = plan.shadows + plan.tests
     clock = _Clock(progress, sets * sum(len(part) for part in chosen.parts.values()))
     found = {
-        name: run.attack_all(part, chosen.removed if name == "after" else (), kept.part(name), clock)
+        name: run.attack_all(name, part, chosen.removed if name == "after" else (), kept.part(name), clock)
         for name, part in chosen.parts.items()
     }
     removal = Removal(chosen.removed, found["before"], found["after"]) if plan.remove else None
@@ -179,12 +179,12 @@ class _Run:
         return [_Record(*record) for record in chosen]
 
     def attack_all(
-        self, records: Sequence[_Record], removed: Sequence[int], kept: Checkpoint, clock: _Clock
+        self, part: str, records: Sequence[_Record], removed: Sequence[int], kept: Checkpoint, clock: _Clock
     ) -> tuple[RecordAudit, ...]:
         """Attack the records of a part; those that the checkpoint holds are read from there."""
-        done = []
+        done, what = [], "" if part == "records" else f"{part} removal, "
         for place, record in enumerate(records):
-            clock.label, name = f"record {place + 1} of {len(records)}", str(record.id)
+            clock.label, name = f"{what}record {place + 1} of {len(records)}", str(record.id)
             stored = kept.get(name)
             if stored is None:
                 audited = self.attack_one(record, self.game(record.id, removed), kept, clock)

@@ -111,7 +111,8 @@ def choose_cut(scores: np.ndarray, labels: np.ndarray, tests: int, confidence: f
     """The decision that promises the largest epsilon bound on ``tests`` test sets, half of them with the target.
 
     ``scores`` are those of shadow sets, so that the test sets decide nothing; NaN among them is left out. Both
-    directions of the definition are tried: "in" at high scores, "out" at low ones. None without a set on a side.
+    directions of the definition are tried: "in" at high scores, "out" at low ones; the cut lies halfway to the next
+    score. None without a set on a side.
     """
     known = np.isfinite(scores)
     scores, labels = scores[known], labels[known]
@@ -127,7 +128,9 @@ def choose_cut(scores: np.ndarray, labels: np.ndarray, tests: int, confidence: f
         for right, wrong in ((at_least[True], at_least[False]), (at_most[False], at_most[True]))
     ]
     best = int(np.argmax(promised))
-    return Cut(cuts.tolist()[best % len(cuts)], best < len(cuts))
+    inside, place = best < len(cuts), best % len(cuts)
+    beyond = max(place - 1, 0) if inside else min(place + 1, len(cuts) - 1)
+    return Cut(float(cuts[[place, beyond]].mean()), inside)
 
 
 def epsilon_bound(
