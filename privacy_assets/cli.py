@@ -138,7 +138,7 @@ def _offending(options: argparse.Namespace, error: PrivacyAssetsError) -> str:
 
 
 def _write(report: Report, json_out: str | None, html_out: str | None) -> None:
-    from privacy_assets.gate.files import put_atomic
+    from privacy_assets.files import put_atomic
 
     try:
         if json_out:

@@ -20,7 +20,7 @@ from privacy_assets.cli_gate import (
     say,
 )
 from privacy_assets.errors import ConfigError
-from privacy_assets.gate.files import check_private
+from privacy_assets.files import check_private
 from privacy_assets.gate.keys import SIGNING_KEY, SIGNING_VARIABLE, SigningKey, TrustedKeys, key_files, rotate_key
 
 _HELP = f"""\

@@ -41,7 +41,7 @@ def check_out(*paths: str | None) -> None:
 
 def write_json(path: str, data: Mapping[str, Any]) -> None:
     """Place ``data`` as a JSON file."""
-    from privacy_assets.gate.files import put_atomic
+    from privacy_assets.files import put_atomic
 
     put_atomic(Path(path), json.dumps(data, indent=2, allow_nan=False).encode(), mode=0o644)
 

@@ -13,7 +13,7 @@ from typing import Any
 from privacy_assets.engine.policy import Limit, LimitOutcome, Policy
 from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import PublicationRefused
-from privacy_assets.gate.files import private_folder, put_atomic
+from privacy_assets.files import private_folder, put_atomic
 from privacy_assets.gate.keys import SigningKey
 from privacy_assets.gate.snapshot import Snapshot
 from privacy_assets.gate.statements import Place, Sealed, Statement, seal, unseal

@@ -14,10 +14,10 @@ from privacy_assets.engine.policy import LimitOutcome, Policy
 from privacy_assets.engine.results import MetricResult, plain
 from privacy_assets.engine.tables.fingerprints import keyed, lasting_fingerprint
 from privacy_assets.errors import ConfigError, PublicationRefused
+from privacy_assets.files import check_private, private_folder
 from privacy_assets.gate import attestation as judged
 from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.failures import Failures
-from privacy_assets.gate.files import check_private, private_folder
 from privacy_assets.gate.keys import SigningKey
 from privacy_assets.gate.releases import Release, ReleaseStore, check_bytes
 from privacy_assets.gate.snapshot import Snapshot, write_snapshot

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privacy_assets.errors import ConfigError
-from privacy_assets.gate.files import locked, make_secret, private_folder, put_atomic, read_secret
+from privacy_assets.files import locked, make_secret, private_folder, put_atomic, read_secret
 
 if TYPE_CHECKING:
     from securesystemslib.signer import CryptoSigner, SSlibKey

@@ -18,8 +18,8 @@ from urllib.parse import unquote
 import pandas as pd
 
 from privacy_assets.errors import InputError, PublicationRefused
+from privacy_assets.files import locked, put_atomic, sync_folder
 from privacy_assets.gate.attestation import Attestation, check_place
-from privacy_assets.gate.files import locked, put_atomic, sync_folder
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.snapshot import read_hashed
 from privacy_assets.gate.statements import Place, Sealed, unseal

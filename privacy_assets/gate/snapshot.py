@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from privacy_assets.errors import PublicationRefused
-from privacy_assets.gate.files import put_atomic
+from privacy_assets.files import put_atomic
 from privacy_assets.gate.statements import Place, Statement
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from privacy_assets.errors import InputError, PublicationRefused
-from privacy_assets.gate.files import private_folder, put_atomic
+from privacy_assets.files import private_folder, put_atomic
 from privacy_assets.gate.releases import read_published
 from privacy_assets.gate.statements import KINDS, Kind, Sealed, quoted
 from privacy_assets.plugin.resources import FixedConfig, home_of

@@ -13,7 +13,7 @@ from pydantic import PrivateAttr
 
 from privacy_assets.engine.tables.fingerprints import derived, keyed
 from privacy_assets.errors import ConfigError
-from privacy_assets.gate.files import check_private, make_secret, private_folder, read_secret
+from privacy_assets.files import check_private, make_secret, private_folder, read_secret
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SIGNING_KEY, SIGNING_VARIABLE, SigningKey, TrustedKeys, first_key
 from privacy_assets.gate.releases import TRUSTED_VARIABLE, ReleaseStore, default_trusted

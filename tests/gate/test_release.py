@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from privacy_assets.errors import ConfigError, InputError, PublicationRefused
+from privacy_assets.files import put_atomic
 from privacy_assets.gate import releases
-from privacy_assets.gate.files import put_atomic
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.releases import POINTER, TRUSTED_VARIABLE, ReleaseStore, check_bytes, hash_file, read_published
 from privacy_assets.gate.snapshot import read_hashed, read_snapshot, write_snapshot

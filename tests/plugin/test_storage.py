@@ -14,7 +14,7 @@ from standins import people
 
 from privacy_assets import PrivacyIOManager, ReleaseResource
 from privacy_assets.errors import ConfigError, InputError, PublicationRefused
-from privacy_assets.gate.files import read_secret
+from privacy_assets.files import read_secret
 from privacy_assets.gate.keys import TrustedKeys, first_key
 from privacy_assets.gate.statements import Kind, Sealed, unseal
 from privacy_assets.plugin.io import Published, Readable, load_value, store_value

@@ -13,7 +13,7 @@ import numpy as np
 
 from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.gate.files import private_folder, put_atomic
+from privacy_assets.files import private_folder, put_atomic
 
 _MARK = "audit.json"
 

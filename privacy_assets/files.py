@@ -1,4 +1,4 @@
-"""Files of the gate: placed atomically, locked, and, where they are secret, for the own user only."""
+"""Files: placed atomically, locked, and, where they are secret, for the own user only."""
 
 from __future__ import annotations
 
