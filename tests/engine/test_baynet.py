@@ -130,11 +130,9 @@ def test_tables_and_sorting_share_no_limit() -> None:
 @pytest.mark.parametrize("levels", [4, 60_000])
 def test_conditionals_are_the_counted_shares(levels: int) -> None:
     codes = chain(300, 7)
-    sizes = np.full(6, levels)
-    keys, span = keys_of(codes, sizes, np.array([2, 0, -1]))
-    lookup = np.zeros(room(300), dtype=np.uint32)
-    groups, starts, values, ends = conditional(keys, span, codes[4], levels, np.ones(300), lookup)
-    assert not lookup.any()
+    keys, span = keys_of(np.delete(codes, 3, axis=0), np.full(5, levels), np.array([2, 0, -1]))
+    assert span == levels**2
+    groups, starts, values, ends = conditional(np.sort(keys * levels + codes[4]), levels, np.ones(300))
     twin = {-1: Counter(codes[4].tolist())}
     for first, second, own in zip(codes[2], codes[0], codes[4], strict=True):
         twin.setdefault(int(first) * levels + int(second), Counter())[int(own)] += 1
@@ -148,8 +146,7 @@ def test_conditionals_are_the_counted_shares(levels: int) -> None:
 @pytest.mark.parametrize("span", [30, 10**9])
 def test_parents_that_never_stood_together_leave_the_shares_of_all_rows(span: int) -> None:
     keys, child = np.repeat([4, 9], [100, 300]), np.repeat([0, 1, 2], [100, 200, 100]).astype(np.uint32)
-    lookup = np.zeros(100, dtype=np.uint32)
-    made = conditional(keys, span, child, 3, np.ones(400), lookup)
+    made, lookup = conditional(keys * 3 + child, 3, np.ones(400)), np.zeros(100, dtype=np.uint32)
     asked = np.repeat([4, 9, 5, span - 1], 20_000)
     drawn = draw_column(*made, asked, span, np.random.default_rng(0), lookup)
     assert not lookup.any()

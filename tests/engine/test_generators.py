@@ -111,7 +111,7 @@ def test_one_column_of_each_kind_and_one_row(name: str, kind: str, n: int) -> No
     assert frame["x"].between(low, high).all() if kind != "boolean" else set(frame["x"]) <= set(train["x"])
 
 
-@pytest.mark.parametrize("name", ["synthpop", "baynet", "copy", "noisy_copy"])
+@pytest.mark.parametrize("name", ["synthpop", "baynet", "privbayes", "copy", "noisy_copy"])
 def test_columns_without_any_value(name: str, tmp_path: Path) -> None:
     frame = pd.DataFrame({"a": [1, 2, 3], "n": [None] * 3, "c": [None] * 3, "d": [None] * 3, "b": ["x", "y", "x"]})
     schema = infer_schema(frame, {"n": "numeric", "c": "categorical", "d": "datetime"})

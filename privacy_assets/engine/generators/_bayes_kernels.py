@@ -2,6 +2,7 @@
 
 A network of F columns is ``order`` (F,), the columns as they are drawn, and ``parents`` (F, degree): row i holds the
 columns that column ``order[i]`` depends on, -1 for none. Its conditionals are those of :func:`learn_conditionals`.
+All in one file: compiled code is stored, and made anew when its own file changes, not when one does that it calls.
 """
 
 from __future__ import annotations
@@ -224,38 +225,101 @@ def learn_structure(
 
 @compiled
 def conditional(
-    keys: np.ndarray, span: int, child: np.ndarray, levels: int, weights: np.ndarray, lookup: np.ndarray
+    pairs: np.ndarray, levels: int, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Distribution of a column, codes ``child`` < ``levels``, given the keys of its parents, from weighted rows.
+    """Distribution of a column of ``levels`` codes given its parents, from weighted cells of their joint table.
 
-    Returns (groups, starts, values, ends): group g has the key ``groups[g]`` (int64, ascending; the first is -1 and
-    holds all rows), its codes are ``values[starts[g] : starts[g + 1]]`` (uint32), and their weights, added up within
-    the group, stand in ``ends``. ``lookup`` (uint32) is scratch space, zero before and after.
+    ``pairs`` (int64, ascending, repeats allowed) are key of the parents * levels + code. Returns (groups, starts,
+    values, ends): group g has the key ``groups[g]`` (int64, ascending; the first is -1 and holds all cells), its codes
+    are ``values[starts[g] : starts[g + 1]]`` (uint32), and their weights, added up within the group, stand in ``ends``.
     """
-    pairs = keys * levels
-    for i in range(len(keys)):
-        pairs[i] += child[i]
-    distinct, places = relabel(pairs, span * levels, lookup)
-    entries = len(distinct) + levels
-    groups, starts = np.full(len(distinct) + 1, -1, dtype=np.int64), np.zeros(len(distinct) + 2, dtype=np.int64)
-    values, ends = np.empty(entries, dtype=np.uint32), np.zeros(entries)
-    for i in range(len(keys)):
-        ends[child[i]] += weights[i]
-        ends[levels + places[i]] += weights[i]
-    for level in range(levels):
-        values[level] = level
-    group = 0
-    for place in range(len(distinct)):
-        key = distinct[place] // levels
-        values[levels + place] = distinct[place] - key * levels
-        if key != groups[group]:
+    most = levels + len(pairs)
+    groups, starts = np.full(len(pairs) + 1, -1, dtype=np.int64), np.zeros(len(pairs) + 2, dtype=np.int64)
+    values, ends = np.arange(most).astype(np.uint32), np.zeros(most)
+    entry, group, base, last = levels - 1, 0, -levels, np.int64(-1)
+    for i in range(len(pairs)):
+        if pairs[i] - base >= levels:
             group += 1
-            groups[group], starts[group] = key, levels + place
-    starts[group + 1] = entries
-    for group_ in range(group + 1):
-        for entry in range(starts[group_] + 1, starts[group_ + 1]):
-            ends[entry] += ends[entry - 1]
-    return groups[: group + 1], starts[: group + 2], values, ends
+            groups[group], starts[group] = pairs[i] // levels, entry + 1
+            base = groups[group] * levels
+        code = pairs[i] - base
+        if pairs[i] != last:
+            entry, last = entry + 1, pairs[i]
+            values[entry] = code
+            ends[entry] = ends[entry - 1] if entry > starts[group] else 0.0
+        ends[entry] += weights[i]
+        ends[code] += weights[i]
+    for code in range(1, levels):
+        ends[code] += ends[code - 1]
+    starts[group + 1] = entry + 1
+    return groups[: group + 1], starts[: group + 2], values[: entry + 1], ends[: entry + 1]
+
+
+@compiled
+def _joint(
+    codes: np.ndarray,
+    sizes: np.ndarray,
+    columns: np.ndarray,
+    scale: float,
+    noise: np.random.Generator,
+    lookup: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Keys (ascending) and weights > 0 of the cells of the joint table of ``columns``.
+
+    A ``scale`` > 0 adds Laplace noise of that scale to the count of every cell that is possible.
+    """
+    keys, span = keys_of(codes, sizes, columns)
+    if scale == 0:
+        cells, places = relabel(keys, span, lookup)
+        weights = np.zeros(len(cells))
+        for place in places:
+            weights[place] += 1
+        return cells, weights
+    counts = np.zeros(span)
+    for key in keys:
+        counts[key] += 1
+    for key in range(span):
+        counts[key] += noise.laplace(0.0, scale)
+    if counts.max() <= 0:
+        counts[:] = 1
+    cells = np.flatnonzero(counts > 0)
+    return cells, counts[cells]
+
+
+@compiled
+def learn_conditionals(
+    codes: np.ndarray,
+    sizes: np.ndarray,
+    order: np.ndarray,
+    parents: np.ndarray,
+    scale: float,
+    noise: np.random.Generator,
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    """A :func:`conditional` for each column of ``order`` (Zhang et al. 2017, algorithms 1 and 3), from codes (F, n).
+
+    The first k + 1 of the F columns share one joint table, k = min(degree, F - 1), so that there are F - k tables; one
+    row changes each in two cells. ``scale`` is that of their Laplace noise, in counts; 0 means without noise.
+    """
+    lookup = np.zeros(room(codes.shape[1]), dtype=np.uint32)
+    together = min(parents.shape[1] + 1, len(order))
+    cells, weights = _joint(codes, sizes, order[:together], scale, noise, lookup)
+    made = [_derived(cells, weights, sizes, order[:together])]
+    for i in range(1, len(order)):
+        if i >= together:
+            cells, weights = _joint(codes, sizes, np.append(parents[i], order[i]), scale, noise, lookup)
+        made.append(_derived(cells, weights, sizes, order[i : max(together, i + 1)]))
+    return made
+
+
+@compiled
+def _derived(
+    cells: np.ndarray, weights: np.ndarray, sizes: np.ndarray, last: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Conditional of column ``last[0]`` given those before it, in a joint table that ends in the columns ``last``."""
+    tail = 1
+    for column in last[1:]:
+        tail *= sizes[column]
+    return conditional(cells if tail == 1 else cells // tail, sizes[last[0]], weights)
 
 
 @compiled
@@ -329,23 +393,27 @@ def fit_and_draw(
     spans: np.ndarray,
     whole: np.ndarray,
     degree: int,
+    rate: float,
+    scale: float,
     rows: np.ndarray,
     size: int,
     rng: np.random.Generator,
+    noise: np.random.Generator,
 ) -> np.ndarray:
-    """Cells (F, size) of a network without noise, learned from the columns ``rows`` of ``everyone``, uint32 (F, N)."""
+    """Cells (F, size) of a network learned from the columns ``rows`` of ``everyone``, uint32 (F, N).
+
+    ``rate`` and ``scale`` are those of :func:`learn_structure` and :func:`learn_conditionals`.
+    """
     codes = np.empty((len(everyone), len(rows)), dtype=np.uint32)
     for column in range(len(everyone)):
         for i in range(len(rows)):
             codes[column, i] = everyone[column, rows[i]]
-    order, parents = learn_structure(codes, sizes, degree, rng.integers(0, len(codes)), 0.0, rng)
+    order, parents = learn_structure(codes, sizes, degree, rng.integers(0, len(codes)), rate, noise)
     drawn = np.empty((len(codes), size), dtype=np.uint32)
-    lookup = np.zeros(room(len(rows)), dtype=np.uint32)
-    once = np.ones(len(rows))
+    lookup = np.zeros(room(size), dtype=np.uint32)
+    conditionals = learn_conditionals(codes, sizes, order, parents, scale, noise)
     for i in range(len(order)):
-        column = order[i]
-        keys, span = keys_of(codes, sizes, parents[i])
-        groups, begins, values, ends = conditional(keys, span, codes[column], sizes[column], once, lookup)
+        groups, begins, values, ends = conditionals[i]
         keys, span = keys_of(drawn, sizes, parents[i])
-        drawn[column] = draw_column(groups, begins, values, ends, keys, span, rng, lookup)
+        drawn[order[i]] = draw_column(groups, begins, values, ends, keys, span, rng, lookup)
     return decode(drawn, first, starts, spans, whole, rng)

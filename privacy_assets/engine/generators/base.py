@@ -23,15 +23,23 @@ TRAIN = "train.parquet"
 
 @dataclass(frozen=True, slots=True)
 class PrivacyBudget:
-    """Differential privacy that fitting and sampling spent. ``epsilon`` None: no formal guarantee at all."""
+    """Differential privacy that fitting and sampling spent. ``epsilon`` None: no formal guarantee at all.
+
+    ``unpaid`` names, without values, what was read from the private rows outside the guarantee.
+    """
 
     epsilon: float | None = None
     delta: float | None = None
+    unpaid: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "unpaid", tuple(self.unpaid))
 
     def __str__(self) -> str:
         if self.epsilon is None:
             return "none (no formal guarantee)"
-        return f"epsilon {self.epsilon:g}, delta {self.delta or 0:g}"
+        besides = f"; outside of it: {', '.join(self.unpaid)}" if self.unpaid else ""
+        return f"epsilon {self.epsilon:g}, delta {self.delta or 0:g}{besides}"
 
 
 class Generator(ABC):

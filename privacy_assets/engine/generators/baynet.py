@@ -48,43 +48,64 @@ class BayNet(CodedGenerator):
     bins: int = 10
 
     def __post_init__(self) -> None:
-        check_network_settings(self.name, self.degree, self.bins)
+        if type(self.degree) is not int or not 1 <= self.degree <= 3:
+            raise ConfigError(f"{self.name}: degree must be 1, 2 or 3.")
+        if type(self.bins) is not int or self.bins < 2:
+            raise ConfigError(f"{self.name}: bins must be a whole number of at least 2.")
 
     def _fit(
         self, train: pd.DataFrame, schema: TableSchema, *, seed: int, device: str, progress: Progress
     ) -> FittedGenerator:
-        from privacy_assets.engine.generators._bayes_kernels import conditional, keys_of, learn_structure, room
+        from privacy_assets.engine.generators._bayes_kernels import learn_conditionals, learn_structure
 
-        coding = Coding.fit([train], schema)
+        coding = self._coding(train, schema)
         cells = coding.code(train)
-        domains = Domains.of_cells(cells, coding, self.bins)
-        check_keys(domains.sizes, self.degree)
-        codes, rng = domains.encode(cells), np.random.default_rng(seed)
+        domains = self._domains(cells, coding)
+        codes, (rate, scale), (rng, noise) = domains.encode(cells), self._noise(len(cells)), self._streams(seed)
         progress("learning the structure of the network")
         root = int(rng.integers(len(codes)))
-        order, parents = learn_structure(codes, domains.sizes, self.degree, root, 0.0, rng)
+        order, parents = learn_structure(codes, domains.sizes, self.degree, root, rate, noise)
         progress("counting the conditional distributions")
-        once, lookup = np.ones(len(train)), np.zeros(room(len(train)), dtype=np.uint32)
-        conditionals = [
-            conditional(*keys_of(codes, domains.sizes, parents[i]), codes[column], domains.sizes[column], once, lookup)
-            for i, column in enumerate(order)
-        ]
-        return FittedNetwork(self, coding, domains, order, parents, conditionals)
+        conditionals = learn_conditionals(codes, domains.sizes, order, parents, scale, noise)
+        return FittedNetwork(self, coding, domains, order, parents, conditionals, self._spent(schema))
 
     def drawer(self, cells: np.ndarray, coding: Coding) -> Draw:
         """See :meth:`CodedGenerator.drawer`."""
         from privacy_assets.engine.generators._bayes_kernels import fit_and_draw
 
-        domains = Domains.of_cells(cells, coding, self.bins)
-        check_keys(domains.sizes, self.degree)
-        codes = domains.encode(cells)
+        domains = self._domains(cells, coding)
+        codes, noise = domains.encode(cells), self._noise(len(cells))
 
         def draw(rows: np.ndarray, size: int, seed: int) -> np.ndarray:
-            rng = np.random.default_rng(seed)
-            drawn: np.ndarray = fit_and_draw(codes, domains.sizes, *domains.flat, self.degree, rows, size, rng)
+            streams = self._streams(seed)
+            drawn: np.ndarray = fit_and_draw(
+                codes, domains.sizes, *domains.flat, self.degree, *noise, rows, size, *streams
+            )
             return drawn
 
         return draw
+
+    def _coding(self, train: pd.DataFrame, schema: TableSchema) -> Coding:
+        return Coding.fit([train], schema)
+
+    def _domains(self, cells: np.ndarray, coding: Coding) -> Domains:
+        domains = Domains.of_cells(cells, coding, self.bins)
+        if np.prod(np.sort(domains.sizes)[-self.degree - 1 :].astype(np.float64)) > _MOST_KEYS:
+            fix = "drop columns of nearly unique values, or lower degree"
+            raise InputError("columns have too many different values for a Bayesian network", where="train", fix=fix)
+        return domains
+
+    def _noise(self, columns: int) -> tuple[float, float]:
+        """Epsilon of each choice of a column and scale of the noise on each count; zeros for none."""
+        return 0.0, 0.0
+
+    def _streams(self, seed: int) -> tuple[np.random.Generator, np.random.Generator]:
+        """Random numbers for root and rows, and for noise."""
+        rng = np.random.default_rng(seed)
+        return rng, rng
+
+    def _spent(self, schema: TableSchema) -> PrivacyBudget:
+        return PrivacyBudget()
 
     @classmethod
     def load(cls, folder: Path, manifest: Mapping[str, Any]) -> FittedGenerator:
@@ -106,11 +127,11 @@ class FittedNetwork(FittedGenerator):
         order: np.ndarray,
         parents: np.ndarray,
         conditionals: Sequence[Conditional],
-        privacy: PrivacyBudget | None = None,
+        privacy: PrivacyBudget,
     ) -> None:
         self.generator, self.schema, self.coding, self.domains = generator, coding.schema, coding, domains
         self.order, self.parents, self.conditionals = order, parents, conditionals
-        self.privacy = privacy or PrivacyBudget()
+        self.privacy = privacy
 
     def _sample(self, rows: int, seed: int) -> pd.DataFrame:
         from privacy_assets.engine.generators._bayes_kernels import decode, draw_column, keys_of, room
@@ -153,18 +174,3 @@ class FittedNetwork(FittedGenerator):
         coding = Coding(TableSchema.from_json(manifest["schema"]), values)
         privacy = PrivacyBudget(**manifest["privacy"])
         return cls(generator, coding, domains, order, parents, conditionals, privacy)
-
-
-def check_network_settings(name: str, degree: object, bins: object) -> None:
-    """ConfigError unless ``degree`` is 1, 2 or 3 and ``bins`` a whole number of at least 2."""
-    if type(degree) is not int or not 1 <= degree <= 3:
-        raise ConfigError(f"{name}: degree must be 1, 2 or 3.")
-    if type(bins) is not int or bins < 2:
-        raise ConfigError(f"{name}: bins must be a whole number of at least 2.")
-
-
-def check_keys(sizes: np.ndarray, degree: int) -> None:
-    """InputError when a column with its parents may have more combinations than 64 bits can number."""
-    if np.prod(np.sort(sizes)[-degree - 1 :].astype(np.float64)) > _MOST_KEYS:
-        fix = "drop columns of nearly unique values, or lower degree"
-        raise InputError("columns have too many different values for a Bayesian network", where="train", fix=fix)

@@ -14,11 +14,12 @@ from privacy_assets.engine.generators.base import FittedGenerator, Generator, re
 from privacy_assets.engine.generators.baynet import BayNet
 from privacy_assets.engine.generators.copies import Copy, NoisyCopy
 from privacy_assets.engine.generators.functions import CallableGenerator
+from privacy_assets.engine.generators.privbayes import PrivBayes
 from privacy_assets.engine.generators.synthpop import SynthPop
 from privacy_assets.errors import ConfigError, InputError, did_you_mean
 
 GENERATORS: dict[str, type[Generator]] = {
-    kind.name: kind for kind in (SynthPop, BayNet, Copy, NoisyCopy, CallableGenerator)
+    kind.name: kind for kind in (SynthPop, BayNet, PrivBayes, Copy, NoisyCopy, CallableGenerator)
 }
 
 
