@@ -8,8 +8,10 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from privacy_assets.engine.shadow import attention_training
+from privacy_assets.engine.generators.copies import Copy
+from privacy_assets.engine.shadow import attention_training, audit
 from privacy_assets.engine.shadow.attention import AttentionAttack, AttentionSettings
+from privacy_assets.engine.shadow.audit import AuditPlan, run_audit
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema
 from privacy_assets.errors import ConfigError, InputError
@@ -271,3 +273,37 @@ def test_wrong_settings_and_data_are_errors():
     features[:, :, 0] = np.inf
     with pytest.raises(InputError, match="not a finite number"):
         attack.fit(features, labels, np.random.default_rng(0))
+
+
+def test_an_audit_by_attention_finds_copies_and_tells_how_far_it_is():
+    coding, cells = table(300, np.random.default_rng(11))
+    settings = {"closest": 10, "epochs": 60, "batch": 10}
+    plan = AuditPlan(
+        Copy(), records=1, shadows=160, tests=40, size=20, attack="attention", attack_settings=settings
+    )  # fmt: skip
+    told: list[str] = []
+    found = run_audit(cells, coding, plan, seed=0, progress=told.append)
+    assert found.records[0].auc.low > 0.8
+    assert any(text.startswith("record 1 of 1: attention: epoch 50") for text in told)
+    again = run_audit(cells, coding, plan, seed=0)
+    np.testing.assert_array_equal(again.records[0].scores, found.records[0].scores)
+    with pytest.raises(ConfigError, match="no setting 'epoch'. Did you mean 'epochs'"):
+        AuditPlan(Copy(), attack="attention", attack_settings={"epoch": 3})
+
+
+def test_other_rows_of_the_person_leave_the_game_and_the_neighbours():
+    coding, cells = table(200, np.random.default_rng(12))
+    cells[0, 0] = 1000.0  # nobody else is like it
+    cells[:, 1:3] = cells[:, [0]]  # equal rows leave the game whose they are, others only as the person's
+    cells[0, 3:6] = [500.0, 501, 502]
+    people = np.arange(200)
+    people[:6] = 0
+    plan = AuditPlan(Copy(), ids=(0,), neighbours=2, shadows=4, tests=4, size=10)
+    run = audit._Run(cells, coding, plan, 0, people, audit.build_attack("queries", coding, cells, {}))
+    game = run.game(0, ())
+    drawn = np.concatenate([game.auxiliary, game.test])
+    assert not np.isin(drawn, np.arange(6)).any() and 6 in drawn and len(drawn) > 150
+    assert run_audit(cells, coding, plan, seed=0).records[0].vulnerability == 0
+    assert run_audit(cells, coding, plan, seed=0, subjects=people).records[0].vulnerability > 0
+    with pytest.raises(InputError, match="199 subject codes for 200 rows"):
+        run_audit(cells, coding, plan, seed=0, subjects=people[1:])

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from privacy_assets.engine.inputs import Progress, silent
+from privacy_assets.engine.shadow.attention import AttentionAttack, AttentionSettings
 from privacy_assets.engine.shadow.forest import Forest
 from privacy_assets.engine.shadow.queries import CountCodes, Queries, matches
 from privacy_assets.engine.tables.coding import Coding
@@ -36,7 +38,9 @@ class Attack(Protocol):
         The arrays of all shadow sets are held at once and written into the checkpoint. No randomness.
         """
 
-    def fit(self, features: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> Scorer:
+    def fit(
+        self, features: np.ndarray, labels: np.ndarray, rng: np.random.Generator, progress: Progress = silent
+    ) -> Scorer:
         """Learn from stacked features (s, ...) and labels bool (s,), True where the target was in."""
 
 
@@ -68,7 +72,9 @@ class QueryAttack:
         """Matches uint64 (m, ceil(F / 64)); see :func:`queries.matches`."""
         return matches(cells, target, self.is_number)
 
-    def fit(self, features: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> Scorer:
+    def fit(
+        self, features: np.ndarray, labels: np.ndarray, rng: np.random.Generator, progress: Progress = silent
+    ) -> Scorer:
         """See :meth:`Attack.fit`."""
         coded = CountCodes.fit(Queries.draw(len(self.is_number), rng), features)
         codes = coded.encode(features)
@@ -89,28 +95,29 @@ class QueryScorer:
         return self.forest.scores(self.coded.encode(features), len(features))
 
 
-def _queries(coding: Coding, settings: Mapping[str, Any]) -> Attack:
-    return QueryAttack(coding, _set(QuerySettings, "queries", settings))
+def _queries(coding: Coding, cells: np.ndarray, settings: QuerySettings) -> Attack:
+    return QueryAttack(coding, settings)
 
 
-ATTACKS: dict[str, Callable[[Coding, Mapping[str, Any]], Attack]] = {"queries": _queries}
+ATTACKS: dict[str, tuple[type[Any], Callable[[Coding, np.ndarray, Any], Attack]]] = {
+    "queries": (QuerySettings, _queries),
+    "attention": (AttentionSettings, AttentionAttack),
+}
 
 
-def build_attack(name: str, coding: Coding, settings: Mapping[str, Any]) -> Attack:
-    """The attack of this name on tables of this coding; ConfigError for an unknown name or setting."""
-    check_attack(name)
-    return ATTACKS[name](coding, settings)
+def build_attack(name: str, coding: Coding, cells: np.ndarray, settings: Mapping[str, Any]) -> Attack:
+    """The attack of this name on tables coded like ``cells`` (F, N); ConfigError for an unknown name or setting."""
+    chosen = attack_settings(name, settings)
+    return ATTACKS[name][1](coding, cells, chosen)
 
 
-def check_attack(name: str) -> None:
-    """ConfigError unless there is an attack of this name."""
+def attack_settings(name: str, settings: Mapping[str, Any]) -> Any:
+    """The settings of the attack of this name; ConfigError for an unknown name or setting."""
     if name not in ATTACKS:
         raise ConfigError(f"unknown attack {name!r}.{did_you_mean(name, ATTACKS)}")
-
-
-def _set(kind: type[Any], attack: str, settings: Mapping[str, Any]) -> Any:
+    kind = ATTACKS[name][0]
     known = {field.name for field in fields(kind)}
     for key in settings:
         if key not in known:
-            raise ConfigError(f"attack {attack} has no setting {key!r}.{did_you_mean(key, known)}")
+            raise ConfigError(f"attack {name} has no setting {key!r}.{did_you_mean(key, known)}")
     return kind(**settings)

@@ -41,10 +41,14 @@ def run_audit(
     plan: AuditPlan,
     *,
     seed: int,
+    subjects: np.ndarray | None = None,
     progress: Progress = silent,
     checkpoint: Path | None = None,
 ) -> Audit:
     """Attack records of the coded table ``cells`` (F, N) by shadow models (Meeus et al. 2023, section 5).
+
+    With ``subjects``, int64 codes (N,), no other row of the record's person stands in any training set of its game, nor
+    counts among its neighbours.
 
     The same seed gives the same result but for ``cpu_seconds``, on any number of threads. With a folder ``checkpoint``
     every finished record and block of sets is kept there, mode 0600: it holds counts from the private table. A further
@@ -53,8 +57,12 @@ def run_audit(
     """
     if seed < 0:
         raise ConfigError(f"seed {seed}: the seed must be at least 0.")
-    mark = fingerprint(cells, plan.to_json(), coding.schema.to_json(), coding.values, seed)
-    run = _Run(cells, coding, plan, seed, build_attack(plan.attack, coding, plan.attack_settings))
+    people = None if subjects is None else np.asarray(subjects, dtype=np.int64)
+    if people is not None and people.shape != cells.shape[1:]:
+        raise InputError(f"{len(people)} subject codes for {cells.shape[1]} rows", where=_WHERE)
+    listed = None if people is None else people.tolist()
+    mark = fingerprint(cells, plan.to_json(), coding.schema.to_json(), coding.values, seed, listed)
+    run = _Run(cells, coding, plan, seed, people, build_attack(plan.attack, coding, cells, plan.attack_settings))
     run.check()
     kept = Checkpoint.open(checkpoint, mark)
     chosen = _selected(run, kept, progress)
@@ -111,6 +119,7 @@ class _Run:
     coding: Coding
     plan: AuditPlan
     seed: int
+    people: np.ndarray | None
     attack: Attack
 
     def rng(self, purpose: str, *key: int) -> np.random.Generator:
@@ -160,9 +169,9 @@ class _Run:
 
     def vulnerability(self, rows: np.ndarray) -> np.ndarray:
         """V_k of these rows among themselves."""
-        plan = self.plan
+        distance, people = cast("Distance", self.plan.distance), None if self.people is None else self.people[rows]
         return vulnerability(
-            self.cells[:, rows], self.coding, neighbours=plan.neighbours, distance=cast("Distance", plan.distance)
+            self.cells[:, rows], self.coding, neighbours=self.plan.neighbours, distance=distance, subjects=people
         )
 
     def part(self, rows: np.ndarray, vulnerable: np.ndarray, given: Sequence[int] | None) -> list[_Record]:
@@ -199,7 +208,8 @@ class _Run:
     def game(self, record: int, removed: Sequence[int]) -> Game:
         """The game of one record, with some rows left out of the table."""
         plan = self.plan
-        auxiliary, test = (without(self.cells, np.setdiff1d(pool, removed), record) for pool in self.pools)
+        own = removed if self.people is None else [*removed, *np.flatnonzero(self.people == self.people[record])]
+        auxiliary, test = (without(self.cells, np.setdiff1d(pool, own), record) for pool in self.pools)
         self.check_pools(auxiliary, test)
         size, bootstrap = plan.sample_size or plan.size, plan.sampling == "bootstrap"
         return Game(
@@ -220,7 +230,8 @@ class _Run:
             clock.did(len(block))
         stacked, labels = np.concatenate(features), game.labels
         learned, judged = slice(game.shadows), slice(game.shadows, None)
-        scorer = self.attack.fit(stacked[learned], labels[learned], self.rng("shadow attack", record.id))
+        rng = self.rng("shadow attack", record.id)
+        scorer = self.attack.fit(stacked[learned], labels[learned], rng, clock.say)
         scores, truth = np.asarray(scorer(stacked[judged]), dtype=np.float64), labels[judged]
         return RecordAudit(
             record.id,
@@ -245,12 +256,16 @@ class _Clock:
         """Some sets came from the checkpoint."""
         self.left -= sets
 
+    def say(self, message: str) -> None:
+        """Tell something about the record under way."""
+        self.progress(f"{self.label}: {message}")
+
     def did(self, sets: int) -> None:
         """Some sets were made."""
         self.left, self.done = self.left - sets, self.done + sets
         minutes = (perf_counter() - self.start) / self.done * self.left / 60
         wait = f"about {minutes:.0f} min" if minutes >= 2 else f"about {minutes * 60:.0f} s"
-        self.progress(f"{self.label}: {self.done:,} tables made, {self.left:,} to go, {wait}")
+        self.say(f"{self.done:,} tables made, {self.left:,} to go, {wait}")
 
 
 def _epsilon_of_all(records: Sequence[RecordAudit]) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 
 from privacy_assets.engine.generators.base import Generator
 from privacy_assets.engine.results import plain
-from privacy_assets.engine.shadow.attacks import check_attack
+from privacy_assets.engine.shadow.attacks import attack_settings
 from privacy_assets.engine.shadow.rates import Cut, EpsilonBound, Rate
 from privacy_assets.errors import ConfigError, did_you_mean
 
@@ -65,7 +65,7 @@ class AuditPlan:
             raise ConfigError(
                 f"audit: unknown sampling {self.sampling!r}.{did_you_mean(self.sampling, get_args(Sampling))}"
             )
-        check_attack(self.attack)
+        attack_settings(self.attack, self.attack_settings)
 
     def to_json(self) -> dict[str, Any]:
         """Every setting as a plain mapping; the generator by name and settings."""
