@@ -21,6 +21,7 @@ from privacy_assets.engine.tables.schema import ColumnSchema, Kind, TableSchema,
 from privacy_assets.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
+    from privacy_assets.engine.generators.base import Generator
     from privacy_assets.engine.geometry.embedder import Embedder
 
 TableLike = pd.DataFrame | str | Path
@@ -163,10 +164,13 @@ def _check_kinds_agree(real: Mapping[str, pd.DataFrame], names: Mapping[str, str
                 raise InputError(problem, where=names[role], column=column.name, fix=fix)
 
 
-def choose_metrics(given: MetricsLike | None, policy: Policy | None) -> tuple[dict[str, Metric], Policy]:
+def choose_metrics(
+    given: MetricsLike | None, policy: Policy | None, generator: Generator | None = None
+) -> tuple[dict[str, Metric], Policy]:
     """Metrics to run and the policy in force; ConfigError for unknown metrics and settings.
 
     Without metrics: those of the policy, or the default ones. Without a policy: the default limits of the metrics.
+    ``generator`` is that of the synthetic table, for the metrics that attack it; ConfigError where they need it.
     """
     if isinstance(given, str):
         given = [name.strip() for name in given.split(",") if name.strip()]
@@ -177,7 +181,8 @@ def choose_metrics(given: MetricsLike | None, policy: Policy | None) -> tuple[di
     for name, own in settings.items():
         if not isinstance(own, Mapping | None):
             raise ConfigError(f"metric {name}: settings must be a mapping of names to values.")
-    metrics = {name: build_metric(name, dict(settings.get(name) or {})) for name in chosen}
+    built = {name: build_metric(name, dict(settings.get(name) or {})) for name in chosen}
+    metrics = {name: metric.for_generator(generator) for name, metric in built.items()}
     return metrics, policy if policy is not None else Policy.default(chosen)
 
 

@@ -7,19 +7,28 @@ from privacy_assets.engine.metrics.base import FigureSpec, Metric
 from privacy_assets.engine.metrics.dcr import Dcr
 from privacy_assets.engine.metrics.linkability import Linkability
 from privacy_assets.engine.metrics.membership_inference import MembershipInference
+from privacy_assets.engine.metrics.shadow_membership import ShadowMembership
 from privacy_assets.engine.metrics.singling_out import SinglingOut
 from privacy_assets.engine.metrics.vulnerability import Vulnerability
 from privacy_assets.errors import ConfigError, did_you_mean
 
 METRICS: dict[str, type[Metric]] = {
     metric.name: metric
-    for metric in (Dcr, SinglingOut, Linkability, AttributeInference, MembershipInference, Vulnerability)
+    for metric in (
+        Dcr,
+        SinglingOut,
+        Linkability,
+        AttributeInference,
+        MembershipInference,
+        Vulnerability,
+        ShadowMembership,
+    )
 }
 
 
 def default_metrics() -> list[str]:
     """Names of the metrics that run when none are chosen."""
-    return list(METRICS)
+    return [name for name, metric in METRICS.items() if metric.by_default]
 
 
 def build_metric(name: str, settings: dict[str, object] | None = None) -> Metric:

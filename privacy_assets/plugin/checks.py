@@ -45,7 +45,7 @@ def build_privacy_checks(
     ``train`` are the rows that the generator saw, ``holdout`` rows that it has not seen; all are assets of yours
     whose IO managers load DataFrames, partitioned by ``partitions_def`` if at all. ``blocking`` checks hold back what
     depends on ``synthetic`` in the same run; they are an early warning and no gate. Needs the resource ``gpu`` when
-    ``embedder`` is True. Raises ConfigError.
+    ``embedder`` is True or a metric trains networks of its own. Raises ConfigError.
     """
     chosen, in_force = chosen_metrics(metrics, policy, "privacy checks")
     given = {"train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic}
@@ -53,16 +53,17 @@ def build_privacy_checks(
     if len(set(keys.values())) != len(keys):
         raise ConfigError("privacy checks: train, holdout, reference and synthetic must be different assets.")
     embeds = embedder and wants_embedder(chosen.values())
+    on_device = embeds or any(metric.uses_device for metric in chosen.values())
     arguments = {
         "name": "__".join([*keys["synthetic"].path, "privacy_checks"]),
         "specs": [_spec(limit, keys, blocking, partitions_def) for limit in in_force.limits],
         "ins": {role: dg.AssetIn(key=key) for role, key in keys.items()},
-        "required_resource_keys": {GPU} if embeds else set(),
-        "pool": POOL if embeds else None,
+        "required_resource_keys": {GPU} if on_device else set(),
+        "pool": POOL if on_device else None,
     }
 
     def measured(context: dg.AssetCheckExecutionContext, tables: dict[str, Any]) -> Iterator[dg.AssetCheckResult]:
-        with device_of(context, embeds) as device:
+        with device_of(context, on_device) as device:
             inputs = prepare_inputs(
                 **tables, subject=subject, kinds=kinds, seed=seed, device=device, progress=context.log.info
             )

@@ -109,21 +109,21 @@ def build_score(settings: TableSettings, metric: Metric) -> dg.AssetsDefinition:
     real rows alike, so that the figures are those of ``privacy_assets.evaluate``.
     """
     embeds = settings.uses_embedder(metric)
-    embedder = embedder_in(settings) if embeds else {}
+    embedder, on_device = embedder_in(settings) if embeds else {}, embeds or metric.uses_device
     limits = [limit for limit in settings.policy.limits if limit.metric == metric.name]
 
     @dg.asset(
         **common(settings, metric.name, "numpy"),
         ins={**split_ins(settings), **synthetic_in(settings), **embedder},
-        required_resource_keys={RELEASES, *([GPU] if embeds else [])},
-        pool=POOL if embeds else None,
+        required_resource_keys={RELEASES, *([GPU] if on_device else [])},
+        pool=POOL if on_device else None,
         check_specs=[limit_spec(settings, limit) for limit in limits],
         description=metric.summary,
     )
     @guarded
     def score(context: dg.AssetExecutionContext, **inputs: Any) -> dg.MaterializeResult:
         gate, snapshot, rows, prints = taken(context, settings, inputs)
-        with device_of(context, embeds) as device:
+        with device_of(context, on_device) as device:
             measured = steps.score(
                 metric, real_tables(settings, inputs), rows, inputs.get("embedder"),
                 seed=settings.seed, device=device, progress=context.log.info,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import dagster as dg
 
@@ -18,6 +18,9 @@ from privacy_assets.engine.tables.reading import SUFFIXES
 from privacy_assets.engine.tables.schema import Kind
 from privacy_assets.engine.tables.splitting import DEFAULT_SHARES, check_shares
 from privacy_assets.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from privacy_assets.engine.generators import Generator, GeneratorLike
 
 PARTITION_MARK = "{partition}"
 PolicyLike = Policy | Mapping[str, Any] | str | Path
@@ -146,13 +149,13 @@ def table_settings(
     given = {"source": source, "train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic}
     feeds = _feeds({role: value for role, value in given.items() if value is not None}, where)
     _check_shares(shares, feeds, where)
-    chosen, in_force = chosen_metrics(metrics, policy, where)
+    built, label = (None, "") if "synthetic" in feeds else _generator(generator, where)
+    chosen, in_force = chosen_metrics(metrics, policy, where, built)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ConfigError(f"{where}: seed must be a whole number of at least 0.")
     if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
         raise ConfigError(f"{where}: rows must be a whole number of at least 1.")
     _check_kinds(kinds, where)
-    built, label = (None, "") if "synthetic" in feeds else _generator(generator, where)
     settings = TableSettings(
         name=name,
         feeds=feeds,
@@ -224,13 +227,13 @@ def _check_kinds(kinds: Mapping[str, Kind] | None, where: str) -> None:
 
 
 def chosen_metrics(
-    metrics: MetricsLike | None, policy: PolicyLike | None, where: str
+    metrics: MetricsLike | None, policy: PolicyLike | None, where: str, generator: Generator | None = None
 ) -> tuple[dict[str, Metric], Policy]:
     """Metrics and the policy in force; ConfigError for unknown ones, and for a limit whose metric does not run."""
     from privacy_assets.report.evaluate import as_policy
 
     try:
-        chosen, in_force = choose_metrics(metrics, as_policy(policy))
+        chosen, in_force = choose_metrics(metrics, as_policy(policy), generator)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     for limit in in_force.limits:
@@ -241,23 +244,16 @@ def chosen_metrics(
     return chosen, in_force
 
 
-def _generator(given: Any, where: str) -> tuple[Any, str]:
-    """A generator from its name, ``{"name", "settings"}``, a callable, or "module:function"."""
-    from privacy_assets.engine.generators import build_generator
+def _generator(given: GeneratorLike, where: str) -> tuple[Generator, str]:
+    """The generator, and what it is called."""
+    from privacy_assets.engine.generators import as_generator
 
-    settings: dict[str, Any] = {}
-    if isinstance(given, Mapping):
-        unknown = sorted(set(given) - {"name", "settings"})
-        if unknown or "name" not in given:
-            raise ConfigError(f"{where}: generator is a name, or a mapping of 'name' and 'settings'.")
-        given, settings = given["name"], dict(given.get("settings") or {})
-    if not isinstance(given, str) and not callable(given):
-        raise ConfigError(f"{where}: generator must be a name, a mapping, a function or 'module:function'.")
     try:
-        built = build_generator(given, settings)
+        built = as_generator(given)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-    return built, given if isinstance(given, str) else getattr(given, "__qualname__", type(given).__name__)
+    named = given["name"] if isinstance(given, Mapping) else given
+    return built, named if isinstance(named, str) else getattr(named, "__qualname__", type(named).__name__)
 
 
 def _embedder(given: Mapping[str, Any] | bool, where: str) -> dict[str, Any] | None:

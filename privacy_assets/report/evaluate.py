@@ -16,6 +16,7 @@ from privacy_assets.engine.evaluation import (
     run_metrics,
     wants_embedder,
 )
+from privacy_assets.engine.generators.registry import as_generator
 from privacy_assets.engine.inputs import MetricInputs, Progress, silent
 from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.results import MetricResult
@@ -24,6 +25,7 @@ from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import ConfigError
 
 if TYPE_CHECKING:
+    from privacy_assets.engine.generators.registry import GeneratorLike
     from privacy_assets.report.report import Report
 
 
@@ -37,6 +39,7 @@ def evaluate(
     kinds: Mapping[str, Kind] | None = None,
     policy: Policy | Mapping[str, Any] | str | Path | None = None,
     metrics: MetricsLike | None = None,
+    generator: GeneratorLike | None = None,
     embedder: bool = True,
     seed: int = 0,
     device: str = "auto",
@@ -47,13 +50,17 @@ def evaluate(
     ``train`` are the rows the generator saw, ``holdout`` rows of the same population it did not see, ``reference``
     further unseen rows (optional). Tables are DataFrames or paths of Parquet or CSV files. ``subject`` names the column
     that tells people apart. ``policy`` is a Policy, a mapping or a YAML file; ``metrics`` are names, or a mapping of
-    names to settings; all default ones when None. ``embedder=False`` leaves the embedded figures out, and the time to
-    train an encoder. The same inputs and ``seed`` give the same report, but for the seconds it took. Raises InputError
-    for tables and ConfigError for settings that cannot be used.
+    names to settings; all default ones when None. ``generator`` is what made ``synthetic``, for the metrics that attack
+    it: a registered name, a mapping of ``name`` and ``settings``, or a function. ``embedder=False`` leaves the embedded
+    figures out, and the time to train an encoder. The same inputs and ``seed`` give the same report, but for the
+    seconds it took. Raises InputError for tables and ConfigError for settings that cannot be used.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ConfigError("seed must be a whole number of at least 0.")
-    chosen, in_force = choose_metrics(metrics, as_policy(policy))
+    made_by = None if generator is None else as_generator(generator)
+    chosen, in_force = choose_metrics(metrics, as_policy(policy), made_by)
+    if made_by is not None and not any("generator" in metric.settings() for metric in chosen.values()):
+        raise ConfigError("a generator was given, but no metric attacks it. Fix: add shadow_membership to the metrics.")
     from privacy_assets.engine.devices import pick_device
 
     inputs = prepare_inputs(
@@ -62,7 +69,8 @@ def evaluate(
     )  # fmt: skip
     if embedder and wants_embedder(chosen.values()):
         inputs = attach_embedder(inputs, fit_embedder(inputs))
-    return assemble(inputs, run_metrics(inputs, chosen), in_force)
+    made = None if made_by is None else {"name": made_by.name, "settings": made_by.settings()}
+    return assemble(inputs, run_metrics(inputs, chosen), in_force, generator=made)
 
 
 def as_policy(policy: Policy | Mapping[str, Any] | str | Path | None) -> Policy | None:

@@ -4,6 +4,8 @@ from privacy_assets.engine.generators.base import FittedGenerator, Generator, Pr
 from privacy_assets.engine.generators.registry import (
     GENERATORS,
     GeneratorInfo,
+    GeneratorLike,
+    as_generator,
     build_generator,
     generator_info,
     load_generator,
@@ -14,7 +16,9 @@ __all__ = [
     "FittedGenerator",
     "Generator",
     "GeneratorInfo",
+    "GeneratorLike",
     "PrivacyBudget",
+    "as_generator",
     "build_generator",
     "generator_info",
     "load_generator",

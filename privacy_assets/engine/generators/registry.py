@@ -22,6 +22,8 @@ GENERATORS: dict[str, type[Generator]] = {
     kind.name: kind for kind in (SynthPop, BayNet, PrivBayes, Copy, NoisyCopy, CallableGenerator)
 }
 
+GeneratorLike = str | Mapping[str, Any] | Callable[[pd.DataFrame, int, int], pd.DataFrame] | Generator
+
 
 @dataclass(frozen=True, slots=True)
 class GeneratorInfo:
@@ -79,6 +81,23 @@ def build_generator(
         return kind(**given)
     except TypeError:
         raise ConfigError(f"generator {generator} needs the settings {', '.join(sorted(known))}.") from None
+
+
+def as_generator(given: GeneratorLike) -> Generator:
+    """A generator from itself, a name, a mapping of ``name`` and ``settings``, a function, or ``"module:function"``."""
+    if isinstance(given, Generator):
+        return given
+    named: Any = given
+    settings: Any = None
+    if isinstance(given, Mapping):
+        if "name" not in given or set(given) - {"name", "settings"}:
+            raise ConfigError("generator is a name, or a mapping of 'name' and 'settings'.")
+        named, settings = given["name"], given.get("settings")
+    if not isinstance(named, str) and not callable(named):
+        raise ConfigError("generator must be a name, a mapping, a function or 'module:function'.")
+    if not isinstance(settings, Mapping | None):
+        raise ConfigError("the settings of a generator must be a mapping of names to values.")
+    return build_generator(named, settings)
 
 
 def load_generator(folder: str | Path) -> FittedGenerator:

@@ -6,12 +6,15 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import Direction, Figure, MetricResult
 from privacy_assets.engine.version import ENGINE_VERSION
+
+if TYPE_CHECKING:
+    from privacy_assets.engine.generators.base import Generator
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,8 @@ class Metric(ABC):
     """A metric: subclass it as a frozen dataclass whose fields are the settings, each with a default.
 
     ``name`` is file name, asset name and policy prefix. ``needs`` are the inputs it reads ("train", "holdout",
-    "synthetic", "reference", "embedder"); ``optional`` those it uses when there.
+    "synthetic", "reference", "embedder"); ``optional`` those it uses when there. One that does not run ``by_default``
+    runs when it is asked for, by name or by a limit on one of its figures.
     """
 
     name: ClassVar[str]
@@ -45,6 +49,16 @@ class Metric(ABC):
     optional: ClassVar[frozenset[str]] = frozenset()
     figures: ClassVar[tuple[FigureSpec, ...]]
     default_limits: ClassVar[tuple[Limit, ...]]
+    by_default: ClassVar[bool] = True
+
+    @property
+    def uses_device(self) -> bool:
+        """True when it runs a network of its own, so that it is given an accelerator where there is one."""
+        return False
+
+    def for_generator(self, generator: Generator | None) -> Metric:
+        """The metric for tables of ``generator``, where it asks for one; None: the table was brought without."""
+        return self
 
     @abstractmethod
     def measure(self, inputs: MetricInputs) -> Measured:

@@ -13,6 +13,8 @@ from privacy_assets.engine.generators.base import Generator
 from privacy_assets.engine.results import plain
 from privacy_assets.engine.shadow.attacks import attack_settings
 from privacy_assets.engine.shadow.rates import Cut, EpsilonBound, Rate
+from privacy_assets.engine.shadow.selection import SELECTORS
+from privacy_assets.engine.shadow.vulnerability import DISTANCES
 from privacy_assets.errors import ConfigError, did_you_mean
 
 Sampling = Literal["subsample", "bootstrap"]
@@ -65,6 +67,11 @@ class AuditPlan:
             raise ConfigError(
                 f"audit: unknown sampling {self.sampling!r}.{did_you_mean(self.sampling, get_args(Sampling))}"
             )
+        for name, known in (("select", SELECTORS), ("distance", DISTANCES)):
+            if getattr(self, name) not in known:
+                raise ConfigError(
+                    f"audit: unknown {name} {getattr(self, name)!r}.{did_you_mean(getattr(self, name), known)}"
+                )
         attack_settings(self.attack, self.attack_settings)
 
     def to_json(self) -> dict[str, Any]:
