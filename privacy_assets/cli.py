@@ -9,12 +9,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from privacy_assets.cli_audit import add_audit
 from privacy_assets.cli_gate import add_commands
 from privacy_assets.cli_keys import add_keys
-from privacy_assets.cli_shared import KIND_HELP, check_out, kinds, progress, write_json
+from privacy_assets.cli_shared import KIND_HELP, SET_HELP, check_out, kinds, progress, settings, write_json
 from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, StepError
 
 if TYPE_CHECKING:
@@ -80,6 +80,9 @@ def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     command.add_argument(
         "--metrics", metavar="A,B", help="metrics to run, comma-separated; default: those of the policy"
     )
+    made_by = "what made the synthetic table, for metrics that attack it: a name, or MODULE:FUNCTION of your own"
+    command.add_argument("--generator", metavar="NAME", help=made_by)
+    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=SET_HELP)
     command.add_argument("--policy", metavar="YAML", help="policy file; default: the default limits")
     command.add_argument("--seed", type=int, default=0, help="the same seed gives the same report (default 0)")
     command.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default auto)")
@@ -110,6 +113,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         kinds=kinds(options.kind),
         policy=options.policy,
         metrics=options.metrics,
+        generator=_generator(options),
         embedder=not options.no_embedder,
         seed=options.seed,
         device=options.device,
@@ -118,6 +122,12 @@ def _evaluate(options: argparse.Namespace) -> int:
     _write(report, options.json, options.html)
     sys.stdout.write(report.to_text() + "\n")
     return HOLDS if report.verdict == "pass" else BROKEN
+
+
+def _generator(options: argparse.Namespace) -> dict[str, Any] | None:
+    if options.generator is None and options.set:
+        raise ConfigError("--set is for a generator: name it by --generator.")
+    return None if options.generator is None else {"name": options.generator, "settings": settings(options.set)}
 
 
 def _offending(options: argparse.Namespace, error: PrivacyAssetsError) -> str:

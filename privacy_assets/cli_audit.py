@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from privacy_assets.cli_gate import Commands, add_command, say
-from privacy_assets.cli_shared import KIND_HELP, check_out, kinds, progress, write_json
+from privacy_assets.cli_shared import KIND_HELP, SET_HELP, check_out, kinds, progress, settings, write_json
 from privacy_assets.errors import ConfigError
 from privacy_assets.report.text import aligned, number
 
@@ -55,8 +55,7 @@ def add_audit(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument("--data", required=True, metavar="FILE", help=data)
     generator = "name of a generator, or MODULE:FUNCTION of your own"
     command.add_argument("--generator", required=True, metavar="NAME", help=generator)
-    setting = "a setting of the generator, as YAML (repeatable)"
-    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=setting)
+    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=SET_HELP)
     for option, name, kind, what in _NUMBERS:
         command.add_argument(option, dest=name, type=kind, metavar="N" if kind is int else "NAME", help=what)
     command.add_argument("--ids", metavar="A,B", help="attack these rows of the file (the first is 0)")
@@ -94,22 +93,7 @@ def _plan(options: argparse.Namespace) -> AuditPlan:
         if {"records", "select"} & set(given):
             raise ConfigError("--ids names the records: leave --records and --select out.")
         given["ids"] = _ids(options.ids)
-    return AuditPlan(build_generator(options.generator, _settings(options.set)), **given)
-
-
-def _settings(pairs: Sequence[str]) -> Mapping[str, Any]:
-    import yaml
-
-    settings: dict[str, Any] = {}
-    for pair in pairs:
-        key, sign, value = pair.partition("=")
-        try:
-            settings[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            sign = ""
-        if not sign or not key:
-            raise ConfigError(f"--set {pair}: write KEY=VALUE.")
-    return settings
+    return AuditPlan(build_generator(options.generator, settings(options.set)), **given)
 
 
 def _ids(text: str) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from privacy_assets.engine.tables.schema import Kind
 
 KIND_HELP = "override an inferred kind: numeric, integer, categorical, boolean or datetime (repeatable)"
+SET_HELP = "a setting of the generator, as YAML (repeatable)"
 
 
 def kinds(pairs: Sequence[str]) -> dict[str, Kind] | None:
@@ -25,6 +26,22 @@ def kinds(pairs: Sequence[str]) -> dict[str, Kind] | None:
             raise ConfigError(f"--kind {pair}: write COLUMN=KIND.")
         found[column] = cast("Kind", kind)  # checked with the table at hand
     return found or None
+
+
+def settings(pairs: Sequence[str]) -> dict[str, Any]:
+    """Parse KEY=VALUE, the values as YAML."""
+    import yaml
+
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, sign, value = pair.partition("=")
+        try:
+            found[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            sign = ""
+        if not sign or not key:
+            raise ConfigError(f"--set {pair}: write KEY=VALUE.")
+    return found
 
 
 def progress(*, quiet: bool) -> Callable[[str], None]:

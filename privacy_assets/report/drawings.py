@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from privacy_assets.report.bars import bars_svg
 from privacy_assets.report.pie import pie_svg
-from privacy_assets.report.plots import Rows, curves_svg, intervals_svg
+from privacy_assets.report.plots import Rows, as_number, curves_svg, intervals_svg, lines_svg
 from privacy_assets.report.text import clean
 
 Plot = tuple[str, str]  # caption, SVG
@@ -24,6 +24,8 @@ def plots_of(metric: str, table: str, rows: Rows) -> list[Plot]:
         ("membership_inference", "levels"): _levels,
         ("membership_inference", "subgroups"): _subgroups,
         ("vulnerability", "scores"): _ranks,
+        ("shadow_membership", "records"): _attacked,
+        ("shadow_membership", "roc"): _roc,
     }
     draw = known.get((metric, table))
     return draw(rows) if draw is not None else []
@@ -117,3 +119,27 @@ def _ranks(rows: Rows) -> list[Plot]:
         )
         for space in dict.fromkeys(row.get("space") for row in rows)
     ]  # fmt: skip
+
+
+def _attacked(rows: Rows) -> list[Plot]:
+    caption = (
+        "How often the attack tells a synthetic table made with the record from one made without it. The line at 0.5 "
+        "is guessing, 1 is always; each interval is for its record alone."
+    )
+    labels = ("record, the most vulnerable first", "AUC")
+    return [(caption, intervals_svg(rows, x="record", y="auc", series=("role",), labels=labels, null=0.5))]
+
+
+def _roc(rows: Rows) -> list[Plot]:
+    names = {"all": "all records", "worst": "the record told most easily", "fpr": "guessing"}
+    curves = {
+        label: [(as_number(row.get("fpr")), as_number(row.get(column))) for row in rows if row.get(column) is not None]
+        for column, label in names.items()
+    }
+    labels = ("false alarms: share of tables without the record", "recognised: share of tables with it")
+    whole = (
+        "Tables with the record that are recognised, by the share of false alarms that is allowed. Above the line of "
+        "guessing, membership shows."
+    )
+    zoom = "The same on logarithmic axes: a few that are recognised without a false alarm weigh more than the average."
+    return [(whole, lines_svg(curves, labels)), (zoom, lines_svg(curves, labels, log=True))]

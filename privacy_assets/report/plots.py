@@ -107,14 +107,26 @@ def _limit_label(x: Scale, bound: float, bounds: Sequence[float], width: int, he
 
 def curves_svg(rows: Rows, xs: Mapping[str, str], y: str, labels: tuple[str, str]) -> str:
     """Draw one curve per entry of ``xs`` (column -> label) over ``rows``; rows without a number break no curve."""
-    curves = {label: _points(rows, column, y) for column, label in xs.items()}
+    return lines_svg({label: _points(rows, column, y) for column, label in xs.items()}, labels)
+
+
+def lines_svg(
+    curves: Mapping[str, Sequence[tuple[float, float]]], labels: tuple[str, str], *, log: bool = False
+) -> str:
+    """Draw curves of points (x, y) by label; with ``log`` both axes are logarithmic, and points above 0 are drawn."""
+    if log:
+        curves = {
+            name: [(math.log10(a), math.log10(b)) for a, b in curve if a > 0 and b > 0]
+            for name, curve in curves.items()
+        }
     points = [p for curve in curves.values() for p in curve]
     if len(points) < 2:
         return ""
-    x_ticks = nice_ticks([p[0] for p in points])
-    y_ticks = nice_ticks([p[1] for p in points])
+    ticks = _decades if log else nice_ticks
+    x_ticks, y_ticks = ticks([p[0] for p in points]), ticks([p[1] for p in points])
     x, up = _linear(x_ticks, LEFT, WIDTH - RIGHT, pad=0), _linear(y_ticks, HEIGHT - BOTTOM, TOP, pad=0)
-    parts = [_frame(labels), _y_axis(y_ticks, up), *(_x_tick(x(t), number(t)) for t in x_ticks)]
+    word = _power if log else number
+    parts = [_frame(labels), _y_axis(y_ticks, up, word), *(_x_tick(x(t), word(t)) for t in x_ticks)]
     for i, curve in enumerate(curves.values()):
         path = " ".join(f"{tenth(x(a))},{tenth(up(b))}" for a, b in sorted(curve, key=lambda p: (p[1], p[0])))
         parts.append(f'<polyline class="curve s{i % SERIES}" points="{path}"/>')
@@ -127,9 +139,16 @@ def _points(rows: Rows, x: str, y: str) -> list[tuple[float, float]]:
 
 
 def intervals_svg(
-    rows: Rows, *, x: str, y: str, series: Sequence[str], labels: tuple[str, str], log: bool = False
+    rows: Rows,
+    *,
+    x: str,
+    y: str,
+    series: Sequence[str],
+    labels: tuple[str, str],
+    log: bool = False,
+    null: float = 0.0,
 ) -> str:
-    """Draw value and interval (columns ``low``, ``high``) by ``x`` and series, with a line at zero.
+    """Draw value and interval (columns ``low``, ``high``) by ``x`` and series, with a line at ``null``.
 
     Every distinct ``x`` has a place of its own, in order of size, where the series stand side by side; with ``log`` the
     places lie on a logarithmic axis, and rows whose ``x`` is not above zero are left out.
@@ -145,14 +164,14 @@ def intervals_svg(
     bounds = [
         v for row in kept for v in map(as_number, (row.get(y), row.get("low"), row.get("high"))) if math.isfinite(v)
     ]
-    ticks = nice_ticks([0.0, *bounds])
+    ticks = nice_ticks([null, *bounds])
     up = _linear(ticks, HEIGHT - BOTTOM, TOP, pad=0)
     places, words = _log_places(kept, x) if log else _places(kept, x)
     gap = 7.0 if log else min(14.0, 0.8 * (WIDTH - LEFT - RIGHT) / len(places) / len(names))
     parts = [
         _frame(labels),
         _y_axis(ticks, up),
-        f'<path class="zero" d="M{LEFT} {tenth(up(0))}H{WIDTH - RIGHT}"/>',
+        f'<path class="zero" d="M{LEFT} {tenth(up(null))}H{WIDTH - RIGHT}"/>',
     ]
     parts += [_x_tick(at, word) for word, at in words.items()]
     for row in kept:
@@ -202,6 +221,16 @@ def nice_ticks(values: Iterable[float], count: int = 5) -> list[float]:
     return [k * step for k in range(first, last + 1)]
 
 
+def _decades(logs: Iterable[float]) -> list[float]:
+    """Whole powers of ten that enclose some decimal logarithms."""
+    found = list(logs)
+    return [float(k) for k in range(math.floor(min(found)), max(math.ceil(max(found)), math.floor(min(found)) + 1) + 1)]
+
+
+def _power(log: float) -> str:
+    return number(10.0**log)
+
+
 def _linear(values: Iterable[float], start: float, end: float, pad: float = 0.06) -> Scale:
     finite = [v for v in values if math.isfinite(v)] or [0.0]
     low, high = min(finite), max(finite)
@@ -220,9 +249,9 @@ def _frame(labels: tuple[str, str]) -> str:
     return f'{across}<text class="axis" {place}>{escape(labels[1])}</text>'
 
 
-def _y_axis(ticks: Sequence[float], up: Scale) -> str:
+def _y_axis(ticks: Sequence[float], up: Scale, word: Callable[[float], str] = number) -> str:
     lines = "".join(f"M{LEFT} {tenth(up(t))}H{WIDTH - RIGHT}" for t in ticks)
-    words = "".join(text_at(LEFT - 6, up(t) + 4, number(t), anchor="end") for t in ticks)
+    words = "".join(text_at(LEFT - 6, up(t) + 4, word(t), anchor="end") for t in ticks)
     return f'<path class="grid" d="{lines}"/>{words}'
 
 

@@ -248,6 +248,6 @@ def _tpr(scores: np.ndarray, labels: np.ndarray) -> list[float]:
     outside, inside = np.sort(scores[~labels]), np.sort(scores[labels])
     allowed = np.floor(_CURVE * len(outside) + 1e-9).astype(np.int64)
     limits = outside[np.maximum(len(outside) - allowed - 1, 0)]
-    above = 1 - np.searchsorted(inside, limits, side="right") / len(inside)
+    above = (len(inside) - np.searchsorted(inside, limits, side="right")) / len(inside)
     above[allowed == len(outside)] = 1.0
     return np.where(allowed == 0, np.nan, above).tolist()

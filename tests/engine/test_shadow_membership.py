@@ -1,0 +1,294 @@
+"""Shadow membership: figures against written-out counts, extremes, what it says of records, and when it runs."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import pytest
+from given_tables import given
+from scipy import stats
+
+from privacy_assets.engine.evaluation import choose_metrics
+from privacy_assets.engine.generators.baynet import BayNet
+from privacy_assets.engine.generators.coded import CodedGenerator
+from privacy_assets.engine.metrics import shadow_membership
+from privacy_assets.engine.metrics.shadow_membership import ShadowMembership
+from privacy_assets.engine.policy import Policy
+from privacy_assets.engine.registry import METRICS, build_metric, default_metrics
+from privacy_assets.engine.results import plain
+from privacy_assets.engine.shadow import audit
+from privacy_assets.engine.shadow.rates import Rate, auc
+from privacy_assets.errors import ConfigError, InputError
+
+SECRET = 987_654.25
+SMALL = {"records": 3, "shadows": 60, "tests": 100, "size": 20}
+
+
+@dataclass(frozen=True)
+class Copies(CodedGenerator):
+    """Copies a share of the training rows, and takes the others from the whole table."""
+
+    name = "copies"
+    summary = ""
+    share: float = 1.0
+
+    def _fit(self, train, schema, *, seed, device, progress):
+        raise NotImplementedError
+
+    @classmethod
+    def load(cls, folder, manifest):
+        raise NotImplementedError
+
+    def drawer(self, cells, coding):
+        def draw(rows, size, seed):
+            rng = np.random.default_rng(seed)
+            copied = np.resize(rows, size)
+            return cells[:, np.where(rng.random(size) < self.share, copied, rng.integers(0, cells.shape[1], size))]
+
+        return draw
+
+
+def table(rows: int, seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "age": rng.integers(20, 60, rows),
+            "wage": np.round(rng.lognormal(3, 1, rows), 2),
+            "town": rng.choice(list("abcd"), rows),
+            "smoker": rng.random(rows) < 0.3,
+        }
+    )
+
+
+def inputs(**more):
+    train, holdout = table(90, 1), table(60, 2)
+    holdout.loc[7, ["wage", "town"]] = SECRET, "nowhere"
+    return given(train, holdout, table(90, 3), **more)
+
+
+def figures(share: float, **settings) -> dict:
+    found = ShadowMembership(generator=Copies(share), **{**SMALL, **settings}).evaluate(inputs())
+    return {figure.name: figure for figure in found.figures}
+
+
+# --- the figures ------------------------------------------------------------------------------------------------------
+
+
+def test_the_figures_are_those_of_the_audit_written_out():
+    metric, tables = ShadowMembership(generator=Copies(0.3), **SMALL), inputs()
+    found = {figure.name: figure for figure in metric.measure(tables).figures}
+    seed = int(tables.rng("shadow_membership").integers(2**31))
+    cells, coding = stacked(tables)
+    records = audit.run_audit(cells, coding, audit.AuditPlan(Copies(0.3), **SMALL), seed=seed).records
+    areas = []
+    for record in records:
+        inside, outside = record.scores[record.labels], record.scores[~record.labels]
+        areas.append(np.mean([(a > b) + (a == b) / 2 for a in inside for b in outside]))
+    assert found["auc"].value == pytest.approx(np.mean(areas))
+    student = stats.t.ppf(0.975, 2) * np.std(areas, ddof=1) / math.sqrt(3)
+    tests = math.sqrt(sum(((record.auc.high - record.auc.low) / 2) ** 2 for record in records)) / 3
+    assert found["auc"].high - found["auc"].value == pytest.approx(max(student, tests))
+    assert found["auc_worst"].value == pytest.approx(max(areas))
+    rates = [auc(record.scores, record.labels, 1 - 0.05 / 3) for record in records]
+    assert (found["auc_worst"].low, found["auc_worst"].high) == (max(r.low for r in rates), max(r.high for r in rates))
+    assert found["auc_worst"].high > max(record.auc.high for record in records)
+    assert found["auc"].n == found["auc"].subjects == 300 and found["auc_worst"].subjects == 100
+    expected = []
+    for record in records:
+        decided, tail = record.scores >= record.epsilon.cut.score, 0.05 / 3 / 2
+        if not record.epsilon.cut.inside:
+            decided = record.scores <= record.epsilon.cut.score
+        right = int((decided & (record.labels == record.epsilon.cut.inside)).sum())
+        wrong = int(decided.sum()) - right
+        low = stats.beta.ppf(tail, right, 50 - right + 1) if right else 0.0
+        high = stats.beta.ppf(1 - tail, wrong + 1, 50 - wrong) if wrong < 50 else 1.0
+        expected.append(max(math.log(low / high), 0.0) if low else 0.0)
+    epsilon = found["epsilon_lower_bound"]
+    assert epsilon.low == epsilon.value == epsilon.high == pytest.approx(max(expected))
+    most = math.log(stats.beta.ppf(0.05 / 6, 50, 1) / stats.beta.ppf(1 - 0.05 / 6, 1, 50))
+    assert epsilon.note == f"a lower bound; these counts could show {most:.3g} at most"
+
+
+def stacked(tables):
+    from privacy_assets.engine.tables.coding import Coding
+
+    frames = [tables.train, tables.holdout]
+    coding = Coding.fit(frames, tables.schema)
+    return np.concatenate([coding.code(frame) for frame in frames], axis=1), coding
+
+
+def test_copies_are_the_worst_and_a_table_of_its_own_is_at_the_null():
+    worst, null = figures(1.0), figures(0.0)
+    assert worst["auc"].value > 0.97 and worst["epsilon_lower_bound"].value > 1.2
+    assert null["auc"].low < 0.5 < null["auc"].high and null["auc"].high < null["auc"].resolution + 0.02
+    assert null["epsilon_lower_bound"].value < 0.2
+    assert worst["auc"].null == null["auc_worst"].null == 0.5
+
+
+def test_more_copies_are_told_more_easily():
+    areas = [figures(share, records=2)["auc"].value for share in (0.05, 0.3, 1.0)]
+    assert areas == sorted(areas) and areas[-1] - areas[0] > 0.15
+
+
+def test_the_verdict_of_copies_and_of_a_table_of_its_own():
+    settings = {**SMALL, "records": 8, "tests": 200, "shadows": 100}
+    for share, verdict in ((1.0, "fail"), (0.0, "pass")):
+        found = ShadowMembership(generator=Copies(share), **settings).evaluate(inputs())
+        judged = Policy.default(["shadow_membership"]).judge({"shadow_membership": found})
+        assert judged.verdict == verdict, judged
+
+
+def test_few_tests_are_not_assessable():
+    found = ShadowMembership(generator=Copies(0.0), **{**SMALL, "records": 1, "tests": 20}).evaluate(inputs())
+    judged = Policy.default(["shadow_membership"]).judge({"shadow_membership": found})
+    assert {outcome.status for outcome in judged.outcomes} == {"not_assessable"}
+    assert not found.figure("tpr_at_low_fpr").measurable and "at least 1,000 test sets" in found.figures[2].note
+
+
+@pytest.mark.parametrize(("records", "tests"), [(1, 200), (5, 60)])
+def test_the_resolution_holds_what_no_leak_shows(records: int, tests: int):
+    rng = np.random.default_rng(0)
+    labels = np.arange(tests) % 2 == 0
+    together = 1 - 0.05 / records
+    ends = []
+    for _ in range(300):
+        audited = tuple(record(rng.random(tests), labels) for _ in range(records))
+        worst = max(auc(one.scores, labels, together).high for one in audited)
+        ends.append((shadow_membership._mean(audited)[2], worst))
+    bounds = shadow_membership._null_bounds(audited, together, rng)
+    above = (np.array(ends) > bounds).mean(axis=0)
+    assert (above <= 0.02).all() and bounds[0] < 0.75
+
+
+def record(scores: np.ndarray, labels: np.ndarray):
+    from privacy_assets.engine.shadow.plan import RecordAudit
+    from privacy_assets.engine.shadow.rates import epsilon_bound
+
+    return RecordAudit(0, 0.0, 0.0, auc(scores, labels), {}, epsilon_bound(scores, labels, None), labels, scores, 0.0)
+
+
+def test_the_curve_counts_tables_above_the_threshold():
+    rng = np.random.default_rng(1)
+    scores, labels = np.round(rng.normal(size=300), 1), rng.random(300) < 0.4
+    outside, inside = scores[~labels], scores[labels]
+    grid = shadow_membership._CURVE
+    for fpr, found in zip(grid, shadow_membership._tpr(scores, labels), strict=True):
+        if fpr * len(outside) < 1 - 1e-9:
+            assert math.isnan(found)
+            continue
+        reached = [(inside > cut).mean() for cut in [-np.inf, *outside] if (outside > cut).mean() <= fpr + 1e-12]
+        assert found == pytest.approx(max(reached))
+    assert grid[-1] == 1 and found == 1
+
+
+# --- what it says of records ------------------------------------------------------------------------------------------
+
+
+def test_records_are_named_by_role_and_row_and_show_no_values():
+    result = ShadowMembership(generator=Copies(0.5), **SMALL).evaluate(inputs())
+    rows = result.tables["records"]
+    assert (rows[0]["role"], rows[0]["row"]) == ("holdout", 7)
+    assert [row["record"] for row in rows] == [1, 2, 3]
+    assert [row["vulnerability"] for row in rows] == sorted((row["vulnerability"] for row in rows), reverse=True)
+    text = json.dumps(result.to_json(), allow_nan=False)
+    assert str(SECRET) not in text and "nowhere" not in text
+    curve = result.tables["roc"]
+    assert [row["fpr"] for row in curve] == sorted(row["fpr"] for row in curve)
+    assert curve[-1] == {"fpr": 1.0, "all": 1.0, "worst": 1.0}
+
+
+def test_every_real_table_is_audited_and_the_synthetic_one_is_not(monkeypatch: pytest.MonkeyPatch):
+    seen = {}
+
+    def spy(cells, coding, plan, **more):
+        seen.update(more, rows=cells.shape[1], plan=plan)
+        raise InputError("enough")
+
+    monkeypatch.setattr(audit, "run_audit", spy)
+    people = {"train": np.arange(90) // 3, "holdout": 100 + np.arange(60) // 2}
+    for declared in ({}, people):
+        with pytest.raises(InputError, match="enough"):
+            ShadowMembership(generator=Copies(), attack="attention").measure(inputs(subjects=declared, device="mps"))
+        assert seen["rows"] == 150
+        codes = seen["subjects"]
+        assert codes is None if not declared else (codes[:4].tolist() == [0, 0, 0, 1] and codes.max() == 59)
+    assert seen["plan"].attack_settings == {"device": "mps"}
+    with pytest.raises(InputError, match="enough"):
+        ShadowMembership(generator=Copies()).measure(inputs())
+    assert seen["plan"].attack_settings == {} and seen["plan"].shadows == 4000
+
+
+def test_the_same_seed_gives_the_same_result_and_another_another():
+    metric = ShadowMembership(generator=Copies(0.2), **SMALL)
+    first, again, other = (metric.evaluate(inputs(seed=seed)) for seed in (0, 0, 1))
+    assert first.figures == again.figures and plain(first.tables) == plain(again.tables)
+    assert first.figures != other.figures
+
+
+def test_too_few_rows_are_an_error_that_says_so():
+    with pytest.raises(InputError, match="training sets 1000"):
+        ShadowMembership(generator=Copies()).evaluate(inputs())
+
+
+# --- when it runs -----------------------------------------------------------------------------------------------------
+
+
+def test_it_runs_when_it_is_asked_for():
+    assert "shadow_membership" in METRICS and "shadow_membership" not in default_metrics()
+    assert "shadow_membership" not in Policy.default().metrics
+    limit = {"figure": "shadow_membership.auc", "at_most": 0.6}
+    policy = Policy.from_dict({"extends": "default", "limits": [limit]})
+    metrics, _ = choose_metrics(None, policy, BayNet())
+    assert set(metrics) == {*default_metrics(), "shadow_membership"}
+    assert metrics["shadow_membership"].settings()["generator"] == {"name": "baynet", "settings": BayNet().settings()}
+    alone, in_force = choose_metrics("shadow_membership", None, BayNet())
+    assert set(alone) == {"shadow_membership"} and in_force.name == "default, of shadow_membership only"
+
+
+def test_the_generator_of_the_settings_comes_before_that_of_the_table():
+    own = {"shadow_membership": {"generator": {"name": "baynet", "settings": {"degree": 2}}, "records": 2}}
+    for made_by in (None, BayNet()):
+        metric = choose_metrics(own, None, made_by)[0]["shadow_membership"]
+        assert metric.settings()["generator"]["settings"]["degree"] == 2
+    result = ShadowMembership(generator=Copies(0.25), **SMALL).evaluate(inputs())
+    assert result.settings["generator"] == {"name": "copies", "settings": {"share": 0.25}}
+
+
+def test_without_a_generator_it_is_an_error_that_names_the_fix():
+    with pytest.raises(ConfigError, match="generator: baynet"):
+        choose_metrics("shadow_membership", None)
+    with pytest.raises(ConfigError, match="generator: baynet"):
+        build_metric("shadow_membership").evaluate(inputs())
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"records": 0}, "records must be a whole number of at least 1"),
+        ({"tests": 99}, "tests must be an even number"),
+        ({"attack": "query"}, "unknown attack 'query'. Did you mean 'queries'"),
+        ({"attack": "attention", "attack_settings": {"epoch": 1}}, "no setting 'epoch'"),
+        ({"attack_settings": [1]}, "attack_settings must be a mapping"),
+        ({"select": "far"}, "unknown select 'far'"),
+        ({"distance": "cosin"}, "Did you mean 'cosine'"),
+        ({"auxiliary": "half"}, "shadow_membership"),
+        ({"generator": "baynett"}, "unknown generator 'baynett'"),
+        ({"generator": {"name": "baynet", "degree": 2}}, "a mapping of 'name' and 'settings'"),
+        ({"generator": {"name": "baynet", "settings": 2}}, "settings of a generator must be a mapping"),
+        ({"generator": 3}, "generator must be a name"),
+        ({"record": 3}, "no setting 'record'"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_errors_at_once(settings: dict, words: str):
+    with pytest.raises(ConfigError, match=words):
+        build_metric("shadow_membership", settings)
+
+
+def test_the_interval_of_one_record_is_its_own():
+    one = record(np.arange(20.0), np.arange(20) % 2 == 0)
+    assert shadow_membership._mean((one,)) == (one.auc.value, one.auc.low, one.auc.high)
+    assert isinstance(one.auc, Rate)
