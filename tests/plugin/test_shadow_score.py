@@ -1,0 +1,87 @@
+"""The score of the generator: asked for by name, bound to the generator, and impossible without one."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from standins import QUICK, checks, failures, made, people, resources, run
+
+from privacy_assets import PrivacyGate, build_privacy_assets, build_privacy_checks
+from privacy_assets.errors import ConfigError
+
+FEW = {"records": 2, "shadows": 20, "tests": 20, "size": 30}
+LIMIT = {"figure": "shadow_membership.epsilon_lower_bound", "at_most": 9.0, "bound": "lower", "smallest_n": 5}
+ASKED = {
+    "metrics": {**QUICK["metrics"], "shadow_membership": FEW},
+    "policy": {"name": "audited", "limits": [*QUICK["policy"]["limits"], LIMIT]},
+    "embedder": False,
+}
+BROUGHT = {"synthetic": "s.parquet", "train": "t.parquet", "holdout": "h.parquet"}
+
+
+def table(place: Path, **changes: object) -> dg.Definitions:
+    arguments = {"source": place / "people.parquet", "subject": "pid", "generator": "baynet", **ASKED, **changes}
+    return dg.Definitions.merge(build_privacy_assets("people", **arguments), resources(place))
+
+
+def pools(defs: dg.Definitions) -> dict[str, str | None]:
+    return {key.path[-1]: asset.op.pool for asset in defs.assets for key in asset.keys}
+
+
+def test_the_generator_is_attacked_and_the_release_is_bound_to_it(tmp_path: Path) -> None:
+    people().to_parquet(tmp_path / "people.parquet")
+    with dg.DagsterInstance.ephemeral() as instance:
+        first = run(table(tmp_path), "people_pipeline", instance)
+        assert first.success, failures(first)
+        found = checks(first)["shadow_membership", "shadow_membership_epsilon_lower_bound_lower"]
+        assert found.passed and found.metadata["limit"].value == 9.0
+        facts = made(first)["shadow_membership"]
+        assert 0 <= facts["auc"] <= 1 and facts["epsilon_lower_bound"] >= 0
+        log = "\n".join(r.event_log_entry.to_json() for r in instance.get_records_for_run(first.run_id).records)
+        assert "record 2 of 2" in log and "p399" not in log
+        incomes = people()["income"].dropna().astype(str)
+        assert not [income for income in incomes[incomes.str.len() > 6] if income in log]
+        page = (tmp_path / "storage/people/privacy_report").rglob("*.html")
+        assert any("the record told most easily" in path.read_text(encoding="utf-8") for path in page)
+        envelope = json.loads((tmp_path / "storage/people/attestation/attestation.json").read_bytes())
+        stated = json.loads(base64.b64decode(envelope["payload"]))
+        bound = {"name": "baynet", "settings": {"degree": 1, "bins": 10}}
+        assert stated["predicate"]["setup"]["metrics"]["shadow_membership"]["generator"] == bound
+        assert stated["predicate"]["results"]["shadow_membership"]["settings"]["generator"] == bound
+        other = table(tmp_path, generator={"name": "baynet", "settings": {"degree": 2}})
+        refused = run(other, "people_pipeline", instance, only="people/published")
+        reason = failures(refused)["people__published"].user_failure_data.description
+        assert "made under other settings (metrics)" in reason
+
+
+def test_it_runs_only_when_it_is_asked_for_and_takes_a_device_only_for_attention() -> None:
+    assert "shadow_membership" not in pools(build_privacy_assets("people", source="demo"))
+    asked = {"source": "demo", "embedder": False}
+    by_limit = build_privacy_assets("people", policy={"extends": "default", "limits": [LIMIT]}, **asked)
+    assert pools(by_limit)["shadow_membership"] is None and pools(by_limit)["dcr"] is None
+    attention = build_privacy_assets("people", metrics={"shadow_membership": {"attack": "attention"}}, **asked)
+    assert pools(attention)["shadow_membership"] == "gpu"
+
+
+def test_a_table_without_a_generator_is_an_error_that_names_the_fix() -> None:
+    with pytest.raises(ConfigError, match=r"table claims: metric shadow_membership .*generator: baynet"):
+        build_privacy_assets("claims", metrics=["dcr", "shadow_membership"], **BROUGHT)
+    keys = {"train": "t", "holdout": "h", "synthetic": "s"}
+    with pytest.raises(ConfigError, match=r"privacy checks: metric shadow_membership .*generator: baynet"):
+        build_privacy_checks(metrics=["shadow_membership"], **keys)
+    own = {"shadow_membership": {"generator": "baynet"}}
+    assert "shadow_membership" in pools(build_privacy_assets("claims", metrics=own, **BROUGHT))
+    assert len(build_privacy_checks(metrics=own, embedder=False, **keys)) == 1
+    with pytest.raises(ConfigError, match=r"table claims: .*unknown generator 'baynt'"):
+        build_privacy_assets("claims", metrics={"shadow_membership": {"generator": "baynt"}}, **BROUGHT)
+
+
+def test_yaml_names_it_as_python_does() -> None:
+    attributes = "{name: claims, synthetic: s.parquet, train: t.parquet, holdout: h.parquet, metrics: %s}"
+    gate = PrivacyGate.resolve_from_yaml(attributes % "{shadow_membership: {generator: {name: baynet}, records: 3}}")
+    defs = gate.build_defs(dg.ComponentTree.for_test().load_context)
+    assert "shadow_membership" in pools(defs)
