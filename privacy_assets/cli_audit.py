@@ -43,7 +43,7 @@ _NUMBERS: tuple[tuple[str, str, type, str], ...] = (
     ("--remove", "remove", int, "also remove the N most vulnerable rows, and see whether others become vulnerable"),
     ("--select", "select", str, "distance, random, rare_value or log_likelihood"),
     ("--distance", "distance", str, "cosine, or minkowski1 to minkowski4"),
-    ("--attack", "attack", str, "how synthetic tables are looked at"),
+    ("--attack", "attack", str, "queries, or attention: a network that reads the synthetic rows"),
     ("--sampling", "sampling", str, "subsample, or bootstrap: training sets with replacement"),
 )
 

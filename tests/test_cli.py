@@ -11,7 +11,10 @@ import pytest
 import yaml
 
 from privacy_assets.cli import main
+from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.policy import Policy
+from privacy_assets.errors import InputError
+from privacy_assets.report import evaluate as report_evaluate
 
 SECRET = "Zebulon-77123"
 
@@ -76,13 +79,32 @@ def test_one_metric_and_a_policy_of_ones_own(
     [(["--metrics=dcrr"], "Did you mean 'dcr'"), (["--policy=absent.yaml"], "absent.yaml"), (["--seed=-1"], "seed"),
      (["--json=/no/such/folder/x.json"], "folder does not exist"), (["--kind=group"], "COLUMN=KIND"),
      (["--kind=group=text"], "unknown kind 'text'"), (["--kind=grup=categorical"], "Did you mean 'group'"),
-     (["--subject=person"], "'person'"), (["--device=tpu"], "tpu")],
+     (["--subject=person"], "'person'"), (["--device=tpu"], "tpu"), (["--set=degree=2"], "by --generator"),
+     (["--generator=baynet"], "add shadow_membership"), (["--generator=baynt"], "Did you mean 'baynet'"),
+     (["--metrics=shadow_membership"], "generator: baynet"),
+     (["--metrics=shadow_membership", "--generator=baynet", "--set=degre=2"], "Did you mean 'degree'")],
 )  # fmt: skip
 def test_bad_settings_exit_with_2(
     files: dict[str, Path], capsys: pytest.CaptureFixture[str], more: list[str], words: str
 ) -> None:
     assert main(arguments(files, "synthetic", "--quiet", *more)) == 2
     assert words in capsys.readouterr().err
+
+
+def test_the_generator_and_its_settings_reach_the_metric(
+    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(_: object, metrics: dict[str, Metric]) -> None:
+        raise InputError(str(metrics["shadow_membership"].settings()["generator"]), fix="none")
+
+    monkeypatch.setattr(report_evaluate, "run_metrics", stop)
+    with pytest.raises(InputError, match="'baynet', 'settings': {'degree': 2, 'bins': 10}"):
+        report_evaluate.evaluate(
+            files["train"], files["holdout"], files["synthetic"], metrics="shadow_membership",
+            generator={"name": "baynet", "settings": {"degree": 2}},
+        )  # fmt: skip
+    asked = ["--metrics=shadow_membership", "--generator=baynet", "--set=degree=2", "--quiet"]
+    assert main(arguments(files, "synthetic", *asked)) == 2
 
 
 def test_bad_files_exit_with_2_and_give_nothing_away(

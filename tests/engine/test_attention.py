@@ -1,6 +1,7 @@
 """Target attention: what it reads of a table, the network against algorithm 1 written out, and what it learns."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -305,5 +306,9 @@ def test_other_rows_of_the_person_leave_the_game_and_the_neighbours():
     assert not np.isin(drawn, np.arange(6)).any() and 6 in drawn and len(drawn) > 150
     assert run_audit(cells, coding, plan, seed=0).records[0].vulnerability == 0
     assert run_audit(cells, coding, plan, seed=0, subjects=people).records[0].vulnerability > 0
+    chosen = run_audit(cells, coding, replace(plan, ids=None, records=3), seed=0, subjects=people).records
+    assert len({people[record.id] for record in chosen}) == 3
+    alike = run_audit(cells, coding, replace(plan, ids=None, records=3), seed=0, subjects=np.arange(200) // 100)
+    assert len(alike.records) == 2  # of two people there are two
     with pytest.raises(InputError, match="199 subject codes for 200 rows"):
         run_audit(cells, coding, plan, seed=0, subjects=people[1:])

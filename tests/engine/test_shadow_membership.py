@@ -243,7 +243,7 @@ def test_it_runs_when_it_is_asked_for():
     limit = {"figure": "shadow_membership.auc", "at_most": 0.6}
     policy = Policy.from_dict({"extends": "default", "limits": [limit]})
     metrics, _ = choose_metrics(None, policy, BayNet())
-    assert set(metrics) == {*default_metrics(), "shadow_membership"}
+    assert set(metrics) == {*Policy.default().metrics, "shadow_membership"}
     assert metrics["shadow_membership"].settings()["generator"] == {"name": "baynet", "settings": BayNet().settings()}
     alone, in_force = choose_metrics("shadow_membership", None, BayNet())
     assert set(alone) == {"shadow_membership"} and in_force.name == "default, of shadow_membership only"

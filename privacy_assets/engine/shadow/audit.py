@@ -20,7 +20,7 @@ from privacy_assets.engine.shadow.checkpoint import Checkpoint, fingerprint
 from privacy_assets.engine.shadow.games import Game, blocks, without
 from privacy_assets.engine.shadow.plan import Audit, AuditPlan, RecordAudit, Removal
 from privacy_assets.engine.shadow.rates import auc, choose_cut, epsilon_bound, tpr_at
-from privacy_assets.engine.shadow.selection import most_exposed, select_records
+from privacy_assets.engine.shadow.selection import most_exposed, of_each_person, select_records
 from privacy_assets.engine.shadow.vulnerability import vulnerability
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.errors import ConfigError, InputError
@@ -48,7 +48,7 @@ def run_audit(
     """Attack records of the coded table ``cells`` (F, N) by shadow models (Meeus et al. 2023, section 5).
 
     With ``subjects``, int64 codes (N,), no other row of the record's person stands in any training set of its game, nor
-    counts among its neighbours.
+    counts among its neighbours, and the most vulnerable records are those of different people.
 
     The same seed gives the same result but for ``cpu_seconds``, on any number of threads. With a folder ``checkpoint``
     every finished record and block of sets is kept there, mode 0600: it holds counts from the private table. A further
@@ -180,7 +180,9 @@ class _Run:
         if given is not None:
             return [_Record(row, math.nan, float(vulnerable[row])) for row in given]
         if plan.select == "distance":
-            found = most_exposed(vulnerable, plan.records, rng)
+            first = of_each_person(vulnerable, None if self.people is None else self.people[rows])
+            found = most_exposed(vulnerable[first], plan.records, rng)
+            found = replace(found, ids=first[found.ids])
         else:
             by = cast("Selector", plan.select)
             found = select_records(self.cells[:, rows], self.coding, by=by, records=plan.records, rng=rng)

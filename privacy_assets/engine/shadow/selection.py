@@ -75,6 +75,14 @@ def most_exposed(scores: np.ndarray, records: int, rng: np.random.Generator) -> 
     return _ordered(np.concatenate([above, tied]), scores)
 
 
+def of_each_person(scores: np.ndarray, people: np.ndarray | None) -> np.ndarray:
+    """The row of each person with the largest score, the first of these; positions int64 (people,)."""
+    if people is None:
+        return np.arange(len(scores))
+    order = np.argsort(-scores, kind="stable")
+    return np.sort(order[np.unique(people[order], return_index=True)[1]])
+
+
 def _ordered(ids: np.ndarray, scores: np.ndarray) -> Selection:
     ids = ids[np.lexsort((ids, -scores[ids]))].astype(np.int64)
     return Selection(ids, scores[ids])
