@@ -77,9 +77,9 @@ class BayNet(CodedGenerator):
         codes, noise = domains.encode(cells), self._noise(len(cells))
 
         def draw(rows: np.ndarray, size: int, seed: int) -> np.ndarray:
-            streams = self._streams(seed)
+            own, streams = np.ascontiguousarray(rows, dtype=np.int64), self._streams(seed)
             drawn: np.ndarray = fit_and_draw(
-                codes, domains.sizes, *domains.flat, self.degree, *noise, rows, size, *streams
+                codes, domains.sizes, *domains.flat, self.degree, *noise, own, size, *streams
             )
             return drawn
 

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from privacy_assets.engine.generators.base import FittedGenerator, Generator
-from privacy_assets.engine.generators.trees import Tree, classes, grow, level_scores
+from privacy_assets.engine.generators.base import FittedGenerator
+from privacy_assets.engine.generators.coded import CodedGenerator, Draw
+from privacy_assets.engine.generators.trees import Tree
 from privacy_assets.engine.inputs import Progress
+from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.encoding import as_float
 from privacy_assets.engine.tables.schema import ColumnSchema, TableSchema
 from privacy_assets.errors import ConfigError, InputError, did_you_mean
@@ -23,7 +25,7 @@ _TEXTS = "categories.json"
 
 
 @dataclass(frozen=True)
-class SynthPop(Generator):
+class SynthPop(CodedGenerator):
     """Sequential classification and regression trees; a value is drawn from the training rows of its leaf.
 
     The first column is a bootstrap draw. For each further column one tree is grown on the columns before it (Gini for
@@ -57,16 +59,45 @@ class SynthPop(Generator):
     def _fit(
         self, train: pd.DataFrame, schema: TableSchema, *, seed: int, device: str, progress: Progress
     ) -> FittedGenerator:
-        coded = {column.name: _Coded.of(train[column.name], column) for column in schema.columns}
+        from privacy_assets.engine.generators._tree_kernels import fit_part, has_part
+
         order = self._order(schema.names)
+        coded = [_Coded.of(train[name], schema[name]) for name in order]
+        codes = np.stack([column.codes for column in coded])
+        levels = np.array([len(column.values) for column in coded], dtype=np.int64)
+        is_number = np.array([column.numbers is not None for column in coded], dtype=np.bool_)
         steps = []
-        for position, name in enumerate(order):
-            progress(f"growing the tree of column {position + 1} of {len(order)}")
-            before = [coded[other] for other in order[:position]]
-            steps.append(
-                _fit_step(coded[name], before, self.min_leaf, np.random.SeedSequence(seed, spawn_key=(position,)))
-            )
-        return FittedSynthPop(self, schema, order, {name: c.values for name, c in coded.items()}, steps)
+        for place, column in enumerate(coded):
+            progress(f"growing the tree of column {place + 1} of {len(order)}")
+            rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(place,)))
+            trees = [
+                Tree(*fit_part(codes, levels, is_number, column.of_rows, place, part, self.min_leaf, rng))
+                for part in range(2)
+                if has_part(codes[place], levels[place], is_number[place], part)
+            ]
+            steps.append(trees)
+        values = {name: column.values for name, column in zip(order, coded, strict=True)}
+        return FittedSynthPop(self, schema, order, values, steps)
+
+    def drawer(self, cells: np.ndarray, coding: Coding) -> Draw:
+        """See :meth:`CodedGenerator.drawer`. Nothing is shared but the ranks of the cells."""
+        from privacy_assets.engine.generators._tree_kernels import fit_and_draw
+
+        names = coding.schema.names
+        order = np.array([names.index(name) for name in self._order(names)])
+        held = np.ascontiguousarray(cells[order], dtype=np.float64)
+        found = [np.unique(row, return_inverse=True) for row in held]
+        ranks = np.stack([rank.astype(np.int32) for _, rank in found])
+        spans = np.array([len(values) for values, _ in found], dtype=np.int64)
+        is_number = coding.is_number[order]
+
+        def draw(rows: np.ndarray, size: int, seed: int) -> np.ndarray:
+            own, rng = np.ascontiguousarray(rows, dtype=np.int64), np.random.default_rng(seed)
+            out = np.empty((len(order), size))
+            out[order] = fit_and_draw(ranks, spans, is_number, held, self.min_leaf, own, size, rng)
+            return out
+
+        return draw
 
     def _order(self, names: list[str]) -> list[str]:
         order = list(self.visit) if self.visit is not None else names
@@ -85,10 +116,13 @@ class SynthPop(Generator):
         with np.load(folder / _ARRAYS, allow_pickle=False) as arrays:
             stored = dict(arrays)
         values = {c.name: _read_values(c, i, stored, texts) for i, c in enumerate(schema.columns)}
-        steps = [
-            [Tree.from_arrays(stored, f"tree.{position}.{part}") for part in range(parts)]
-            for position, parts in enumerate(manifest["trees"])
-        ]
+        try:
+            steps = [
+                [Tree.from_arrays(stored, f"tree.{position}.{part}") for part in range(parts)]
+                for position, parts in enumerate(manifest["trees"])
+            ]
+        except KeyError:
+            raise InputError("the fitted generator is not complete", where=str(folder), fix="fit it again") from None
         return FittedSynthPop(generator, schema, list(manifest["visit"]), values, steps)
 
 
@@ -111,16 +145,13 @@ class FittedSynthPop(FittedGenerator):
         self.order, self.values, self.steps = order, values, steps
 
     def _sample(self, rows: int, seed: int) -> pd.DataFrame:
-        drawn: list[np.ndarray] = []
-        for position, trees in enumerate(self.steps):
-            rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(position,)))
-            codes = trees[0].draw(drawn, rows, rng)
-            if len(trees) == 2:
-                open_rows = np.flatnonzero(codes < 0)
-                codes[open_rows] = trees[1].draw([column[open_rows] for column in drawn], len(open_rows), rng)
-            drawn.append(codes)
-        columns = dict(zip(self.order, drawn, strict=True))
-        return pd.DataFrame({c.name: _decoded(c, self.values[c.name], columns[c.name]) for c in self.schema.columns})
+        codes = np.full((len(self.order), rows), -1, dtype=np.int32)
+        for place, trees in enumerate(self.steps):
+            rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(place,)))
+            for tree in trees:
+                tree.draw(codes[:place], codes[place], rng)
+        drawn = dict(zip(self.order, codes, strict=True))
+        return pd.DataFrame({c.name: _decoded(c, self.values[c.name], drawn[c.name]) for c in self.schema.columns})
 
     def _save(self, folder: Path) -> dict[str, Any]:
         arrays: dict[str, np.ndarray] = {}
@@ -160,54 +191,11 @@ class _Coded:
         return cls(np.asarray(values), codes, numbers)
 
     @property
-    def missing(self) -> np.ndarray:
-        """True for rows without a value."""
-        return self.codes == len(self.values)
-
-    def lookups(self, rows: np.ndarray, goal: np.ndarray, min_leaf: int) -> list[np.ndarray]:
-        """Tables from code to predictor (float32), fitted on ``rows`` with their target ``goal``."""
+    def of_rows(self) -> np.ndarray:
+        """Float64 (n,): the number of each row, NaN where it is missing; of no meaning for categories."""
         if self.numbers is None:
-            return [level_scores(self.codes[rows], len(self.values) + 1, goal, min_leaf)]
-        known = self.codes[~self.missing]
-        ranks = np.arange(len(self.values) + 1, dtype=np.float32)
-        ranks[-1] = known.mean() if len(known) else 0.0
-        if not self.missing.any():
-            return [ranks]
-        return [ranks, (np.arange(len(ranks)) == len(self.values)).astype(np.float32)]
-
-
-def _fit_step(target: _Coded, before: Sequence[_Coded], min_leaf: int, seeds: np.random.SeedSequence) -> list[Tree]:
-    """Grow the tree or trees of one column."""
-    everyone = np.arange(len(target.codes))
-    states = [int(state) for state in seeds.generate_state(2)]
-    if target.numbers is None:
-        return [_grow(target.codes, classes(target.codes), everyone, before, min_leaf, states[0])]
-    missing = target.missing
-    trees = []
-    if missing.any():
-        donors = np.where(missing, target.codes, -1)
-        trees.append(_grow(donors, classes(missing), everyone, before, min_leaf, states[0]))
-    there = np.flatnonzero(~missing)
-    if len(there):
-        goal = _standardised(target.numbers[target.codes[there]])
-        trees.append(_grow(target.codes[there], goal, there, before, min_leaf, states[1]))
-    return trees
-
-
-def _grow(
-    donors: np.ndarray, goal: np.ndarray, rows: np.ndarray, before: Sequence[_Coded], min_leaf: int, state: int
-) -> Tree:
-    """Grow one tree on the training rows ``rows``; ``donors`` and ``goal`` belong to these."""
-    tables = [(i, table) for i, column in enumerate(before) for table in column.lookups(rows, goal, min_leaf)]
-    return grow([column.codes[rows] for column in before], tables, goal, donors, min_leaf=min_leaf, state=state)
-
-
-def _standardised(values: np.ndarray) -> np.ndarray:
-    """Values at mean 0 and deviation 1, whatever their magnitude; a constant becomes 0."""
-    largest = np.abs(values).max()
-    scaled = values / largest if largest > 0 else values
-    deviation = scaled.std()
-    return (scaled - scaled.mean()) / deviation if deviation > 0 else np.zeros_like(values)
+            return np.zeros(len(self.codes))
+        return np.append(self.numbers, np.nan)[self.codes]
 
 
 def _decoded(column: ColumnSchema, values: np.ndarray, codes: np.ndarray) -> pd.Series:

@@ -1,0 +1,271 @@
+"""Compiled trees against scikit-learn and brute force, and SynthPop's drawer against the fitted generator."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
+from privacy_assets.engine.generators._tree_kernels import _rank_places, classes, fit_tree, grow, level_scores
+from privacy_assets.engine.generators.synthpop import SynthPop
+from privacy_assets.engine.generators.trees import Tree
+from privacy_assets.engine.tables.coding import Coding
+from privacy_assets.engine.tables.schema import conform, infer_schema
+
+Grown = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+def grown(places: np.ndarray, goal: np.ndarray, kinds: int, smallest: int, seed: int = 0) -> Grown:
+    spans = places.max(axis=1).astype(np.int64) + 1
+    return grow(places.astype(np.int32), spans, goal.astype(float), kinds, smallest, np.random.default_rng(seed))  # type: ignore[no-any-return]
+
+
+def leaves(tree: Grown) -> set[frozenset[int]]:
+    feature, _, _, _, start, rows = tree
+    return {frozenset(rows[start[v] : start[v + 1]].tolist()) for v in range(len(feature)) if feature[v] < 0}
+
+
+def table(kinds: int, n: int, seed: int, levels: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Places (4, n), all different or of a few levels, and a goal that depends on them."""
+    rng = np.random.default_rng(seed)
+    places = np.array([rng.permutation(n) if levels is None else rng.integers(0, levels, n) for _ in range(4)])
+    share = places / places.max()
+    signal = np.sin(5 * share[0]) + share[1] * share[2] + 0.3 * rng.normal(size=n)
+    if kinds == 0:
+        return places, signal
+    return places, np.digitize(signal, np.quantile(signal, np.arange(1, kinds) / kinds)).astype(float)
+
+
+# Growing
+
+
+@pytest.mark.parametrize(
+    ("kinds", "smallest", "n"), [(0, 1, 120), (0, 5, 300), (0, 40, 700), (2, 60, 900), (3, 60, 900), (7, 80, 1000)]
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_leaves_are_those_of_scikit_learn(kinds: int, smallest: int, n: int, seed: int) -> None:
+    """Where splits are equally good, theirs is drawn as well: then ours is one that they can draw."""
+    places, goal = table(kinds, n, seed)
+    ours = leaves(grown(places, goal, kinds, smallest))
+    kind = DecisionTreeClassifier if kinds else DecisionTreeRegressor
+    theirs = []
+    for state in range(20 if kinds else 1):
+        found = kind(min_samples_leaf=smallest, random_state=state).fit(places.T, goal).apply(places.T)
+        theirs.append({frozenset(np.flatnonzero(found == leaf).tolist()) for leaf in set(found)})
+    assert len(ours) > 4 and ours in theirs
+
+
+def cost(goal: np.ndarray, kinds: int) -> float:
+    """Sum of squares, or rows times Gini."""
+    if kinds == 0:
+        return float(((goal - goal.mean()) ** 2).sum())
+    shares = np.bincount(goal.astype(int)) / len(goal)
+    return float(len(goal) * (1 - (shares**2).sum()))
+
+
+@pytest.mark.parametrize("kinds", [0, 2, 3, 40])
+@pytest.mark.parametrize(("smallest", "levels"), [(1, 3), (2, 12), (5, 50), (20, 4)])
+def test_every_split_is_a_best_one_and_none_is_left_out(kinds: int, smallest: int, levels: int) -> None:
+    places, goal = table(kinds, 250, 1, levels)
+    feature, low, high, right, start, rows = grown(places, goal, kinds, smallest)
+    seen = 0
+
+    def check(node: int, end: int) -> None:
+        nonlocal seen
+        own = rows[start[node] : end].astype(int)
+        costs = [
+            cost(goal[own[left]], kinds) + cost(goal[own[~left]], kinds)
+            for place in places
+            for left in (place[own] <= value for value in np.unique(place[own])[:-1])
+            if min(left.sum(), (~left).sum()) >= smallest
+        ]
+        if feature[node] < 0:
+            assert not costs or len(set(goal[own])) == 1
+            return
+        seen += 1
+        left = places[feature[node]][own] <= low[node]
+        assert set(own[left]) == set(rows[start[node + 1] : start[right[node]]].astype(int))
+        assert cost(goal[own[left]], kinds) + cost(goal[own[~left]], kinds) == pytest.approx(min(costs), rel=1e-7)
+        assert places[feature[node]][own[~left]].min() == high[node] > low[node]
+        check(node + 1, int(start[right[node]]))
+        check(int(right[node]), end)
+
+    check(0, 250)
+    assert seen > 3 and sorted(rows.tolist()) == list(range(250))
+
+
+def test_equal_splits_of_different_features_are_drawn() -> None:
+    place = np.random.default_rng(0).integers(0, 9, 80)
+    goal = (place > 4).astype(float)
+    first = [int(grown(np.array([place, 8 - place, place]), goal, 2, 5, seed)[0][0]) for seed in range(600)]
+    assert stats.chisquare(np.bincount(first, minlength=3)).pvalue > 1e-4
+
+
+def test_constant_goals_constant_features_and_no_features_are_one_leaf() -> None:
+    place = np.arange(40)
+    for places, goal in (
+        (np.array([place]), np.ones(40)),
+        (np.zeros((2, 40), dtype=int), place.astype(float)),
+        (np.zeros((0, 40), dtype=int), place.astype(float)),
+        (np.array([place[:3]]), place[:3].astype(float)),
+    ):
+        spans = np.full(len(places), 40)
+        tree = grow(places.astype(np.int32), spans, goal, 0, 2, np.random.default_rng(0))
+        assert leaves(tree) == {frozenset(range(len(goal)))}
+
+
+# Features
+
+
+def twin_scores(codes: np.ndarray, levels: int, goal: np.ndarray, kinds: int, smallest: int) -> np.ndarray:
+    """Order of the levels by the first principal component, with numpy's singular values."""
+    shares = np.eye(kinds)[goal.astype(int)] if kinds > 2 else goal[:, None]
+    counts = np.bincount(codes, minlength=levels)
+    rare = counts < smallest
+    scores = np.zeros((levels, shares.shape[1]))
+    for level in range(levels):
+        rows = np.flatnonzero(rare[codes] if rare[level] else codes == level)
+        scores[level] = (shares[rows].mean(axis=0) if len(rows) else shares.mean(axis=0)) - shares.mean(axis=0)
+    repeats = np.sqrt(np.bincount(codes, minlength=levels))[:, None] * scores
+    return scores @ np.linalg.svd(repeats)[2][0]
+
+
+@pytest.mark.parametrize("kinds", [0, 2, 3, 20])
+@pytest.mark.parametrize("smallest", [1, 5, 60])
+def test_levels_are_ordered_by_the_first_component(kinds: int, smallest: int) -> None:
+    rng = np.random.default_rng(kinds)
+    codes = np.minimum(rng.geometric(0.25, 400), 11).astype(np.int32)
+    goal = rng.normal(size=400) if kinds == 0 else (codes * 3 + rng.integers(0, kinds, 400)) % kinds
+    ours = level_scores(codes, 13, goal.astype(float), kinds, smallest).astype(float)
+    twin = twin_scores(codes, 13, goal.astype(float), kinds, smallest)
+    twin *= np.sign(twin[np.abs(twin).argmax()] * ours[np.abs(twin).argmax()])
+    np.testing.assert_allclose(ours, twin, atol=2e-6)
+    assert ours[0] == ours[12], "levels without rows stand together"
+
+
+def test_category_order_is_that_of_the_best_subset() -> None:
+    """For one number or two classes, the best of all 2^5 groupings of 6 categories cuts the order by the mean."""
+    rng = np.random.default_rng(1)
+    codes = rng.integers(0, 6, 900).astype(np.int32)
+    goal = rng.normal(size=6)[codes] + rng.normal(size=900)
+    for own, kinds in ((goal, 0), ((goal > 0).astype(float), 2)):
+        means = [own[codes == level].mean() for level in range(6)]
+        assert list(np.argsort(level_scores(codes, 6, own, kinds, 1))) == list(np.argsort(means))
+
+
+def test_classes_by_frequency_with_a_rest() -> None:
+    codes = np.repeat(np.arange(100), np.arange(100, 0, -1)).astype(np.int32)
+    found, kinds = classes(codes, 120)
+    assert kinds == 64 and (found[codes < 63] == codes[codes < 63]).all() and (found[codes >= 63] == 63).all()
+    assert classes(codes[:150], 120)[1] == 2
+
+
+@pytest.mark.parametrize(("known", "mean"), [(5, 1.5), (5, 2.0), (5, 0.0), (5, 4.0), (1, 0.0), (0, 0.0)])
+def test_missing_stands_at_the_mean_rank(known: int, mean: float) -> None:
+    values, places, span = _rank_places(known, mean)
+    assert values.tolist() == [*range(known), mean]
+    different = sorted(set(values.tolist()))
+    assert places.tolist() == [different.index(value) for value in values.tolist()] and span == len(different)
+
+
+def test_rows_go_down_to_their_own_leaves() -> None:
+    """Every donor, sent down again with the codes of its row, finds its own leaf; values between go by the middle."""
+    rng = np.random.default_rng(5)
+    codes = np.array([rng.integers(0, 30, 300), rng.integers(0, 6, 300), rng.integers(0, 9, 300)], dtype=np.int32)
+    goal = (
+        (codes[0] > 7) * 9.0
+        + codes[0] / 9
+        + rng.normal(size=6)[codes[1]]
+        + (codes[2] == 8) * 2.0
+        + rng.normal(size=300)
+    )
+    levels, is_number = np.array([30, 5, 8]), np.array([True, False, True])  # the last codes of 1 and 2 are missing
+    rows = np.flatnonzero(codes[0] != 7)
+    arrays = fit_tree(codes, levels, is_number, rows, goal[rows], 0, rows.astype(np.int32), 4, np.random.default_rng(0))
+    tree = Tree(*arrays)
+    assert tree.columns.tolist() == [0, 1, 2, 2]
+    for v in np.flatnonzero(tree.feature < 0):
+        for donor in tree.donors[tree.start[v] : tree.start[v + 1]]:
+            out = np.full(1, -1, dtype=np.int32)
+            tree.draw(codes[:, [donor]], out, np.random.default_rng(0))
+            assert out[0] in tree.donors[tree.start[v] : tree.start[v + 1]]
+    ranks = [t for f, t in zip(tree.feature, tree.threshold, strict=True) if f == 0]
+    assert ranks[0] == 7.0 and all(2 * rank == int(2 * rank) for rank in ranks)
+
+
+# The drawer
+
+
+def mixed(n: int, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    age = rng.integers(18, 90, n)
+    frame = pd.DataFrame(
+        {
+            "age": age,
+            "pay": (age * rng.lognormal(size=n)).round(2),
+            "plan": np.where(age > 60, "senior", rng.choice(["a", "b", "c"], n)),
+            "retired": age + rng.normal(scale=5, size=n) > 65,
+            "joined": pd.Timestamp("2020-01-01") + pd.to_timedelta(age * 10 + rng.integers(0, 30, n), unit="D"),
+            "town": [f"town {k}" for k in rng.integers(0, 40, n)],
+        }
+    )
+    return frame.astype(object).mask(rng.random(frame.shape) < 0.15)
+
+
+SCHEMA = infer_schema(mixed(300))
+TABLE = conform(mixed(600), SCHEMA, where="t")
+CODING = Coding.fit([TABLE], SCHEMA)
+CELLS = CODING.code(TABLE)
+
+
+@pytest.mark.parametrize("visit", [None, ["town", "joined", "age", "plan", "pay", "retired"]])
+def test_drawn_cells_are_distributed_as_those_of_the_fitted_generator(visit: list[str] | None) -> None:
+    generator = SynthPop(min_leaf=20, visit=visit)
+    rows = np.arange(100, 500)
+    fitted = generator.fit(TABLE.iloc[rows].reset_index(drop=True), SCHEMA, seed=0)
+    theirs = CODING.code(fitted.sample(20_000, seed=1))
+    ours = generator.drawer(CELLS, CODING)(rows, 20_000, 2)
+    assert ours.shape == (6, 20_000)
+    for own, other, train in zip(ours, theirs, CELLS[:, rows], strict=True):
+        assert set(own[~np.isnan(own)]) <= set(train) and np.isnan(own).any() == np.isnan(train).any()
+        both = np.unique(np.concatenate([own, other]), return_inverse=True)[1]
+        counts = np.array([np.bincount(part, minlength=both.max() + 1) for part in np.split(both, 2)])
+        assert stats.chi2_contingency(counts[:, counts.sum(axis=0) > 10]).pvalue > 1e-4
+    for a in range(6):
+        for b in range(a):
+            ab = [
+                pd.Series(cells[a]).rank(pct=True).fillna(-1).corr(pd.Series(cells[b]).fillna(-1), method="spearman")
+                for cells in (ours, theirs)
+            ]
+            assert abs(ab[0] - ab[1]) < 0.05, (a, b)
+
+
+def test_seeds_threads_repeats_and_single_rows() -> None:
+    draw = SynthPop(min_leaf=5).drawer(CELLS, CODING)
+    sets = [np.random.default_rng(seed).integers(0, 600, 200) for seed in range(40)]
+    alone = [draw(rows, 50, seed) for seed, rows in enumerate(sets)]
+    np.testing.assert_array_equal(draw(sets[0], 50, 0), alone[0])
+    assert not np.array_equal(draw(sets[0], 50, 1), alone[0], equal_nan=True)
+    with ThreadPoolExecutor(8) as pool:
+        for one, other in zip(alone, pool.map(draw, sets, [50] * 40, range(40)), strict=True):
+            np.testing.assert_array_equal(one, other)
+    for rows in ([7], [7, 7, 7], [3, 4]):
+        drawn = draw(np.array(rows), 20, 0)
+        for column in range(6):
+            assert {*drawn[column].tolist(), "nan"} <= {*CELLS[column, rows].tolist(), "nan"} or np.isnan(
+                drawn[column]
+            ).any()
+
+
+def test_leaves_of_all_rows_draw_every_column_by_itself() -> None:
+    drawn = SynthPop(min_leaf=600).drawer(CELLS, CODING)(np.arange(600), 20_000, 0)
+    ages, plans = drawn[0], drawn[2]
+    there = ~np.isnan(ages)
+    assert abs(np.corrcoef(ages[there], plans[there])[0, 1]) < 0.03
+    shares = [np.mean(cells[2] == code) for code in range(5) for cells in (drawn, CELLS)]
+    assert np.abs(np.subtract(shares[::2], shares[1::2])).max() < 0.015
+    assert abs(np.isnan(drawn[1]).mean() - np.isnan(CELLS[1]).mean()) < 0.015
