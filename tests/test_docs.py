@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import dagster as dg
@@ -21,6 +22,7 @@ import yaml
 
 from privacy_assets import PrivacyGate
 from privacy_assets.cli import main
+from privacy_assets.engine.generators import GENERATORS
 from privacy_assets.engine.policy import Limit, Policy
 from privacy_assets.engine.registry import METRICS, figure_specs
 from resources.local import RESOURCES
@@ -160,7 +162,21 @@ def test_the_yaml_of_the_pages_loads(folder: Path) -> None:
                 policy = Policy.from_dict(data, source=page.name)
                 assert {limit.figure for limit in policy.limits} <= set(figure_specs())
                 loaded["policy"] += 1
-    assert loaded == {"component": 1, "policy": 4}
+    assert loaded == {"component": 2, "policy": 4}
+
+
+def test_every_generator_is_described_with_its_settings_and_defaults() -> None:
+    lines = [line.split("|") for line in (ROOT / "docs" / "generators.md").read_text().splitlines() if "| `" in line]
+    described: set[str] = set()
+    for line in lines:
+        names = re.findall(r"`(\w+)`", line[1])
+        described.update(names)
+        known = {field.name: field.default for name in names for field in fields(GENERATORS[name])}  # type: ignore[arg-type]
+        told = re.findall(r"`(\w+)`(?: \((?:[^()]*; )?([\d.]+)\))?", line[3])
+        assert {setting for setting, _ in told} <= set(known) | {"bins", "degree"}
+        assert all(float(known[setting]) == float(value) for setting, value in told if value)
+        assert "privbayes" in names or {setting for setting, _ in told} == set(known)
+    assert described == set(GENERATORS)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import pandas as pd
 
 from privacy_assets.engine.generators.base import FittedGenerator, Generator, read_manifest
 from privacy_assets.engine.generators.baynet import BayNet
+from privacy_assets.engine.generators.commands import CommandGenerator
 from privacy_assets.engine.generators.copies import Copy, NoisyCopy
 from privacy_assets.engine.generators.functions import CallableGenerator
 from privacy_assets.engine.generators.privbayes import PrivBayes
@@ -19,7 +20,7 @@ from privacy_assets.engine.generators.synthpop import SynthPop
 from privacy_assets.errors import ConfigError, InputError, did_you_mean
 
 GENERATORS: dict[str, type[Generator]] = {
-    kind.name: kind for kind in (SynthPop, BayNet, PrivBayes, Copy, NoisyCopy, CallableGenerator)
+    kind.name: kind for kind in (SynthPop, BayNet, PrivBayes, Copy, NoisyCopy, CallableGenerator, CommandGenerator)
 }
 
 GeneratorLike = str | Mapping[str, Any] | Callable[[pd.DataFrame, int, int], pd.DataFrame] | Generator
