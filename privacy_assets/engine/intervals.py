@@ -105,7 +105,7 @@ def resample_subjects(
     return np.concatenate(parts)
 
 
-def wilson(hits: float, n: int, confidence: float = CONFIDENCE) -> tuple[float, float, float]:
+def wilson(hits: float, n: float, confidence: float = CONFIDENCE) -> tuple[float, float, float]:
     """Centre, low and high of Wilson's score interval of ``hits`` out of ``n``; NaN for n = 0."""
     from scipy import stats  # slow to import: only where a table is measured
 

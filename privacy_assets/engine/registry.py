@@ -7,6 +7,7 @@ from privacy_assets.engine.metrics.base import FigureSpec, Metric
 from privacy_assets.engine.metrics.dcr import Dcr
 from privacy_assets.engine.metrics.linkability import Linkability
 from privacy_assets.engine.metrics.membership_inference import MembershipInference
+from privacy_assets.engine.metrics.memorization import Memorization
 from privacy_assets.engine.metrics.shadow_membership import ShadowMembership
 from privacy_assets.engine.metrics.singling_out import SinglingOut
 from privacy_assets.engine.metrics.vulnerability import Vulnerability
@@ -20,6 +21,7 @@ METRICS: dict[str, type[Metric]] = {
         Linkability,
         AttributeInference,
         MembershipInference,
+        Memorization,
         Vulnerability,
         ShadowMembership,
     )

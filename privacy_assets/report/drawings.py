@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from privacy_assets.report.bars import bars_svg
+from privacy_assets.report.memorization_drawings import alpha_plots
 from privacy_assets.report.pie import pie_svg
 from privacy_assets.report.plots import Rows, as_number, curves_svg, intervals_svg, lines_svg
 from privacy_assets.report.text import clean
@@ -23,6 +24,7 @@ def plots_of(metric: str, table: str, rows: Rows) -> list[Plot]:
         ("membership_inference", "curve"): _curve,
         ("membership_inference", "levels"): _levels,
         ("membership_inference", "subgroups"): _subgroups,
+        ("memorization", "alpha"): alpha_plots,
         ("vulnerability", "scores"): _ranks,
         ("shadow_membership", "records"): _attacked,
         ("shadow_membership", "roc"): _roc,

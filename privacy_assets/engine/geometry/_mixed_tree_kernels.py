@@ -12,7 +12,7 @@ import numpy as np
 
 from privacy_assets.engine.compiling import compiled, inlined
 from privacy_assets.engine.geometry._mixed_tree_growth import ABSENT, Tree
-from privacy_assets.engine.geometry._vectors import WIDE, children_within, lowest_bit, rows_within
+from privacy_assets.engine.geometry._vectors import WIDE, children_inside, children_within, lowest_bit, rows_within
 
 Array = np.ndarray
 _TINY = 1e-37  # squares of smaller numbers may vanish, or be rounded by more than their share
@@ -116,4 +116,77 @@ def direct(queries: Array, query_codes: Array, points: Array, point_codes: Array
         for place in range(found.shape[1]):
             row = found[q, place]
             out[q, place] = _distance(query_codes[q], queries[q], point_codes[row], points[row])
+    return out
+
+
+@compiled
+def masses(tree: Tree, weights: Array) -> Array:
+    """Weight float64 (nodes, WIDE) of the rows below each child; ``weights`` (n,) in the order of the places."""
+    out = np.zeros(tree.child.shape)
+    for node in range(len(out) - 1, -1, -1):  # children stand behind their parents
+        for group in range(WIDE):
+            child = tree.child[node, group]
+            if child >= 0 and child != ABSENT:
+                out[node, group] = out[child].sum()
+            elif child < 0:
+                mask = tree.filled[-1 - child]
+                while mask:
+                    out[node, group] += weights[tree.leaves[-1 - child] + lowest_bit(mask)]
+                    mask &= mask - np.uint32(1)
+    return out
+
+
+@compiled
+def weigh(
+    tree: Tree,
+    mixed: Array,
+    mass: Array,
+    weights: Array,
+    numbers: Array,
+    codes: Array,
+    near: Array,
+    slots: Array,
+    bases: Array,
+    most: float,
+    inside: bool,
+) -> Array:
+    """Weight float64 (m,) of the rows at a squared distance of at most ``most`` from each query.
+
+    ``mixed`` as in ``children_inside``, ``mass`` from :func:`masses`, the others as in :func:`search`. A child within
+    reach as a whole is not looked into, unless ``inside`` is false: its box may then be cut off at 1e15.
+    """
+    margin = (numbers.shape[1] + 8) * 2.0**-23
+    shrink, grow, tiny = np.float32(1 - margin), np.float32(1 + margin), np.float32(_TINY)
+    limit = np.float32(most * (1 + margin) + _TINY)
+    surely = np.float32(most * (1 - margin) - _TINY) if inside else np.float32(-1)
+    out, stack = np.zeros(len(numbers)), np.zeros(tree.room, np.int32)
+    bound, bit = np.empty(WIDE, np.float32), np.zeros(codes.shape[1], np.uint32)
+    for q in range(len(numbers)):
+        bit[:] = bases + slots[q]
+        stack[0], top = 0, 1  # the root
+        while top > 0:
+            top -= 1
+            node = stack[top]
+            if node < 0:
+                leaf = -1 - node
+                mask = rows_within(tree.lanes, tree.slots, leaf, near[q], slots[q], limit) & tree.filled[leaf]
+                while mask:
+                    place = tree.leaves[leaf] + lowest_bit(mask)
+                    mask &= mask - np.uint32(1)
+                    if _distance(codes[q], numbers[q], tree.codes[place], tree.numbers[place]) <= most:
+                        out[q] += weights[place]
+                continue
+            reached = children_within(tree.low, tree.high, tree.held, node, near[q], bit, shrink, tiny, limit, bound)
+            whole = children_inside(tree.low, tree.high, tree.held, mixed, node, near[q], bit, grow, surely)
+            whole &= reached
+            reached &= ~whole
+            while whole:
+                out[q] += mass[node, lowest_bit(whole)]
+                whole &= whole - np.uint16(1)
+            while reached:
+                group = lowest_bit(reached)
+                reached &= reached - np.uint16(1)
+                if tree.child[node, group] != ABSENT:
+                    stack[top] = tree.child[node, group]
+                    top += 1
     return out

@@ -165,6 +165,41 @@ def children_within(
 
 
 @vectorised
+def children_inside(
+    typing: Any, low: Any, high: Any, held: Any, mixed: Any, node: Any, number: Any, bit: Any, grow: Any, limit: Any
+) -> Any:
+    """Uint16 mask of the children of a node all of whose rows are within ``limit``, rounding granted.
+
+    The bound: columns in which a child has another category than the query's, or ``mixed`` ones, plus the squared
+    distance to the far corner of the box; times ``grow``. ``mixed`` uint16 (nodes, q): bit c says that child c may have
+    several categories in the column. The other arguments are those of :func:`children_within`.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        v = _Lanes(context, builder, signature, args, WIDE)
+        first_number, first_slot = builder.mul(args[4], v.length(5, 0)), builder.mul(args[4], v.length(2, 1))
+        first_column = builder.mul(args[4], v.length(6, 0))
+
+        def differs(column: Any) -> Any:
+            place = builder.add(first_slot, builder.zext(v.item(6, column), first_slot.type))
+            several = v.item(3, builder.add(first_column, column))
+            away = builder.or_(builder.not_(v.item(2, place)), several)
+            return builder.bitcast(away, ir.VectorType(ir.IntType(1), WIDE))
+
+        def away(column: Any) -> Any:
+            at, value = builder.mul(builder.add(first_number, column), args[4].type(WIDE)), v.item(5, column)
+            above = builder.fsub(v.vector(1, at), v.everywhere(value))
+            return v.larger(above, builder.fsub(v.everywhere(value), v.vector(0, at)))
+
+        count = v.count(v.length(6, 0), differs)
+        total = builder.fmul(v.squares(count, v.length(5, 0), away), v.everywhere(args[7]))
+        return v.mask("<=", total, args[8])
+
+    single = types.float32
+    return types.uint16(low, high, held, mixed, types.intp, number, bit, single, single), generate
+
+
+@vectorised
 def cells_below(typing: Any, cells: Any, start: Any, added: Any, first: Any, limit: Any) -> Any:
     """Uint64 mask of STRETCH ``cells`` from ``start`` on that are less than ``limit``, those of ``added`` added."""
 

@@ -10,6 +10,7 @@ could be, never too high, and distances of the rows that they leave take float64
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,14 +61,52 @@ class MixedTree:
         )
         return cls(tree, bases)
 
+    def weigh(self, queries: EncodedTable, radius: float, weights: np.ndarray) -> np.ndarray:
+        """Weight float64 (n_q,) of the rows within ``radius`` of each query, those at it included.
+
+        ``weights`` float64 (n,) are those of the points, in their order. Needs no list of what it counts: parts of the
+        tree that lie within reach as a whole are counted as one.
+        """
+        from privacy_assets.engine.geometry import _mixed_tree_kernels as kernels
+
+        ordered = weights[self.tree.order].astype(np.float64)
+        fixed = (self._mixed, kernels.masses(self.tree, ordered), ordered)
+        inside = bool(max(np.abs(table).max(initial=0.0) for table in (self.tree.numbers, queries.numeric)) < _REACH)
+        parts = _parts(queries)
+        found = in_threads(
+            lambda part: kernels.weigh(
+                self.tree, *fixed, *_plain(queries.take(part)), self.bases, float(radius) ** 2, inside
+            ),
+            parts,
+        )
+        out = np.zeros(len(queries))
+        for part, weight in zip(parts, found, strict=True):
+            out[part] = weight
+        return out
+
+    @cached_property
+    def _mixed(self) -> np.ndarray:
+        """Uint16 (nodes, q): bit c says that child c may have several categories in the column."""
+        from privacy_assets.engine.geometry._mixed_tree_growth import SLOTS, WIDE
+
+        held, out = self.tree.held, np.zeros((len(self.tree.held), len(self.bases)), dtype=np.uint16)
+        ends = np.append(self.bases, held.shape[1])[1:]
+        for column, (first, last) in enumerate(zip(self.bases, ends, strict=True)):
+            if last - first == SLOTS:  # categories that share a bit
+                out[:, column] = np.iinfo(np.uint16).max
+                continue
+            for child in range(WIDE):
+                several = ((held[:, first:last] >> child) & 1).sum(axis=1) > 1
+                out[:, column] |= several.astype(np.uint16) << np.uint16(child)
+        return out
+
     def search(self, queries: EncodedTable, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return squared distances float64 (n_q, k), ascending, rows int64 (n_q, k), and the work done.
 
         Ties are ordered by row; k is at most the number of rows. The work, int64 (2,), counts nodes and leaves looked
         at. It runs in threads, whose number changes no result.
         """
-        order = _grouped(queries) if len(queries) > _CHUNK else np.arange(len(queries))
-        parts = [order[start : start + _CHUNK] for start in range(0, len(queries), _CHUNK)]
+        parts = _parts(queries)
         found = in_threads(lambda part: self._part(queries.take(part), k), parts)
         squared, rows = np.empty((len(queries), k)), np.empty((len(queries), k), dtype=np.int64)
         for part, (distance, row, _) in zip(parts, found, strict=True):
@@ -96,6 +135,12 @@ def _plain(table: EncodedTable) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
 
     numbers, codes = np.ascontiguousarray(table.numeric, np.float32), np.ascontiguousarray(table.codes, np.int32)
     return numbers, codes, np.clip(numbers, -_REACH, _REACH), (codes % SLOTS).astype(np.uint8)
+
+
+def _parts(queries: EncodedTable) -> list[np.ndarray]:
+    """Positions of like queries, so many that one thread takes them at once."""
+    order = _grouped(queries) if len(queries) > _CHUNK else np.arange(len(queries))
+    return [order[start : start + _CHUNK] for start in range(0, len(queries), _CHUNK)]
 
 
 def _grouped(queries: EncodedTable) -> np.ndarray:

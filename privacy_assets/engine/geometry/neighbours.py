@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from privacy_assets.engine.geometry.mixed_search import Path, search_rows
+from privacy_assets.engine.geometry.mixed_tree import MixedTree
 from privacy_assets.engine.tables.encoding import EncodedTable
 from privacy_assets.errors import InputError
 
@@ -88,9 +89,7 @@ def nearest_rows(
     does any number of threads. Memory is linear in the cells of both tables. Raises InputError for tables of other
     shapes or with NaN or infinite numbers.
     """
-    _checked(queries.numeric, points.numeric, exclude_self)
-    if not np.array_equal(queries.sizes, points.sizes):
-        raise InputError("neighbours need two tables of one encoder", fix="encode both tables alike")
+    _comparable(queries, points, exclude_self)
     if len(queries) == 0 or len(points) == 0 or k < 1:
         return _nothing(len(queries), k)
     unique, place = distinct_encoded(points if exclude_self else EncodedTable.stack([points, queries]))
@@ -105,6 +104,30 @@ def nearest_rows(
     out, row = _nothing(len(of_queries), k), np.searchsorted(asked, of_queries)
     _expand(out, distances[row], groups[row], counts[held], own[of_points], exclude_self)
     return out
+
+
+def weight_within(
+    queries: EncodedTable, points: EncodedTable, radius: float, weights: np.ndarray | None = None
+) -> np.ndarray:
+    """Weight float64 (n_q,) of the rows of ``points`` within ``radius`` >= 0 of each query; their number when None.
+
+    Exact, with the distance of :func:`nearest_rows`: rows whose squared distance is at most ``radius`` squared count,
+    rows equal to the query at any radius. A query that stands among the points counts itself. Any order of rows gives
+    the same; memory is linear in the cells of both tables, however many rows are near. Raises InputError as
+    :func:`nearest_rows` does.
+    """
+    _comparable(queries, points)
+    if len(queries) == 0 or len(points) == 0:
+        return np.zeros(len(queries))
+    held, place = distinct_encoded(points)
+    asked, row = distinct_encoded(queries)
+    return MixedTree.build(held).weigh(asked, radius, np.bincount(place, weights, len(held)))[row]
+
+
+def _comparable(queries: EncodedTable, points: EncodedTable, exclude_self: bool = False) -> None:
+    _checked(queries.numeric, points.numeric, exclude_self)
+    if not np.array_equal(queries.sizes, points.sizes):
+        raise InputError("neighbours need two tables of one encoder", fix="encode both tables alike")
 
 
 def _nothing(n_q: int, k: int) -> Neighbours:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from privacy_assets.engine.geometry.neighbours import distinct_encoded, nearest_rows
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE, permutation_band, permute_labels
+from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE, permutation_band
 from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
 from privacy_assets.engine.metrics.identical import identical_excess
+from privacy_assets.engine.metrics.people import People
 from privacy_assets.engine.metrics.privacy_score import privacy_score
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import Figure
@@ -127,7 +127,7 @@ class Dcr(Metric):
         if inputs.embedder is not None:
             embedded = [EncodedTable.of_numbers(inputs.embedded(role)) for role in _ROLES]
             spaces.append(_Space.of("embedded", embedded, inputs.device))
-        people = _People(inputs.subject_codes("train", "holdout"), sizes[0])
+        people = People(inputs.subject_codes("train", "holdout"), sizes[0])
         figures, tails = self._member_excess(spaces, people, inputs.rng("dcr.permutations"))
         unseen = inputs.subject_codes("holdout")
         for space in spaces:
@@ -143,7 +143,7 @@ class Dcr(Metric):
         return Measured(complete, {"tails": tails, "distances": _distance_table(spaces)})
 
     def _member_excess(
-        self, spaces: Sequence[_Space], people: _People, rng: np.random.Generator
+        self, spaces: Sequence[_Space], people: People, rng: np.random.Generator
     ) -> tuple[list[Figure], list[dict[str, Any]]]:
         entries = [(space, key, tail) for space in spaces for key in KEYS for tail in self.tails]
         hits = [space.closest(key, tail) for space, key, tail in entries]
@@ -177,38 +177,6 @@ class Dcr(Metric):
         nan = (math.nan, math.nan, math.nan)
         absent = {s.name: Figure(s.name, *nan, n, subjects, direction=s.direction, note=note) for s in self.figures}
         return tuple((absent | by_name)[spec.name] for spec in self.figures)
-
-
-class _People:
-    """Subjects of T u H: ``codes`` (N,) of the stacked rows, of which the first ``n_train`` are T; ``member`` (s,)."""
-
-    def __init__(self, codes: np.ndarray, n_train: int) -> None:
-        self.codes = codes
-        self.member = np.zeros(int(codes.max()) + 1, dtype=bool)
-        self.member[codes[:n_train]] = True
-
-    @cached_property
-    def smallest_side(self) -> int:
-        """Subjects on the smaller side."""
-        return int(min(self.member.sum(), (~self.member).sum()))
-
-    def weights(self, groups: np.ndarray, hit: np.ndarray) -> np.ndarray:
-        """Weights (s,) that turn labels into the mean, over distinct rows ``hit``, of their rows' mean label."""
-        rows = np.isin(groups, hit)
-        share = 1 / (np.bincount(groups)[groups[rows]] * max(1, len(hit)))
-        return np.bincount(self.codes[rows], weights=share, minlength=len(self.member))
-
-    def excess(self, weights: np.ndarray, permutations: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Excess (m,) of the labels, and its null law (permutations, m), for ``weights`` (m, s)."""
-        share, total = self.member.mean(), weights.sum(axis=1)
-        weights, member = weights.T, self.member
-
-        def statistic(labels: np.ndarray) -> np.ndarray:
-            return (labels @ weights - share * total) / (1 - share)
-
-        observed = statistic(member.astype(np.float64))
-        weights = weights[np.lexsort(weights.T)]  # the draws then depend on content, not on the order of subjects
-        return observed, permute_labels(np.sort(member), permutations, rng, statistic)
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,7 +234,7 @@ def _distance_to_others(unique: EncodedTable, counts: np.ndarray, matched: np.nd
 
 
 def _farthest(
-    name: str, observed: np.ndarray, null: np.ndarray, confidence: float, space: _Space, people: _People
+    name: str, observed: np.ndarray, null: np.ndarray, confidence: float, space: _Space, people: People
 ) -> Figure:
     """The entry with the largest |z|, its interval simultaneous over all entries given."""
     band = permutation_band(observed, null, confidence)

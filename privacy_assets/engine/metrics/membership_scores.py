@@ -153,7 +153,7 @@ def build_population(inputs: MetricInputs) -> Population:
     member = np.zeros(int(codes.max(initial=-1)) + 1, dtype=bool)
     member[codes[: len(inputs.train)]] = True
     distance = nearest_rows(pool, inputs.encoded("synthetic"), device=inputs.device).distances[:, 0]
-    neighbour = _other_subject(pool, codes, inputs.device)
+    neighbour = distance_to_other_subjects(pool, codes, inputs.device)
     scores = {"distance": distance, "distance / neighbour": ratio(distance, neighbour)}
     if inputs.reference is not None:
         away = nearest_rows(pool, inputs.encoded("reference"), device=inputs.device).distances[:, 0]
@@ -173,7 +173,7 @@ def _order_by_content(codes: np.ndarray, row_ids: np.ndarray) -> np.ndarray:
     return place[codes]
 
 
-def _other_subject(pool: EncodedTable, codes: np.ndarray, device: str) -> np.ndarray:
+def distance_to_other_subjects(pool: EncodedTable, codes: np.ndarray, device: str) -> np.ndarray:
     """Distance of each row to the nearest row of another subject; a subject's own rows must not hide its isolation.
 
     Looks at the nearest 8 rows at most; where all of them are the subject's own, their largest distance stands in.

@@ -1,0 +1,377 @@
+"""Memorization against brute-force twins, and on releases whose truth is known."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from given_tables import given
+from sklearn.metrics import roc_auc_score
+
+from privacy_assets.engine.inputs import MetricInputs
+from privacy_assets.engine.metrics.exposure import TIE, Exposure, tables_of, typical_radius
+from privacy_assets.engine.metrics.memorization import Memorization, alpha_table, by_chance, clustered_share
+from privacy_assets.engine.registry import METRICS, build_metric
+from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.errors import ConfigError, InputError
+
+QUICK = Memorization(permutations=199)
+
+
+def mixed(n, seed):
+    g = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "age": g.integers(18, 90, n),
+            "income": g.lognormal(10, 1, n),
+            "region": g.choice(list("abcdef"), n, p=[0.4, 0.2, 0.2, 0.1, 0.05, 0.05]),
+            "smokes": g.random(n) < 0.3,
+            "seen": pd.Timestamp("2020-01-01") + pd.to_timedelta(g.integers(0, 900, n), unit="D"),
+        }
+    )
+    frame["income"] = frame["income"].where(g.random(n) < 0.9)
+    frame["region"] = frame["region"].where(g.random(n) < 0.9)
+    return frame
+
+
+def split(frame, *sizes):
+    ends = np.cumsum([0, *sizes])
+    return [frame.iloc[a:b].reset_index(drop=True) for a, b in itertools.pairwise(ends)]
+
+
+def release(n_train, n_holdout, n_synthetic, seed=0, copies=0):
+    parts = split(mixed(n_train + n_holdout + n_synthetic, seed), n_train, n_holdout, n_synthetic)
+    return parts[0], parts[1], pd.concat([parts[0].iloc[:copies], parts[2].iloc[copies:]], ignore_index=True)
+
+
+def exposure(inputs, radius=None):
+    tables = tables_of(inputs, "raw")
+    return Exposure.of(tables, typical_radius(tables["train"], None, 0.02, "cpu") if radius is None else radius, "cpu")
+
+
+def distances(inputs, first, second):
+    """All Euclidean distances of encoded rows, cell by cell."""
+    one, other = inputs.encoded(first), inputs.encoded(second)
+    out = (one.codes[:, None] != other.codes[None]).sum(axis=2).astype(float)
+    for column in range(one.numeric.shape[1]):
+        out += np.subtract.outer(one.numeric[:, column].astype(float), other.numeric[:, column].astype(float)) ** 2
+    return np.sqrt(out)
+
+
+def naive(inputs, radius):
+    """Counts, alpha and ratios, row by row."""
+    to_t, to_h, to_s = (distances(inputs, "synthetic", role) for role in ("train", "holdout", "synthetic"))
+    rows = []
+    for s in range(len(to_t)):
+        others = [to_s[s, o] for o in range(len(to_s)) if o != s]
+        t, g = sum(d <= radius * (1 + TIE) for d in to_t[s]), sum(d <= radius * (1 + TIE) for d in others)
+        near, h = min(to_t[s]), sum(d <= radius * (1 + TIE) for d in to_h[s])
+        quotients = [near / d if d > 0 else (math.inf if near > 0 else 1.0) for d in (min(others), min(to_h[s]))]
+        rows.append((t, h, g, (g + 0.5) / (t + 0.5), *quotients))
+    return np.array(rows, dtype=float).T
+
+
+# ----------------------------------------------------------------------------------------------- twins
+
+
+@pytest.mark.parametrize("radius", [None, 0.0, 0.5, 1.0, 30.0])
+@pytest.mark.parametrize("sizes", [(120, 40, 90), (40, 120, 150)])
+def test_counts_alpha_and_ratios_are_the_naive_ones(radius, sizes):
+    train, holdout, synthetic = release(*sizes, copies=12)
+    synthetic = pd.concat([synthetic, synthetic.iloc[:3], holdout.iloc[:4]], ignore_index=True)
+    found = exposure(inputs := given(train, holdout, synthetic), radius)
+    t, h, g, alpha, by_synthetic, by_holdout = naive(inputs, found.radius)
+    np.testing.assert_array_equal(found.train, t)
+    np.testing.assert_array_equal(found.holdout, h)
+    np.testing.assert_array_equal(found.synthetic, g)
+    np.testing.assert_array_equal(found.alpha, alpha)
+    np.testing.assert_allclose(found.train_to_synthetic, by_synthetic)
+    np.testing.assert_allclose(found.train_to_holdout, by_holdout)
+
+
+def test_the_radius_is_the_quantile_of_the_naive_leave_one_out_distances():
+    inputs = given(*release(150, 30, 30))
+    away = distances(inputs, "train", "train")
+    np.fill_diagonal(away, np.inf)
+    alone = np.sort(away.min(axis=1))
+    for quantile in (0.001, 0.02, 0.1):
+        found = typical_radius(inputs.encoded("train"), None, quantile, "cpu")
+        assert found == pytest.approx(alone[math.ceil(quantile * 150) - 1], abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_figures_are_the_naive_ones(seed):
+    inputs = given(*release(160, 60, 130, seed, copies=20), seed=seed)
+    result = QUICK.evaluate(inputs)
+    radius = typical_radius(inputs.encoded("train"), None, 0.02, "cpu")
+    t, h, g, alpha, *_ = naive(inputs, radius)
+    assert result.figure("exposed").value == pytest.approx((alpha < 1).mean())
+    rows = [s for s in range(130) if (t[s] + h[s]) * 160 / 220 > g[s]]
+    share = np.mean([t[s] / (t[s] + h[s]) for s in rows])
+    assert result.figure("exposed_excess").value == pytest.approx((share - 160 / 220) / (60 / 220))
+    assert result.figure("exposed_excess").note == f"{len(rows)} exposed rows"
+
+
+def test_chance_is_that_of_every_way_to_draw_the_training_rows():
+    found = SimpleNamespace(synthetic=np.array([0.0, 0, 1, 2, 0]), real=np.array([0.0, 1, 3, 2, 2]))
+    drawn = [set(pick) for pick in itertools.combinations(range(7), 4)]
+    expected = np.mean([
+        np.mean([sum(row in pick for row in range(int(real))) > others for pick in drawn])
+        for others, real in zip(found.synthetic, found.real, strict=True)
+    ])  # fmt: skip
+    assert by_chance(found, 4, 3) == pytest.approx(expected)
+
+
+def test_the_interval_of_the_excess_is_that_of_permuted_labels():
+    """The band's deviation against labels shuffled here, on counts made here."""
+    inputs = given(*release(160, 60, 130, copies=20))
+    radius = typical_radius(inputs.encoded("train"), None, 0.02, "cpu")
+    t, h, g, *_ = naive(inputs, radius)
+    near = np.hstack([distances(inputs, "synthetic", role) for role in ("train", "holdout")]) <= radius * (1 + TIE)
+    rows = (t + h) * 160 / 220 > g
+    shares = near[rows] / near[rows].sum(axis=1, keepdims=True)
+    g_, labels = np.random.default_rng(5), np.arange(220) < 160
+    drawn = [((shares @ g_.permutation(labels)).mean() - 160 / 220) / (60 / 220) for _ in range(4000)]
+    figure = Memorization(permutations=1999).evaluate(inputs).figure("exposed_excess")
+    half = np.quantile(np.abs(np.array(drawn) - np.mean(drawn)), 0.995)
+    assert (figure.high - figure.low) / 2 == pytest.approx(half, rel=0.15)
+    assert figure.value - figure.low == pytest.approx(figure.high - figure.value)
+
+
+def test_rows_of_one_cluster_are_one_witness():
+    flags = np.repeat([True, False], [30, 170])
+    alone, together = clustered_share(flags, np.arange(200)), clustered_share(flags, np.arange(200) // 10)
+    assert together[0] < alone[0] < 0.15 < alone[1] < together[1]
+    # Twenty clusters of equal rows are twenty rows.
+    np.testing.assert_allclose(together, clustered_share(flags[::10], np.arange(20)))
+    for constant in (True, False):
+        low, high = clustered_share(np.full(50, constant), np.zeros(50, dtype=int))
+        assert low <= constant <= high and high - low > 0.05
+
+
+def test_the_histogram_counts_every_row_once():
+    alpha = np.array([0.1, 0.125, 0.2, 0.25, 1 / 3, 0.5, 0.99, 1, 1, 1.01, 2, 3, 4, 8, 8.1, 99])
+    rows = {row["alpha"]: row["rows"] for row in alpha_table(alpha)}
+    assert list(rows.values()) == [1, 2, 2, 2, 2, 2, 2, 1, 2]
+    assert sum(row["share"] for row in alpha_table(alpha)) == pytest.approx(1)
+
+
+# ------------------------------------------------------------------------------------------- known truths
+
+
+def test_a_copy_is_worst():
+    train, holdout, fresh = release(400, 150, 400)
+    copy = QUICK.evaluate(given(train, holdout, train.sample(frac=1, random_state=1).reset_index(drop=True)))
+    assert copy.figure("exposed").value == 1
+    assert copy.figure("exposed_excess").low > 0.5
+    assert QUICK.evaluate(given(train, holdout, fresh)).figure("exposed").value < 0.1
+
+
+def test_copies_stand_first_in_the_list():
+    inputs = given(*release(600, 200, 600, copies=10))
+    listed = QUICK.evaluate(inputs).tables["most_exposed"]
+    copies = [row for row in listed if row["train_to_synthetic"] == 0]
+    assert {row["row"] for row in copies} == set(range(10))
+    assert all(row["alpha"] < 1 for row in listed) and len(listed) <= 20
+
+
+def test_fresh_rows_sit_at_the_null():
+    outside, exposed = 0, []
+    for seed in range(20):
+        result = QUICK.evaluate(given(*release(500, 300, 500, seed), seed=seed))
+        one, excess = result.figures
+        exposed.append(one.value - one.null)
+        outside += not excess.low <= 0 <= excess.high
+    assert outside == 0  # at 99.5 %
+    assert abs(np.mean(exposed)) < 4 * np.std(exposed) / math.sqrt(20)
+
+
+def test_members_who_are_avoided_show_as_well():
+    train, holdout, fresh = release(600, 600, 2000)
+    inputs = given(train, holdout, fresh)
+    away = exposure(inputs, 0.6).train == 0
+    figure = Memorization(radius=0.6).evaluate(given(train, holdout, fresh[away])).figure("exposed_excess")
+    assert figure.high < -0.5
+
+
+def test_the_null_follows_the_sizes():
+    """A short table looks exposed to plain counts: its null says by how much."""
+    figures = {
+        n: [
+            Memorization(quantile=0.4, permutations=199).evaluate(given(*release(800, 400, n, seed))).figure("exposed")
+            for seed in range(4)
+        ]
+        for n in (200, 3000)
+    }
+    for found in figures.values():
+        assert abs(np.mean([figure.value - figure.null for figure in found])) < 0.02
+    short, long = (np.mean([figure.null for figure in found]) for found in figures.values())
+    assert short > 1.2 * long
+
+
+# -------------------------------------------------------------------------------------------- metamorphic
+
+
+def test_order_of_rows_does_not_matter():
+    tables = release(300, 120, 250, copies=15)
+    one = QUICK.evaluate(given(*tables))
+    mixed_up = [table.sample(frac=1, random_state=7).reset_index(drop=True) for table in tables]
+    other = QUICK.evaluate(given(*mixed_up))
+    for figure in one.figures:
+        np.testing.assert_allclose(
+            [getattr(other.figure(figure.name), end) for end in ("value", "low", "high")],
+            [figure.value, figure.low, figure.high],
+            rtol=1e-9,
+        )
+    assert other.tables["alpha"] == one.tables["alpha"] and other.tables["ratios"] == one.tables["ratios"]
+
+
+def test_the_same_seed_gives_the_same_and_seed_0_works():
+    tables = release(200, 80, 200, copies=10)
+    runs = [QUICK.evaluate(given(*tables, seed=seed)).figure("exposed_excess") for seed in (0, 0, 1)]
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_one_outlier_does_not_move_the_figures():
+    train, holdout, synthetic = release(500, 200, 500, copies=25)
+    one = QUICK.evaluate(given(train, holdout, synthetic))
+    far = train.copy()
+    far.loc[400, "income"] = 1e12
+    other = QUICK.evaluate(given(far, holdout, synthetic))
+    for name in ("exposed", "exposed_excess"):
+        assert other.figure(name).value == pytest.approx(one.figure(name).value, abs=0.05)
+
+
+def test_duplicates_count_as_often_as_they_stand():
+    train, holdout, synthetic = release(100, 40, 80)
+    synthetic = pd.concat([synthetic, train.iloc[[0, 0, 0]]], ignore_index=True)
+    found = exposure(given(train, holdout, synthetic), 0.0)
+    assert found.synthetic[-3:].tolist() == [2, 2, 2] and found.train[-3:].tolist() == [1, 1, 1]
+    assert (found.to_synthetic[-3:] == 0).all() and (found.train_to_synthetic[-3:] == 1).all()
+
+
+def test_a_table_of_few_distinct_rows():
+    g = np.random.default_rng(0)
+    tables = [pd.DataFrame({"a": g.choice(list("xyz"), n), "b": g.random(n) < 0.5}) for n in (900, 400, 800)]
+    result = QUICK.evaluate(given(*tables))
+    assert result.figure("exposed").note == "lambda 0"
+    assert all(figure.measurable for figure in result.figures)
+
+
+def test_a_radius_that_holds_everything():
+    train, holdout, synthetic = release(300, 100, 301)
+    result = Memorization(radius=1e6, permutations=199).evaluate(given(train, holdout, synthetic))
+    assert result.figure("exposed").value == 0  # 300 others are near every row, and 300 of train
+    short = Memorization(radius=1e6, permutations=199).evaluate(given(train, holdout, synthetic.iloc[:200]))
+    assert short.figure("exposed").value == short.figure("exposed").null == 1
+    assert short.figure("exposed_excess").value == pytest.approx(0)
+
+
+def test_people_with_several_rows():
+    """A person's own rows neither set lambda nor count as several witnesses."""
+    train, holdout, synthetic = release(200, 80, 200, copies=30)
+    thrice = [pd.concat([table] * 3, ignore_index=True) for table in (train, holdout)]
+    codes = {"train": np.tile(np.arange(200), 3), "holdout": np.tile(np.arange(200, 280), 3)}
+    once = QUICK.evaluate(given(train, holdout, synthetic)).figure("exposed")
+    figures = QUICK.evaluate(given(*thrice, synthetic, subjects=codes)).figures
+    assert figures[0].note.startswith("lambda") and float(figures[0].note.split()[1]) > 0
+    assert figures[0].subjects == 200 == once.subjects
+    alike = QUICK.evaluate(given(*thrice, synthetic)).figures  # equal rows count as one person, but set lambda
+    assert alike[0].note == "lambda 0"
+    single = QUICK.evaluate(given(train, holdout, synthetic, subjects={k: v[: len(v) // 3] for k, v in codes.items()}))
+    assert figures[1].value == pytest.approx(single.figure("exposed_excess").value, abs=0.35)
+
+
+@pytest.mark.parametrize("kind", ["numeric", "integer", "boolean", "datetime", "categorical"])
+def test_every_kind_of_column(kind):
+    columns = {"numeric": "income", "integer": "age", "boolean": "smokes", "datetime": "seen", "categorical": "region"}
+    tables = [table[sorted({columns[kind], "age"})] for table in release(200, 80, 200, copies=20)]
+    inputs = given(*tables)
+    found = exposure(inputs)
+    np.testing.assert_array_equal(found.alpha, naive(inputs, found.radius)[3])
+
+
+# -------------------------------------------------------------------------------------------- small tables
+
+
+@pytest.mark.parametrize("sizes", [(0, 5, 5), (1, 5, 5), (5, 0, 5), (5, 5, 0)])
+def test_too_few_rows_are_not_measurable(sizes):
+    frame = mixed(20, 0)
+    tables = {
+        role: conform(part, infer_schema(frame), where=role, smallest=0)
+        for role, part in zip(("train", "holdout", "synthetic"), split(frame, *sizes), strict=True)
+    }
+    result = QUICK.evaluate(MetricInputs(infer_schema(frame), tables))
+    assert [figure.measurable for figure in result.figures] == [False, False]
+    assert all("not measurable" in figure.note for figure in result.figures)
+
+
+@pytest.mark.parametrize("sizes", [(2, 1, 1), (2, 1, 2), (3, 1, 1)])
+def test_as_few_rows_as_can_be_measured(sizes):
+    result = QUICK.evaluate(given(*split(mixed(20, 1), *sizes)))
+    assert all(figure.low <= figure.value <= figure.high for figure in result.figures)
+    json.dumps(result.to_json(), allow_nan=False)
+
+
+def test_no_row_near_is_no_exposed_row():
+    train, holdout, synthetic = release(100, 50, 100)
+    result = Memorization(radius=0.0).evaluate(given(train, holdout, synthetic))
+    exposed, excess = result.figures
+    assert exposed.value == exposed.null == 0 and exposed.high < 0.1
+    assert (excess.value, excess.low, excess.high) == (0, 0, 0)
+    assert result.tables["most_exposed"] == []
+
+
+# ------------------------------------------------------------------------------------------------ settings
+
+
+def test_wrong_settings_are_named():
+    for settings, named in (
+        ({"space": "latent"}, "space"), ({"radius": -1}, "radius"), ({"radius": math.inf}, "radius"),
+        ({"radius": True}, "radius"), ({"quantile": 0}, "quantile"), ({"permutations": 10}, "permutations"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=named):
+            Memorization(**settings)
+
+
+def test_the_embedding_is_asked_for_by_name():
+    inputs = given(*release(100, 40, 100, copies=10))
+    assert "embedder" in Memorization(space="embedded").needs and "embedder" not in Memorization().needs
+    with pytest.raises(InputError, match="embedder"):
+        Memorization(space="embedded").evaluate(inputs)
+    encoder = inputs.encoder
+    dense = SimpleNamespace(embed=lambda frame, device: encoder.transform(frame).dense)
+    embedded = MetricInputs(inputs.schema, inputs.tables, embedder=dense)
+    one = Memorization(space="embedded", permutations=199).evaluate(embedded)
+    other = QUICK.evaluate(inputs)  # the dense form has the same distances
+    assert one.figure("exposed").value == other.figure("exposed").value
+    assert one.figure("exposed_excess").value == pytest.approx(other.figure("exposed_excess").value)
+
+
+def test_it_is_registered_and_its_settings_are_json():
+    assert METRICS["memorization"] is Memorization
+    assert json.loads(json.dumps(build_metric("memorization", {"radius": 0.5}).settings()))["radius"] == 0.5
+
+
+def test_tables_hold_positions_and_numbers_only():
+    result = QUICK.evaluate(given(*release(200, 80, 200, copies=20)))
+    for name, rows in result.tables.items():
+        for row in rows:
+            assert all(isinstance(x, (int, float)) for key, x in row.items() if (name, key) != ("alpha", "alpha"))
+
+
+# ---------------------------------------------------------------------------------------------- acceptance
+
+
+def test_planted_copies_are_told_apart(adult):
+    train, holdout, fresh = split(adult, 5000, 5000, 5000)
+    synthetic = pd.concat([train.iloc[:500], fresh.iloc[500:]], ignore_index=True)
+    found, copied = exposure(given(train, holdout, synthetic)), np.arange(5000) < 500
+    assert roc_auc_score(copied, -found.alpha) >= 0.97
+    for ratios in (found.train_to_synthetic, found.train_to_holdout):
+        assert roc_auc_score(copied, -np.minimum(ratios, 1e9)) >= 0.99
