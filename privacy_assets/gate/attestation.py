@@ -104,6 +104,20 @@ def check_place(found: Place, place: Place, what: str) -> None:
         raise PublicationRefused(f"the {what} belongs to another table or partition ({found}); materialise it again.")
 
 
+def check_made(snapshot: Snapshot, inputs: Mapping[str, str], setup: Mapping[str, Any]) -> None:
+    """Refuse a synthetic table that was made from other real rows, or filtered otherwise, than is in force."""
+    if snapshot.train != inputs["train"]:
+        text = "the synthetic table was made from another train table; materialise generator and synthetic again."
+        raise PublicationRefused(text)
+    then, now = dict(snapshot.filter or {}), plain(setup.get("filter")) or {}
+    read = then.pop("inputs", {})
+    if then != now:
+        raise PublicationRefused("the synthetic table was made with another filter; materialise it again.")
+    for role in sorted(read):
+        if read[role] != inputs.get(role):
+            raise PublicationRefused(f"the synthetic table was filtered by another {role} table; materialise it again.")
+
+
 def check_result(result: MetricResult, inputs: Mapping[str, str], metric: Metric | None, seed: int) -> None:
     """Refuse a result that this engine did not compute on exactly these tables, with these settings and this seed.
 

@@ -58,12 +58,17 @@ class Gate:
             text = f"the {role} table is not the one that was split, or was split under other settings"
             raise PublicationRefused(f"{text}; materialise the splits again.")
 
-    def take_snapshot(self, frame: pd.DataFrame, place: Place, train: str) -> tuple[Snapshot, Sealed]:
-        """Write a synthetic table to the gate's own file and sign what it is and which ``train`` it was made from."""
+    def take_snapshot(
+        self, frame: pd.DataFrame, place: Place, train: str, filtered: Mapping[str, Any] | None = None
+    ) -> tuple[Snapshot, Sealed]:
+        """Write a synthetic table to the gate's own file and sign what it is, and how it was made.
+
+        ``train`` and ``filtered`` are those of :class:`Snapshot`.
+        """
         self.key.check()  # before there is a file
         path, sha256 = write_snapshot(frame, private_folder(self._snapshots(place)))
         content = keyed(lasting_fingerprint(frame), self.content_key)
-        snapshot = Snapshot(place, path, sha256, len(frame), train, content)
+        snapshot = Snapshot(place, path, sha256, len(frame), train, content, filtered)
         return snapshot, seal(snapshot.statement(), self.key)
 
     def snapshot(self, sealed: Sealed, place: Place) -> Snapshot:
@@ -95,12 +100,10 @@ class Gate:
         """State and sign the verdict of ``policy`` over ``results``; failures are remembered before it is signed.
 
         ``inputs`` are the fingerprints of the tables of now, ``metrics`` the metrics and ``setup`` all other settings
-        ("seed" among them) as they are now: every result must belong to them, and the synthetic table must be made from
-        this train.
+        ("seed" and "filter" among them) as they are now: every result must belong to them, and the synthetic table must
+        be made from this train and by this filter.
         """
-        if snapshot.train != inputs["train"]:
-            text = "the synthetic table was made from another train table; materialise generator and synthetic again."
-            raise PublicationRefused(text)
+        judged.check_made(snapshot, inputs, setup)
         for name, result in results.items():
             judged.check_result(result, inputs, metrics.get(name), setup["seed"])
         remembered = self.failures.against(policy, snapshot.place, snapshot.content)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from privacy_assets.engine.results import plain
 from privacy_assets.errors import PublicationRefused
 from privacy_assets.files import put_atomic
 from privacy_assets.gate.statements import Place, Statement
@@ -21,7 +24,9 @@ class Snapshot:
     """A Parquet file known by the SHA-256 of its bytes, and where it comes from.
 
     ``train`` is the keyed fingerprint of the rows it was made from, ``content`` the keyed fingerprint of its own
-    rows whatever their order and file format: by it a failed verdict is remembered.
+    rows whatever their order and file format: by it a failed verdict is remembered. ``filter`` says what left rows of
+    it out, None for nothing: "name" and "settings", and the keyed fingerprints by role of the real rows that it read,
+    "inputs".
     """
 
     place: Place
@@ -30,10 +35,11 @@ class Snapshot:
     rows: int
     train: str
     content: str
+    filter: Mapping[str, Any] | None = None
 
     def statement(self) -> Statement:
         """What the step that made the table signs; the path is left out: the gate knows where its files lie."""
-        body = {"rows": self.rows, "train": self.train, "content": self.content}
+        body = {"rows": self.rows, "train": self.train, "content": self.content, "filter": plain(self.filter)}
         return Statement("snapshot", self.place, self.sha256, body)
 
     @classmethod

@@ -250,10 +250,15 @@ def build_synthetic(settings: TableSettings) -> dg.AssetsDefinition:
     own = {"synthetic": settings.feeds["synthetic"]} if settings.brought else {}
     made = {} if settings.brought else {"generator": dg.AssetIn(key=settings.key("generator"))}
     text = f"from {own['synthetic'].describe()}" if own else f"sampled from {settings.generator_label}"
+    real = split_ins(settings)
+    if settings.filter is None:
+        real = {"train": real["train"]}
+    else:
+        text += f", filtered by {settings.filter.name} against all real rows"
 
     @dg.asset(
         **common(settings, "synthetic", "parquet"),
-        ins={"train": split_ins(settings)["train"], **made, **feed_ins(own)},
+        ins={**real, **made, **feed_ins(own)},
         required_resource_keys={RELEASES},
         description=f"The synthetic table, {text}. Downstream steps read one file, known by the hash of its bytes.",
     )
@@ -261,16 +266,24 @@ def build_synthetic(settings: TableSettings) -> dg.AssetsDefinition:
     def synthetic(context: dg.AssetExecutionContext, train: pd.DataFrame, **given: Any) -> dg.MaterializeResult:
         schema, partition = schema_of(train, "train"), partition_of(context)
         releases: ReleaseResource = context.resources.releases
+        told: dict[str, Any] = {}
+        left_out: dict[str, Any] | None = None
         check_feeds(context, settings, own)
         if settings.brought:
             made_from = steps.table_fingerprint(train, "train", releases)
             frame = steps.user_synthetic(settings, given.get("given_synthetic"), schema, partition, window_of(context))
         else:
             trained: Trained = given["generator"]
-            made_from = trained.train
-            frame = steps.generated(trained.generator, settings.rows or len(train), schema, settings.seed)
-        snapshot, sealed = releases.gate().take_snapshot(frame, place_of(context, settings), made_from)
-        facts = synthetic_metadata(frame, snapshot.sha256, settings.key("train"))
+            made_from, rows = trained.train, settings.rows or len(train)
+            if settings.filter is None:
+                frame = steps.generated(trained.generator, rows, schema, settings.seed)
+            else:
+                tables = {role: train if role == "train" else given[role] for role in settings.roles}
+                frame, told = steps.filtered(settings.filter, trained.generator, rows, tables, settings.seed)
+                prints = {role: steps.table_fingerprint(table, role, releases) for role, table in tables.items()}
+                left_out = {**(settings.filter_setup or {}), "inputs": prints}
+        snapshot, sealed = releases.gate().take_snapshot(frame, place_of(context, settings), made_from, left_out)
+        facts = {**synthetic_metadata(frame, snapshot.sha256, *(settings.key(role) for role in real)), **told}
         return dg.MaterializeResult(value=sealed, metadata=facts, data_version=dg.DataVersion(snapshot.sha256))
 
     return synthetic

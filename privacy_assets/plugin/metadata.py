@@ -35,9 +35,11 @@ def column_schema(schema: TableSchema, subject: str | None = None) -> dg.TableSc
     return dg.TableSchema([*subjects, *columns])
 
 
-def lineage(names: list[str], upstream: dg.AssetKey) -> dg.TableColumnLineage:
-    """Every column comes from the column of the same name."""
-    return dg.TableColumnLineage({name: [dg.TableColumnDep(asset_key=upstream, column_name=name)] for name in names})
+def lineage(names: list[str], *upstream: dg.AssetKey) -> dg.TableColumnLineage:
+    """Every column comes from the columns of the same name."""
+    return dg.TableColumnLineage(
+        {name: [dg.TableColumnDep(asset_key=key, column_name=name) for key in upstream] for name in names}
+    )
 
 
 def table_metadata(frame: pd.DataFrame, where: str, upstream: dg.AssetKey | None = None) -> dict[str, Any]:
@@ -53,7 +55,7 @@ def table_metadata(frame: pd.DataFrame, where: str, upstream: dg.AssetKey | None
     return facts
 
 
-def synthetic_metadata(frame: pd.DataFrame, sha256: str, upstream: dg.AssetKey) -> dict[str, Any]:
+def synthetic_metadata(frame: pd.DataFrame, sha256: str, *upstream: dg.AssetKey) -> dict[str, Any]:
     """Rows, hash, columns (as they are in the file) and lineage of a synthetic or published table."""
     columns = [
         dg.TableColumn(
@@ -64,7 +66,7 @@ def synthetic_metadata(frame: pd.DataFrame, sha256: str, upstream: dg.AssetKey) 
     return {
         "dagster/row_count": len(frame),
         "dagster/column_schema": dg.TableSchema(columns),
-        "dagster/column_lineage": lineage(list(frame.columns), upstream),
+        "dagster/column_lineage": lineage(list(frame.columns), *upstream),
         "sha256": sha256,
     }
 

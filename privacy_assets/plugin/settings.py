@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -18,9 +18,11 @@ from privacy_assets.engine.tables.reading import SUFFIXES
 from privacy_assets.engine.tables.schema import Kind
 from privacy_assets.engine.tables.splitting import DEFAULT_SHARES, check_shares
 from privacy_assets.errors import ConfigError, did_you_mean
+from privacy_assets.plugin.chosen import chosen_embedder, chosen_filter, chosen_generator
 
 if TYPE_CHECKING:
-    from privacy_assets.engine.generators import Generator, GeneratorLike
+    from privacy_assets.engine.filters import MemorizationFilter
+    from privacy_assets.engine.generators import Generator
 
 PARTITION_MARK = "{partition}"
 PolicyLike = Policy | Mapping[str, Any] | str | Path
@@ -69,6 +71,7 @@ class TableSettings:
     kinds: Mapping[str, Kind]
     generator: Any
     generator_label: str
+    filter: MemorizationFilter | None
     rows: int | None
     shares: Mapping[str, float]
     metrics: Mapping[str, Metric]
@@ -108,7 +111,13 @@ class TableSettings:
         """Everything but the policy that decides what the figures say; the attestation is bound to it."""
         metrics = {name: metric.settings() for name, metric in self.metrics.items()}
         embedder = None if self.embedder is None else dict(self.embedder)
-        return {**self.split_setup, "seed": self.seed, "metrics": metrics, "embedder": embedder}
+        own = {"seed": self.seed, "metrics": metrics, "embedder": embedder, "filter": self.filter_setup}
+        return {**self.split_setup, **own}
+
+    @property
+    def filter_setup(self) -> dict[str, Any] | None:
+        """Name and settings of the filter, as snapshots and attestations state them."""
+        return None if self.filter is None else {"name": self.filter.name, "settings": self.filter.settings()}
 
     def key(self, asset: str) -> dg.AssetKey:
         """Key of one of this table's assets."""
@@ -127,6 +136,7 @@ def table_settings(
     kinds: Mapping[str, Kind] | None = None,
     generator: str | Mapping[str, Any] | Callable[..., Any] = "synthpop",
     rows: int | None = None,
+    filter: str | Mapping[str, Any] | None = None,
     synthetic: Any = None,
     train: Any = None,
     holdout: Any = None,
@@ -149,7 +159,7 @@ def table_settings(
     given = {"source": source, "train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic}
     feeds = _feeds({role: value for role, value in given.items() if value is not None}, where)
     _check_shares(shares, feeds, where)
-    built, label = (None, "") if "synthetic" in feeds else _generator(generator, where)
+    built, label = (None, "") if "synthetic" in feeds else chosen_generator(generator, where)
     chosen, in_force = chosen_metrics(metrics, policy, where, built)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ConfigError(f"{where}: seed must be a whole number of at least 0.")
@@ -163,11 +173,12 @@ def table_settings(
         kinds=dict(kinds or {}),
         generator=built,
         generator_label=label,
+        filter=chosen_filter(filter, "synthetic" in feeds, where),
         rows=rows,
         shares=dict(shares or DEFAULT_SHARES),
         metrics=chosen,
         policy=in_force,
-        embedder=_embedder(embedder, where),
+        embedder=chosen_embedder(embedder, where),
         seed=seed,
         partitions_def=partitions_def,
         partition_column=partition_column,
@@ -242,36 +253,6 @@ def chosen_metrics(
                 f"{where}: the policy limits {limit.figure}, but {limit.metric} is not among the metrics."
             )
     return chosen, in_force
-
-
-def _generator(given: GeneratorLike, where: str) -> tuple[Generator, str]:
-    """The generator, and what it is called."""
-    from privacy_assets.engine.generators import as_generator
-
-    try:
-        built = as_generator(given)
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
-    named = given["name"] if isinstance(given, Mapping) else given
-    return built, named if isinstance(named, str) else getattr(named, "__qualname__", type(named).__name__)
-
-
-def _embedder(given: Mapping[str, Any] | bool, where: str) -> dict[str, Any] | None:
-    from privacy_assets.engine.geometry.embedder import EmbedderSettings
-
-    if isinstance(given, bool):
-        return {} if given else None
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"{where}: embedder is true, false or a mapping of settings.")
-    known = {entry.name for entry in fields(EmbedderSettings)}
-    for name in given:
-        if name not in known:
-            raise ConfigError(f"{where}: the embedder has no setting {name!r}.{did_you_mean(str(name), known)}")
-    try:
-        EmbedderSettings(**given)
-    except (ConfigError, TypeError) as error:
-        raise ConfigError(f"{where}: {error}") from None
-    return dict(given)
 
 
 def _check_needs(settings: TableSettings, where: str) -> None:

@@ -21,6 +21,7 @@ from privacy_assets.plugin.settings import PARTITION_MARK, Feed, TableSettings
 from privacy_assets.plugin.tagging import brought_splits, canonical_source, data_columns, schema_of, subject_of
 
 if TYPE_CHECKING:
+    from privacy_assets.engine.filters import MemorizationFilter
     from privacy_assets.engine.geometry.embedder import Embedder
     from privacy_assets.plugin.resources import ReleaseResource
 
@@ -110,6 +111,20 @@ def generated(generator: Any, rows: int, schema: TableSchema, seed: int) -> pd.D
     """A sample of a fitted generator with the columns and dtypes of the private table."""
     frame = conform(generator.sample(rows, seed=seed), schema, where="the generator's output")
     return restore(frame, schema)
+
+
+def filtered(
+    chosen: MemorizationFilter, generator: Any, rows: int, tables: Mapping[str, pd.DataFrame], seed: int
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The same less what the filter leaves out, measured against all the real ``tables``; and what to tell about it."""
+    schema, subject = schema_of(tables["train"], "train"), subject_of(tables["train"], "train")
+    people = None
+    if subject is not None:
+        people = pd.factorize(pd.concat([frame[subject] for frame in tables.values()], ignore_index=True))[0]
+    fitted = chosen.fit([data_columns(frame, role) for role, frame in tables.items()], schema, people)
+    found = fitted.sample(generator, rows, seed=seed)
+    facts = {"filter": chosen.name, "rows drawn": found.drawn, "rows dropped": found.dropped, "lambda": fitted.radius}
+    return restore(found.rows, schema), facts
 
 
 def metric_inputs(

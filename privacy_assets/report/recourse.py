@@ -70,7 +70,8 @@ RECOURSES = (  # the least loss first
     ),
     Recourse(
         "similarity filter",
-        "Filter the synthetic rows that lie closest to real rows, measured against train and holdout alike",
+        "Filter the synthetic rows that lie closest to real rows, measured against train and holdout alike: "
+        "filter: memorization",
         "small",
         "few rows go; combinations that are common anyway get a little rarer",
     ),

@@ -134,6 +134,31 @@ def test_a_result_of_a_metric_that_is_not_run_is_not_attested(ready: Chain) -> N
         attested(ready, metrics={})
 
 
+FILTER: dict[str, Any] = {"name": "memorization", "settings": {"crowd": 5}}
+
+
+def test_a_filtered_table_is_attested_as_such(ready: Chain) -> None:
+    filtered = {**FILTER, "inputs": {role: INPUTS[role] for role in ("train", "holdout")}}
+    snapshot, taken = ready.gate.take_snapshot(FRAME, PLACE, INPUTS["train"], filtered)
+    assert ready.gate.snapshot(taken, PLACE) == snapshot
+    assert attested(ready, snapshot=snapshot, setup={**SETUP, "filter": FILTER}).setup["filter"] == FILTER
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "match"),
+    [
+        (None, FILTER, "made with another filter"),
+        ({**FILTER, "inputs": {}}, None, "made with another filter"),
+        ({**FILTER, "inputs": {}}, {**FILTER, "settings": {"crowd": 4}}, "made with another filter"),
+        ({**FILTER, "inputs": {"holdout": "other"}}, FILTER, "filtered by another holdout table"),
+        ({**FILTER, "inputs": {"reference": "r"}}, FILTER, "filtered by another reference table"),
+    ],
+)
+def test_a_table_that_was_filtered_otherwise_is_not_attested(ready: Chain, then: Any, now: Any, match: str) -> None:
+    with pytest.raises(PublicationRefused, match=match):
+        attested(ready, snapshot=dataclasses.replace(ready.snapshot, filter=then), setup={**SETUP, "filter": now})
+
+
 def test_a_synthetic_table_made_from_another_train_is_not_attested(ready: Chain) -> None:
     with pytest.raises(PublicationRefused, match="made from another train table"):
         attested(ready, snapshot=dataclasses.replace(ready.snapshot, train="old"))

@@ -129,6 +129,7 @@ FULL = {
     "kinds": {"age": "integer"},
     "generator": {"name": "synthpop", "settings": {}},
     "rows": 100,
+    "filter": {"name": "memorization", "settings": {"crowd": 3}},
     "shares": {"train": 0.5, "holdout": 0.5},
     "metrics": {"dcr": {"bootstraps": 50}},
     "policy": LENIENT,
