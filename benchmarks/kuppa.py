@@ -1,0 +1,242 @@
+"""Figures 2 and 3 of Kuppa et al. (2021), on your own copy of the data: attack accuracy, sizes, and the filter.
+
+    python -m benchmarks.kuppa adult.parquet --results kuppa.jsonl
+    python -m benchmarks.kuppa adult.parquet --study bagging --results kuppa.jsonl
+    python -m benchmarks.kuppa --report kuppa.jsonl --image before_after.svg
+
+``table``: a release is attacked by somebody who has it, the generator and other people's rows (auxiliary). From these
+they make a release of their own, learn what the neighbourhoods of its members look like, and name the members of the
+given one. Accuracy is balanced: 0.5 is a guess. Non-members are the holdout, or people outside all three of the owner's
+tables. ``bagging``: Kuppa's attack on single records through bootstrap samples of 1,000 auxiliary rows. Both before and
+after the filter, there by an attacker who does not know of it and by one who filters their own releases alike.
+Usefulness: a classifier of the last column (--target) is trained on the release and tested on people outside.
+
+Each case is one line of the results and is never computed twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.metrics import roc_auc_score
+
+from benchmarks.kuppa_bagging import RECORDS, attack_record, vulnerable
+from benchmarks.kuppa_worlds import GENERATORS, Screened, World, draw_world, generator_of
+from privacy_assets.engine.generators.registry import GENERATORS as REGISTERED
+from privacy_assets.engine.geometry.neighbours import nearest_rows
+from privacy_assets.engine.metrics.exposure import near, typical_radius
+from privacy_assets.engine.tables.encoding import EncodedTable
+from privacy_assets.report.memorization_drawings import shares_svg
+
+TRAIN, AUXILIARY = 4_000, 6_000
+SIZES, AUXILIARIES = (1_000, 4_000, 16_000), (1_500, 3_000, 6_000)
+BAGGED = (1_000, 4_000)  # synthetic rows in the bagging study
+NEAREST = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """One attacked generator; ``filter`` "" is before it, "unknown" and "known" what the attacker knows of it."""
+
+    study: str
+    generator: str
+    synthetic: int
+    auxiliary: int
+    filter: str
+    seed: int
+
+
+def cases(study: str, generators: list[str], seeds: int) -> Iterator[Case]:
+    """All cases of a study."""
+    for seed in range(seeds):
+        for generator in generators:
+            for known in ("", "unknown", "known"):
+                if study == "bagging":
+                    for size in BAGGED:
+                        yield Case(study, generator, size, 1_000, known, seed)
+                    continue
+                for size in SIZES:
+                    yield Case(study, generator, size, AUXILIARY, known, seed)
+                for auxiliary in AUXILIARIES[:-1]:
+                    yield Case(study, generator, TRAIN, auxiliary, known, seed)
+
+
+# --------------------------------------------------------------------------------------------- one table
+
+
+def released(world: World, case: Case, filtered: bool) -> tuple[pd.DataFrame, float]:
+    """The synthetic rows, and the share that the filter dropped."""
+    generator = generator_of(case.generator)
+    if filtered:
+        generator = Screened(generator, world.unseen)
+    per_row = case.synthetic / TRAIN
+    fitted = generator.fit(world.train, world.schema, seed=case.seed)
+    rows = fitted.sample(round(per_row * len(world.train)), seed=case.seed)
+    return rows, getattr(fitted, "dropped", 0.0)
+
+
+def traits(people: EncodedTable, release: EncodedTable, others: EncodedTable, radius: float) -> np.ndarray:
+    """What an attacker looks at, float64 (n, 8): the release around a person, and the people whom they know."""
+    to_release = nearest_rows(people, release, NEAREST).distances
+    to_others = nearest_rows(people, others).distances
+    ratio = to_release[:, :1] / np.maximum(to_others, 1e-9)
+    counts = [near(people, rows, reach) for rows in (release, others) for reach in (radius, 4 * radius)]
+    return np.nan_to_num(np.column_stack([to_release, to_others, ratio, *counts[:3]]), posinf=1e9)
+
+
+def attacked(world: World, case: Case) -> dict[str, float]:
+    """Balanced accuracy against the holdout and against people outside, usefulness, and what the filter dropped."""
+    given, dropped = released(world, case, case.filter != "")
+    own, rest = surrogate(world)
+    made, _ = released(own, case, case.filter == "known")
+    known = world.encoded(rest)
+    radius = typical_radius(known, None, 0.02, "cpu")
+    found: dict[str, float] = {"dropped": dropped, "usefulness": usefulness(given, world)}
+    for side in ("holdout", "outside"):
+        model = RandomForestClassifier(
+            200, max_depth=8, min_samples_leaf=10, class_weight="balanced", random_state=case.seed
+        )
+        pairs = [(own.train, 1), (getattr(own, side), 0)]
+        rows = [traits(world.encoded(frame), world.encoded(made), known, radius) for frame, _ in pairs]
+        model.fit(np.concatenate(rows), np.repeat([1, 0], [len(part) for part in rows]))
+        rates = [
+            (model.predict(traits(world.encoded(frame), world.encoded(given), known, radius)) == label).mean()
+            for frame, label in ((world.train, 1), (getattr(world, side), 0))
+        ]
+        found[side] = float(np.mean(rates))
+    return found
+
+
+def surrogate(world: World) -> tuple[World, pd.DataFrame]:
+    """A world that the attacker makes of their own rows, and a quarter of the rows that they keep to compare with."""
+    n = len(world.auxiliary)
+    kept, train = n // 4, round(0.75 * n * 3 / 8)
+    ends = np.cumsum([0, kept, train, train // 3, train // 3, train])
+    parts = [world.auxiliary.iloc[a:b].reset_index(drop=True) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    return World(*parts[1:], world.auxiliary.iloc[:0], world.schema), parts[0]
+
+
+def usefulness(release: pd.DataFrame, world: World) -> float:
+    """AUC (accuracy with more than two classes) on people outside of a classifier trained on the release."""
+    target = world.schema.names[-1]
+    encoded = [world.encoded(frame.drop(columns=target).assign(**{target: None})) for frame in (release, world.outside)]
+    cells = [np.column_stack([rows.numeric, rows.codes]) for rows in encoded]
+    labels = [frame[target].astype(str).to_numpy() for frame in (release, world.outside)]
+    model = HistGradientBoostingClassifier(random_state=0).fit(cells[0], labels[0])
+    if len(model.classes_) == 2:
+        return float(roc_auc_score(labels[1] == model.classes_[1], model.predict_proba(cells[1])[:, 1]))
+    return float((model.predict(cells[1]) == labels[1]).mean())
+
+
+# --------------------------------------------------------------------------------------------- all cases
+
+
+def run(frame: pd.DataFrame, chosen: Iterable[Case], path: Path) -> None:
+    """Add the cases that ``path`` does not hold yet."""
+    done = {case for case, _ in lines(path)}
+    left = [case for case in chosen if case not in done]
+    with path.open("a") as file:
+        for place, case in enumerate(left, start=1):
+            if case.study == "table":
+                found = attacked(draw_world(frame, TRAIN, case.auxiliary, case.seed), case)
+            else:
+                world = draw_world(frame, TRAIN, AUXILIARY, case.seed)
+                found = {}
+                for at, record in enumerate(vulnerable(world)[:RECORDS]):
+                    found[f"record {at}"] = attack_record(world, record, case.generator, case.synthetic, case.filter)
+            file.write(json.dumps({"case": asdict(case), "found": found}) + "\n")
+            file.flush()
+            sys.stderr.write(f"\r{case.study}: {place} of {len(left)}")
+    sys.stderr.write("\n")
+
+
+def lines(path: Path) -> Iterator[tuple[Case, dict[str, float]]]:
+    """Cases and what was found."""
+    for line in path.read_text().splitlines() if path.exists() else []:
+        data = json.loads(line)
+        yield Case(**data["case"]), data["found"]
+
+
+def table_of(found: dict[tuple[object, ...], list[dict[str, float]]], head: list[str], columns: list[str]) -> str:
+    """A markdown table of means, and of the deviation over seeds or records where there are several."""
+    text = [f"| {' | '.join([*head, *columns])} |", "|" + "---|" * (len(head) + len(columns))]
+    for key, rows in found.items():
+        cells = []
+        for column in columns:
+            values = [row[column] for row in rows if column in row]
+            spread = f" ({np.std(values):.3f})" if len(values) > 1 else ""
+            cells.append(f"{np.mean(values):.3f}{spread}" if values else "-")
+        text.append(f"| {' | '.join(map(str, key))} | {' | '.join(cells)} |")
+    return "\n".join(text)
+
+
+def report(path: Path, image: Path | None) -> None:
+    """Print what the results say; draw accuracies before and after the filter into ``image``."""
+    words = {"": "before", "unknown": "after, filter not known", "known": "after, filter known"}
+    tables: dict[str, dict[tuple[object, ...], list[dict[str, float]]]] = defaultdict(lambda: defaultdict(list))
+    bars: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for case, found in lines(path):
+        key = (case.generator, case.synthetic, case.auxiliary, words[case.filter])
+        rows = [found] if case.study == "table" else [{"accuracy": value} for value in found.values()]
+        tables[case.study][key] += rows
+        if case.study == "table" and (case.synthetic, case.auxiliary) == (TRAIN, AUXILIARY):
+            bars[case.generator][words[case.filter]].append(found["holdout"])
+    head = ["generator", "synthetic rows", "auxiliary rows", "filter"]
+    for study, found_all in tables.items():
+        columns = ["holdout", "outside", "usefulness", "dropped"] if study == "table" else ["accuracy"]
+        print(f"\n## {study}\n\n{table_of(found_all, head, columns)}")
+    if image is not None:
+        drawn = [
+            {"generator": name, **{k: float(np.mean(v)) for k, v in sides.items()}} for name, sides in bars.items()
+        ]
+        image.write_text(standalone(shares_svg(drawn, "generator", {word: word for word in words.values()})))
+
+
+def standalone(svg: str) -> str:
+    """A plot of the report as a file of its own."""
+    style = (
+        "<style>text{font:11px sans-serif;fill:#444}.grid{stroke:#ddd}.s0{fill:#0b4f85}.s1{fill:#8fc1e3}"
+        ".s2{fill:#d55e00}</style>"
+    )
+    return svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace("<title>", style + "<title>", 1)
+
+
+def main() -> None:
+    """Run a study, or report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", nargs="?", type=Path, help="a Parquet file of at least 17,000 rows")
+    parser.add_argument("--drop", action="append", default=[], help="a column to leave out (repeatable)")
+    parser.add_argument("--as-text", action="store_true", help="every column is a category")
+    parser.add_argument("--target", help="the column to predict; the last one when not given")
+    parser.add_argument("--study", choices=("table", "bagging"), default="table")
+    known = [name for name, (kind, *_) in GENERATORS.items() if kind in REGISTERED]
+    parser.add_argument("--generator", action="append", choices=known, help="repeatable; all when not given")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--results", type=Path, default=Path("kuppa.jsonl"), help="where lines are added")
+    parser.add_argument("--report", type=Path, help="a file to report on; nothing is run")
+    parser.add_argument("--image", type=Path, help="where to draw accuracies before and after the filter")
+    options = parser.parse_args()
+    if options.report:
+        report(options.report, options.image)
+    elif options.table:
+        frame = pd.read_parquet(options.table).drop(columns=options.drop)
+        frame = frame.astype(str) if options.as_text else frame
+        target = options.target or frame.columns[-1]
+        frame = frame[[*frame.columns.drop(target), target]]
+        run(frame, cases(options.study, options.generator or known, options.seeds), options.results)
+        report(options.results, options.image)
+    else:
+        parser.error("name a table, or --report")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Kuppa's bagging attack on one record, before and after the filter, on the shadow engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.kuppa_worlds import Screened, World, generator_of
+from privacy_assets.engine.generators.base import Generator
+from privacy_assets.engine.shadow.attacks import build_attack
+from privacy_assets.engine.shadow.games import Game, blocks, without
+from privacy_assets.engine.shadow.selection import select_records
+from privacy_assets.engine.tables.coding import Coding
+
+SHADOWS, TESTS, SIZE, RECORDS = 160, 100, 1_000, 3
+
+
+def vulnerable(world: World) -> list[int]:
+    """Positions in train of the records that stand farthest from all others."""
+    coding = Coding.fit([world.train], world.schema)
+    found = select_records(coding.code(world.train), coding, records=RECORDS, rng=np.random.default_rng(0))
+    return [int(row) for row in found.ids]
+
+
+def attack_record(world: World, record: int, label: str, synthetic: int, known: str) -> float:
+    """Accuracy on test sets of the attack that was learnt on shadow sets; both have equally many with the record.
+
+    Shadow sets are bootstrap samples of ``SIZE`` auxiliary rows of the attacker, test sets of the owner's train. The
+    owner's filter reads the holdout, the reference and the record; the attacker's as many rows of their own, and the
+    record.
+    """
+    target, half = world.train.iloc[[record]], len(world.auxiliary) // 2
+    frame = pd.concat([world.train, world.auxiliary.iloc[:SIZE]], ignore_index=True)
+    coding = Coding.fit([frame, world.unseen], world.schema)
+    cells, rows = coding.code(frame), len(world.train)
+    auxiliary, test = (without(cells, ids, record) for ids in (np.arange(rows, len(frame)), np.arange(rows)))
+    game = Game(
+        cells, coding, record, auxiliary, test, SHADOWS, TESTS, SIZE, synthetic, bootstrap=True, seed=record
+    )  # fmt: skip
+    attack = build_attack("queries", coding, {})
+
+    def features(filtered: bool, unseen: pd.DataFrame, part: Game, first: int) -> np.ndarray:
+        generator: Generator = generator_of(label)
+        if filtered:
+            generator = Screened(generator, pd.concat([unseen, target], ignore_index=True))
+        return np.concatenate([block for block, _ in blocks(part, generator, attack, first)])
+
+    others = world.auxiliary.iloc[half : half + 2 * SIZE // 3].reset_index(drop=True)
+    learned = features(known == "known", others, replace(game, tests=0), 0)
+    judged = features(known != "", world.unseen.iloc[: 2 * SIZE // 3], game, SHADOWS)
+    scorer = attack.fit(learned, game.labels[:SHADOWS], np.random.default_rng(record))
+    return float(((scorer(judged) > 0.5) == game.labels[SHADOWS:]).mean())

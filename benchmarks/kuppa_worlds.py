@@ -1,0 +1,138 @@
+"""Generators and releases of the study after Kuppa et al.: with and without copies, with and without the filter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from privacy_assets.engine.filters import FittedFilter, MemorizationFilter
+from privacy_assets.engine.generators import build_generator
+from privacy_assets.engine.generators.base import FittedGenerator, Generator
+from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
+from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema
+
+GENERATORS: dict[str, tuple[str, dict[str, Any], float]] = {  # registered name, settings, share of planted copies
+    "synthpop, leaf 50": ("synthpop", {"min_leaf": 50}, 0.0),
+    "synthpop, leaf 5": ("synthpop", {"min_leaf": 5}, 0.0),
+    "baynet": ("baynet", {}, 0.0),
+    "baynet, 10 % copies": ("baynet", {}, 0.1),
+    "privbayes, epsilon 1": ("privbayes", {"epsilon": 1.0}, 0.0),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Leaky(Generator):
+    """Another generator, some of whose rows are replaced by training rows."""
+
+    inner: Generator
+    share: float
+
+    name = "leaky"
+    summary = "For this study only."
+
+    def _fit(self, train: pd.DataFrame, schema: TableSchema, **more: Any) -> FittedGenerator:
+        return FittedLeaky(self, self.inner.fit(train, schema, **more), train)
+
+    @classmethod
+    def load(cls, *_: Any) -> FittedGenerator:
+        raise NotImplementedError
+
+
+class FittedLeaky(FittedGenerator):
+    """The fitted generator and the rows to copy."""
+
+    def __init__(self, generator: Leaky, inner: FittedGenerator, train: pd.DataFrame) -> None:
+        self.generator, self.inner, self.train, self.schema = generator, inner, train, inner.schema
+
+    def _sample(self, rows: int, seed: int) -> pd.DataFrame:
+        rng = np.random.default_rng([seed, 7])
+        made = self.inner.sample(rows, seed=seed)
+        copies = self.train.iloc[rng.integers(0, len(self.train), rows)]
+        both = pd.concat([made, copies], ignore_index=True)
+        return both.iloc[np.arange(rows) + rows * (rng.random(rows) < self.generator.share)]
+
+    def _save(self, folder: Any) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class Screened(Generator):
+    """Another generator behind the filter, which reads the training rows and ``unseen`` real ones."""
+
+    inner: Generator
+    unseen: pd.DataFrame
+
+    name = "screened"
+    summary = "For this study only."
+
+    def _fit(self, train: pd.DataFrame, schema: TableSchema, **more: Any) -> FittedGenerator:
+        fitted = MemorizationFilter(attempts=50).fit([train, self.unseen], schema)
+        return FittedScreened(self, self.inner.fit(train, schema, **more), fitted)
+
+    @classmethod
+    def load(cls, *_: Any) -> FittedGenerator:
+        raise NotImplementedError
+
+
+class FittedScreened(FittedGenerator):
+    """The fitted generator and its filter."""
+
+    def __init__(self, generator: Screened, inner: FittedGenerator, fitted: FittedFilter) -> None:
+        self.generator, self.inner, self.fitted, self.schema = generator, inner, fitted, inner.schema
+        self.dropped = 0.0
+
+    def _sample(self, rows: int, seed: int) -> pd.DataFrame:
+        found = self.fitted.sample(self.inner, rows, seed=seed)
+        self.dropped = found.dropped / found.drawn
+        return found.rows
+
+    def _save(self, folder: Any) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+def generator_of(label: str) -> Generator:
+    """One of ``GENERATORS``."""
+    name, settings, copies = GENERATORS[label]
+    built = build_generator(name, settings)
+    return Leaky(built, copies) if copies else built
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """One draw of the population: 60, 20 and 20 % of the owner's rows, people of neither, and the attacker's rows."""
+
+    train: pd.DataFrame
+    holdout: pd.DataFrame
+    reference: pd.DataFrame
+    outside: pd.DataFrame
+    auxiliary: pd.DataFrame
+    schema: TableSchema
+
+    @property
+    def unseen(self) -> pd.DataFrame:
+        """What the filter reads beside train."""
+        return pd.concat([self.holdout, self.reference], ignore_index=True)
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """Fitted on what the attacker has."""
+        return Encoder.fit([self.auxiliary], self.schema, others=[self.train, self.unseen, self.outside])
+
+    def encoded(self, frame: pd.DataFrame) -> EncodedTable:
+        """Rows as the attacker sees them."""
+        return self.encoder.transform(frame)
+
+
+def draw_world(frame: pd.DataFrame, train: int, auxiliary: int, seed: int) -> World:
+    """``train`` rows of train, a third as many of holdout and of reference, as many outside, and ``auxiliary`` ones."""
+    schema = infer_schema(frame)
+    mixed = conform(frame, schema, where="table").sample(frac=1, random_state=seed).reset_index(drop=True)
+    ends = np.cumsum([0, train, train // 3, train // 3, train, auxiliary])
+    if ends[-1] > len(mixed):
+        raise SystemExit(f"{ends[-1]} rows are needed, the table has {len(mixed)}")
+    parts = [mixed.iloc[a:b].reset_index(drop=True) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    return World(*parts, schema)
