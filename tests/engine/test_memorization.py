@@ -14,8 +14,14 @@ from given_tables import given
 from sklearn.metrics import roc_auc_score
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.metrics.exposure import TIE, Exposure, tables_of, typical_radius
-from privacy_assets.engine.metrics.memorization import Memorization, alpha_table, by_chance, clustered_share
+from privacy_assets.engine.metrics.exposure import TIE, Exposure, by_spherelets, tables_of, typical_radius
+from privacy_assets.engine.metrics.memorization import (
+    DISTANCES,
+    Memorization,
+    alpha_table,
+    by_chance,
+    clustered_share,
+)
 from privacy_assets.engine.registry import METRICS, build_metric
 from privacy_assets.engine.tables.schema import conform, infer_schema
 from privacy_assets.errors import ConfigError, InputError
@@ -333,6 +339,7 @@ def test_no_row_near_is_no_exposed_row():
 def test_wrong_settings_are_named():
     for settings, named in (
         ({"space": "latent"}, "space"), ({"radius": -1}, "radius"), ({"radius": math.inf}, "radius"),
+        ({"distance": "cosine"}, "distance"), ({"neighbours": 2}, "neighbours"), ({"dimension": 0}, "dimension"),
         ({"radius": True}, "radius"), ({"quantile": 0}, "quantile"), ({"permutations": 10}, "permutations"),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=named):
@@ -351,6 +358,22 @@ def test_the_embedding_is_asked_for_by_name():
     other = QUICK.evaluate(inputs)  # the dense form has the same distances
     assert one.figure("exposed").value == other.figure("exposed").value
     assert one.figure("exposed_excess").value == pytest.approx(other.figure("exposed_excess").value)
+
+
+def test_spherelets_count_no_more_than_euclid_does_and_find_copies():
+    inputs = given(*release(600, 200, 600, copies=60))
+    euclid, bent = (Memorization(distance=name, permutations=199).evaluate(inputs) for name in DISTANCES)
+    assert bent.figure("exposed_excess") == euclid.figure("exposed_excess")
+    assert math.isnan(bent.figure("exposed").null) and bent.figure("exposed").measurable
+    tables = tables_of(inputs, "raw")
+    plain = exposure(inputs)
+    same = by_spherelets(plain, tables, plain.radius, None, 0.02, (20, 2), "cpu")
+    assert (same.train <= plain.train).all() and (same.synthetic <= plain.synthetic).all()
+    assert (same.train[:60] >= 1).all()  # a copy has the spherelet of its original
+    found = by_spherelets(plain, tables, None, None, 0.02, (20, 2), "cpu")
+    assert found.radius >= plain.radius
+    assert roc_auc_score(np.arange(600) < 60, -found.alpha) > 0.95
+    json.dumps(bent.to_json(), allow_nan=False)
 
 
 def test_it_is_registered_and_its_settings_are_json():

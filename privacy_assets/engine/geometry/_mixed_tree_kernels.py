@@ -190,3 +190,43 @@ def weigh(
                     stack[top] = tree.child[node, group]
                     top += 1
     return out
+
+
+@compiled
+def within(
+    tree: Tree, numbers: Array, codes: Array, near: Array, slots: Array, bases: Array, most: float, total: int
+) -> tuple[Array, Array, Array]:
+    """All ``total`` pairs of a query and a row at a squared distance of at most ``most``: int64, int64, float64.
+
+    Third: the squared distances. Queries in order, rows of a query in any. Arguments as in :func:`weigh`.
+    """
+    margin = (numbers.shape[1] + 8) * 2.0**-23
+    shrink, tiny, limit = np.float32(1 - margin), np.float32(_TINY), np.float32(most * (1 + margin) + _TINY)
+    queries, rows, squared = np.empty(total, np.int64), np.empty(total, np.int64), np.empty(total)
+    stack, bound, bit = np.zeros(tree.room, np.int32), np.empty(WIDE, np.float32), np.zeros(codes.shape[1], np.uint32)
+    found = 0
+    for q in range(len(numbers)):
+        bit[:] = bases + slots[q]
+        stack[0], top = 0, 1  # the root
+        while top > 0:
+            top -= 1
+            node = stack[top]
+            if node < 0:
+                leaf = -1 - node
+                mask = rows_within(tree.lanes, tree.slots, leaf, near[q], slots[q], limit) & tree.filled[leaf]
+                while mask:
+                    place = tree.leaves[leaf] + lowest_bit(mask)
+                    mask &= mask - np.uint32(1)
+                    distance = _distance(codes[q], numbers[q], tree.codes[place], tree.numbers[place])
+                    if distance <= most:
+                        queries[found], rows[found], squared[found] = q, tree.order[place], distance
+                        found += 1
+                continue
+            reached = children_within(tree.low, tree.high, tree.held, node, near[q], bit, shrink, tiny, limit, bound)
+            while reached:
+                group = lowest_bit(reached)
+                reached &= reached - np.uint16(1)
+                if tree.child[node, group] != ABSENT:
+                    stack[top] = tree.child[node, group]
+                    top += 1
+    return queries, rows, squared

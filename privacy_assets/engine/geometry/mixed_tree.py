@@ -9,6 +9,7 @@ could be, never too high, and distances of the rows that they leave take float64
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -83,6 +84,24 @@ class MixedTree:
         for part, weight in zip(parts, found, strict=True):
             out[part] = weight
         return out
+
+    def pairs(self, queries: EncodedTable, radius: float, most: int) -> Iterator[tuple[np.ndarray, ...]]:
+        """Pairs of a query and a row within ``radius``, at most ``most`` at a time, or those of one query.
+
+        Each time positions int64 (m,) of queries and of rows, and distances float64 (m,).
+        """
+        from privacy_assets.engine.geometry import _mixed_tree_kernels as kernels
+
+        counts = self.weigh(queries, radius, np.ones(len(self.tree.order))).astype(np.int64)
+        ends, start = np.cumsum(counts), 0
+        while start < len(queries):
+            room = ends[start] - counts[start] + most
+            stop = max(start + 1, int(np.searchsorted(ends, room, side="right")))
+            plain = _plain(queries.take(np.s_[start:stop]))
+            total = int(counts[start:stop].sum())
+            asked, rows, squared = kernels.within(self.tree, *plain, self.bases, float(radius) ** 2, total)
+            yield asked + start, rows, np.sqrt(squared)
+            start = stop
 
     @cached_property
     def _mixed(self) -> np.ndarray:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from privacy_assets.engine.geometry.neighbours import nearest_rows, weight_within
+from privacy_assets.engine.geometry.spherelets import Spherelets, spherelet_near, spherelet_radius
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.metrics.membership_scores import distance_to_other_subjects, ratio
 from privacy_assets.engine.tables.encoding import EncodedTable
@@ -67,6 +68,30 @@ class Exposure:
     def train_to_holdout(self) -> np.ndarray:
         """d(s, T) / d(s, H), with 0/0 = 1 and x/0 = inf."""
         return ratio(self.to_train, self.to_holdout)
+
+
+def by_spherelets(
+    found: Exposure,
+    tables: Mapping[str, EncodedTable],
+    radius: float | None,
+    subjects: np.ndarray | None,
+    quantile: float,
+    shape: tuple[int, int],
+    device: str,
+) -> Exposure:
+    """``found`` with the counts of T and of S by spherelet distance, ``shape`` being k and d; those of H are NaN.
+
+    Spherelets are made of training rows, which therefore look nearer than rows of H: nothing may be compared with H.
+    ``radius`` None: the quantile of the training rows' own distances, as :func:`typical_radius` takes it.
+    """
+    train = tables["train"]
+    spheres = {role: Spherelets.fit(tables[role], train, *shape, device) for role in ("train", "synthetic")}
+    if radius is None:
+        radius = spherelet_radius(spheres["train"], train, subjects, quantile)
+    counts = [spherelet_near(spheres["synthetic"], side, train, radius * (1 + TIE)) for side in spheres.values()]
+    return replace(
+        found, radius=radius, train=counts[0], synthetic=counts[1] - 1, holdout=np.full(len(counts[0]), np.nan)
+    )
 
 
 def near(queries: EncodedTable, points: EncodedTable, radius: float, weights: np.ndarray | None = None) -> np.ndarray:

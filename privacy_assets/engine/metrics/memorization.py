@@ -13,14 +13,14 @@ from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import permutation_band, wilson
 from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
 from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE, not_measurable
-from privacy_assets.engine.metrics.exposure import ROLES, Exposure, near, tables_of, typical_radius
+from privacy_assets.engine.metrics.exposure import ROLES, Exposure, by_spherelets, near, tables_of, typical_radius
 from privacy_assets.engine.metrics.people import People
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import Figure
 from privacy_assets.engine.tables.encoding import EncodedTable
 from privacy_assets.errors import ConfigError, InputError
 
-SPACES = ("raw", "embedded")
+SPACES, DISTANCES = ("raw", "embedded"), ("euclidean", "spherelet")
 LISTED = 20  # rows of the table "most_exposed"
 ALPHAS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # between the ranges of the table "alpha"; exactly 1 is one of its own
 RANGES = ("below 1/8", "1/8 to 1/4", "1/4 to 1/2", "1/2 to 1", "1", "1 to 2", "2 to 4", "4 to 8", "above 8")
@@ -52,14 +52,20 @@ class Memorization(Metric):
     chance, 1 when all are members, negative when members are avoided; 0 without width when no row has real rows near.
     Labels permuted by subject give the interval, at 99.5 %: its near end is what is demonstrated.
 
-    ``space`` is the encoding in which distances are taken, "raw" or "embedded" (which needs an embedder). Tables:
+    ``space`` is the encoding in which distances are taken, "raw" or "embedded" (which needs an embedder). ``distance``
+    "spherelet" adds to the Euclidean one how differently the data bend (see
+    :mod:`privacy_assets.engine.geometry.spherelets`; ``neighbours`` training rows, ``dimension``) in lambda, alpha_m
+    and ``exposed``, which then has no null; ``exposed_excess``, blind to labels, and the ratios stay Euclidean. Tables:
     "alpha" (histogram), "ratios" (shares of rows with d(s,T)/d(s,S without s) and d(s,T)/d(s,H) up to so much), and
     "most_exposed": positions of rows in S, the smallest alpha_m first, then the smallest ratios. Ties by position.
     """
 
     space: str = "raw"
+    distance: str = "euclidean"
     radius: float | None = None
     quantile: float = 0.02
+    neighbours: int = 20
+    dimension: int = 2
     permutations: int = 999
 
     name: ClassVar[str] = "memorization"
@@ -71,12 +77,15 @@ class Memorization(Metric):
     def __post_init__(self) -> None:
         if self.space not in SPACES:
             raise ConfigError(f"memorization: space must be one of {SPACES}, not {self.space!r}.")
+        if self.distance not in DISTANCES:
+            raise ConfigError(f"memorization: distance must be one of {DISTANCES}, not {self.distance!r}.")
         if self.radius is not None and not (_number(self.radius) and 0 <= self.radius < math.inf):
             raise ConfigError("memorization: radius must be a distance of at least 0.")
         if not (_number(self.quantile) and 0 < self.quantile <= 0.5):
             raise ConfigError("memorization: quantile must be above 0 and at most 0.5.")
-        if not isinstance(self.permutations, int) or self.permutations < 199:
-            raise ConfigError("memorization: permutations must be a whole number of at least 199.")
+        for key, smallest in (("permutations", 199), ("dimension", 1), ("neighbours", 3)):
+            if not isinstance(getattr(self, key), int) or getattr(self, key) < smallest:
+                raise ConfigError(f"memorization: {key} must be a whole number of at least {smallest}.")
         if self.space == "embedded":
             object.__setattr__(self, "needs", frozenset({*ROLES, "embedder"}))
 
@@ -99,6 +108,9 @@ class Memorization(Metric):
         found = Exposure.of(tables, float(radius), inputs.device)
         people = People(inputs.subject_codes("train", "holdout"), sizes["train"])
         excess = self._excess(found, tables, people, inputs.rng("memorization.labels"))
+        if self.distance == "spherelet":
+            shape = (self.neighbours, self.dimension)
+            found = by_spherelets(found, tables, self.radius, known, self.quantile, shape, inputs.device)
         lists = {"alpha": alpha_table(found.alpha), "ratios": ratio_table(found), "most_exposed": most_exposed(found)}
         return Measured((_exposed(found, people, sizes), excess), lists)
 
@@ -127,9 +139,10 @@ def _exposed(found: Exposure, people: People, sizes: Mapping[str, int]) -> Figur
     """Figure ``exposed``."""
     exposed, n_train = found.alpha < 1, sizes["train"]
     low, high = clustered_share(exposed, people.codes[:n_train][found.nearest])
+    null = math.nan if np.isnan(found.holdout).any() else by_chance(found, n_train, sizes["holdout"])
     return Figure(
         _EXPOSED.name, float(exposed.mean()), low, high, len(exposed), int(people.member.sum()),
-        null=by_chance(found, n_train, sizes["holdout"]), note=f"lambda {found.radius:.4g}",
+        null=null, note=f"lambda {found.radius:.4g}",
     )  # fmt: skip
 
 
