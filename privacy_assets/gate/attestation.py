@@ -109,12 +109,13 @@ def check_made(snapshot: Snapshot, inputs: Mapping[str, str], setup: Mapping[str
     if snapshot.train != inputs["train"]:
         text = "the synthetic table was made from another train table; materialise generator and synthetic again."
         raise PublicationRefused(text)
-    then, now = dict(snapshot.filter or {}), plain(setup.get("filter")) or {}
-    read = then.pop("inputs", {})
-    if then != now:
+    made, now = snapshot.filter or {}, plain(setup.get("filter")) or {}
+    if {name: made.get(name) for name in ("name", "settings")} != {
+        name: now.get(name) for name in ("name", "settings")
+    }:
         raise PublicationRefused("the synthetic table was made with another filter; materialise it again.")
-    for role in sorted(read):
-        if read[role] != inputs.get(role):
+    for role, read in sorted(made.get("inputs", {}).items()):
+        if read != inputs.get(role):
             raise PublicationRefused(f"the synthetic table was filtered by another {role} table; materialise it again.")
 
 

@@ -25,8 +25,8 @@ class Snapshot:
 
     ``train`` is the keyed fingerprint of the rows it was made from, ``content`` the keyed fingerprint of its own
     rows whatever their order and file format: by it a failed verdict is remembered. ``filter`` says what left rows of
-    it out, None for nothing: "name" and "settings", and the keyed fingerprints by role of the real rows that it read,
-    "inputs".
+    it out, None for nothing: "name" and "settings", the keyed fingerprints by role of the real rows that it read,
+    "inputs", and how many rows were "drawn" and "dropped".
     """
 
     place: Place

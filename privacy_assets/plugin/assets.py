@@ -279,9 +279,10 @@ def build_synthetic(settings: TableSettings) -> dg.AssetsDefinition:
                 frame = steps.generated(trained.generator, rows, schema, settings.seed)
             else:
                 tables = {role: train if role == "train" else given[role] for role in settings.roles}
-                frame, told = steps.filtered(settings.filter, trained.generator, rows, tables, settings.seed)
+                frame, counts, radius = steps.filtered(settings.filter, trained.generator, rows, tables, settings.seed)
+                told = {"filter": settings.filter.name, "lambda": radius, **{f"rows {k}": n for k, n in counts.items()}}
                 prints = {role: steps.table_fingerprint(table, role, releases) for role, table in tables.items()}
-                left_out = {**(settings.filter_setup or {}), "inputs": prints}
+                left_out = {**(settings.filter_setup or {}), "inputs": prints, **counts}
         snapshot, sealed = releases.gate().take_snapshot(frame, place_of(context, settings), made_from, left_out)
         facts = {**synthetic_metadata(frame, snapshot.sha256, *(settings.key(role) for role in real)), **told}
         return dg.MaterializeResult(value=sealed, metadata=facts, data_version=dg.DataVersion(snapshot.sha256))

@@ -158,7 +158,9 @@ def build_report(settings: TableSettings) -> dg.AssetsDefinition:
         ready = steps.metric_inputs(real_tables(settings, inputs), rows, seed=settings.seed)
         partition = partition_of(context)
         title = settings.name + (f", {partition}" if partition else "")
-        generator = {"name": settings.generator_label or "brought by the user", "filter": settings.filter_setup}
+        generator: dict[str, Any] = {"name": settings.generator_label or "brought by the user"}
+        if snapshot.filter is not None:
+            generator["filter"] = {key: value for key, value in snapshot.filter.items() if key != "inputs"}
         report = assemble(ready, results, settings.policy, title=title, generator=generator)
         facts: dict[str, Any] = {"verdict": report.verdict, "broken limits": len(report.judgement.broken)}
         return dg.MaterializeResult(value=report, metadata=facts)

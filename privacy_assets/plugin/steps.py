@@ -115,16 +115,18 @@ def generated(generator: Any, rows: int, schema: TableSchema, seed: int) -> pd.D
 
 def filtered(
     chosen: MemorizationFilter, generator: Any, rows: int, tables: Mapping[str, pd.DataFrame], seed: int
-) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The same less what the filter leaves out, measured against all the real ``tables``; and what to tell about it."""
+) -> tuple[pd.DataFrame, dict[str, int], float]:
+    """The same less what the filter leaves out, measured against all the real ``tables``.
+
+    Also how many rows were "drawn" and "dropped", and lambda.
+    """
     schema, subject = schema_of(tables["train"], "train"), subject_of(tables["train"], "train")
     people = None
     if subject is not None:
         people = pd.factorize(pd.concat([frame[subject] for frame in tables.values()], ignore_index=True))[0]
     fitted = chosen.fit([data_columns(frame, role) for role, frame in tables.items()], schema, people)
     found = fitted.sample(generator, rows, seed=seed)
-    facts = {"filter": chosen.name, "rows drawn": found.drawn, "rows dropped": found.dropped, "lambda": fitted.radius}
-    return restore(found.rows, schema), facts
+    return restore(found.rows, schema), {"drawn": found.drawn, "dropped": found.dropped}, fitted.radius
 
 
 def metric_inputs(

@@ -68,6 +68,9 @@ def test_a_filtered_table_is_published_and_says_so(place: Path) -> None:
     fitted = chosen.fit([data_columns(frame, role) for role, frame in frames.items()], schema, people_ids)
     assert len(released) == len(frames["train"]) and not fitted.exposed(released).any()
 
+    page = next((place / "storage/people/privacy_report").rglob("*.html")).read_text()
+    assert f"{told['rows dropped']:,}" in page.replace("\u202f", ",") and "filter.settings.crowd" in page
+
     predicate = attested(place)["predicate"]
     assert predicate["setup"]["filter"] == {"name": "memorization", "settings": chosen.settings()}
 
