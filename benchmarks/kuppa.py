@@ -180,7 +180,7 @@ def table_of(found: dict[tuple[object, ...], list[dict[str, float]]], head: list
 
 
 def report(path: Path, image: Path | None) -> None:
-    """Print what the results say; draw accuracies before and after the filter into ``image``."""
+    """Print what the results say; draw accuracies on the longest tables into ``image``."""
     words = {"": "before", "unknown": "after, filter not known", "known": "after, filter known"}
     tables: dict[str, dict[tuple[object, ...], list[dict[str, float]]]] = defaultdict(lambda: defaultdict(list))
     bars: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -188,7 +188,7 @@ def report(path: Path, image: Path | None) -> None:
         key = (case.generator, case.synthetic, case.auxiliary, words[case.filter])
         rows = [found] if case.study == "table" else [{"accuracy": value} for value in found.values()]
         tables[case.study][key] += rows
-        if case.study == "table" and (case.synthetic, case.auxiliary) == (TRAIN, AUXILIARY):
+        if case.study == "table" and (case.synthetic, case.auxiliary) == (SIZES[-1], AUXILIARY):
             bars[case.generator][words[case.filter]].append(found["holdout"])
     head = ["generator", "synthetic rows", "auxiliary rows", "filter"]
     for study, found_all in tables.items():

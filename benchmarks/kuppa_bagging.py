@@ -39,7 +39,7 @@ def attack_record(world: World, record: int, label: str, synthetic: int, known: 
     game = Game(
         cells, coding, record, auxiliary, test, SHADOWS, TESTS, SIZE, synthetic, bootstrap=True, seed=record
     )  # fmt: skip
-    attack = build_attack("queries", coding, {})
+    attack = build_attack("queries", coding, cells, {})
 
     def features(filtered: bool, unseen: pd.DataFrame, part: Game, first: int) -> np.ndarray:
         generator: Generator = generator_of(label)

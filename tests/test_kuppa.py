@@ -1,0 +1,89 @@
+"""The study after Kuppa et al. in small: what it measures, and that it goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import kuppa, kuppa_bagging
+from benchmarks.kuppa import Case
+from benchmarks.kuppa_worlds import Screened, draw_world, generator_of
+from privacy_assets.engine.filters import MemorizationFilter
+
+LEAKY = "baynet, 10 % copies"
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    group = rng.integers(0, 2, 4000)
+    numbers = {name: group * 2 + rng.normal(size=len(group)) for name in "ab"}
+    return pd.DataFrame({**numbers, "count": rng.poisson(3, len(group)), "group": np.array(["x", "y"])[group]})
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("TRAIN", 600), ("AUXILIARY", 1200), ("SIZES", (600, 6000)), ("AUXILIARIES", (1200,))):
+        monkeypatch.setattr(kuppa, name, value)
+    for module in (kuppa, kuppa_bagging):
+        monkeypatch.setattr(module, "RECORDS", 1)
+    monkeypatch.setattr(kuppa, "BAGGED", (300,))
+    for name, value in (("SHADOWS", 20), ("TESTS", 10), ("SIZE", 200)):
+        monkeypatch.setattr(kuppa_bagging, name, value)
+
+
+def test_the_sides_of_a_world_are_disjoint(frame: pd.DataFrame) -> None:
+    world = draw_world(frame, 600, 1200, 3)
+    own, rest = kuppa.surrogate(world)
+    sides = [world.train, world.holdout, world.reference, world.outside, world.auxiliary]
+    assert [len(side) for side in sides] == [600, 200, 200, 600, 1200]
+    inner = [own.train, own.holdout, own.reference, own.outside, rest]
+    assert len(pd.concat(sides).drop_duplicates()) == 2800
+    assert len(pd.concat(inner).drop_duplicates()) == sum(map(len, inner)) <= 1200
+    assert len(pd.concat([*inner, world.auxiliary]).drop_duplicates()) == 1200
+    with pytest.raises(SystemExit, match="rows are needed"):
+        draw_world(frame, 6000, 10, 0)
+
+
+def test_screened_releases_pass_the_filter(frame: pd.DataFrame) -> None:
+    world = draw_world(frame, 600, 600, 0)
+    fitted = Screened(generator_of(LEAKY), world.unseen).fit(world.train, world.schema, seed=0)
+    made = fitted.sample(500, seed=1)
+    plain = generator_of(LEAKY).fit(world.train, world.schema, seed=0).sample(500, seed=1)
+    exposed = MemorizationFilter().fit([world.train, world.unseen], world.schema).exposed
+    assert len(made) == 500 and not exposed(made).any() and exposed(plain).mean() > 0.05
+    assert 0.05 < fitted.dropped < 0.5
+
+
+def test_copies_are_found_before_the_filter_and_not_after(small: None, frame: pd.DataFrame) -> None:
+    world = draw_world(frame, 600, 1200, 0)
+    found = {known: kuppa.attacked(world, Case("table", LEAKY, 6000, 1200, known, 0)) for known in ("", "known")}
+    assert found[""]["holdout"] > 0.58 > 0.56 > found["known"]["holdout"] > 0.42
+    assert found[""]["dropped"] == 0 < found["known"]["dropped"]
+    assert all(0.7 < x["usefulness"] <= 1 for x in found.values())
+
+
+def test_a_study_goes_on_where_it_was(
+    small: None, frame: pd.DataFrame, tmp_path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, image = tmp_path / "kuppa.jsonl", tmp_path / "bars.svg"
+    chosen = [*kuppa.cases("table", ["baynet"], 1), *kuppa.cases("bagging", ["baynet"], 1)]
+    assert len(chosen) == 9
+    kuppa.run(frame, [chosen[0], *chosen[-3:]], path)
+    before = path.read_text()
+    monkeypatch.setattr(kuppa, "attacked", lambda world, case: {"holdout": 0.6, "outside": math.pi / 6})
+    kuppa.run(frame, chosen, path)
+    assert path.read_text().startswith(before) and len(path.read_text().splitlines()) == 9
+    assert [json.loads(line)["case"]["filter"] for line in before.splitlines()][1:] == ["", "unknown", "known"]
+    kuppa.report(path, image)
+    told = capsys.readouterr().out
+    assert re.search(r"\| baynet \| 6000 \| 1200 \| after, filter known \| 0.600 \| 0.524 \|", told)
+    accuracies = re.findall(r"\| 300 \| 1000 \| .*? \| (\d\.\d+)", told)
+    assert len(accuracies) == 3 and all(0 <= float(value) <= 1 for value in accuracies)
+    assert ET.parse(image).getroot().tag == "{http://www.w3.org/2000/svg}svg"
