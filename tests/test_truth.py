@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import cache
 
 import numpy as np
@@ -56,9 +57,9 @@ def figure(report, key):
 
 
 def figures(report):
-    """Value and interval of every measurable figure, by key."""
+    """Value and interval of every measurable figure with a null, by key; others tell of the private tables alone."""
     found = {f"{name}.{f.name}": f for name, result in report.results.items() for f in result.figures}
-    return {key: (f.value, f.low, f.high) for key, f in found.items() if f.measurable}
+    return {key: (f.value, f.low, f.high) for key, f in found.items() if f.measurable and math.isfinite(f.null)}
 
 
 def width(report, key):
