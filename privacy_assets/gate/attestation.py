@@ -104,8 +104,10 @@ def check_place(found: Place, place: Place, what: str) -> None:
         raise PublicationRefused(f"the {what} belongs to another table or partition ({found}); materialise it again.")
 
 
-def check_made(snapshot: Snapshot, inputs: Mapping[str, str], setup: Mapping[str, Any]) -> None:
-    """Refuse a synthetic table that was made from other real rows, or filtered otherwise, than is in force."""
+def check_made(
+    snapshot: Snapshot, inputs: Mapping[str, str], setup: Mapping[str, Any], metrics: Mapping[str, Metric]
+) -> None:
+    """Refuse a table made from other real rows, filtered otherwise, or by another generator than one attacked."""
     if snapshot.train != inputs["train"]:
         text = "the synthetic table was made from another train table; materialise generator and synthetic again."
         raise PublicationRefused(text)
@@ -117,6 +119,11 @@ def check_made(snapshot: Snapshot, inputs: Mapping[str, str], setup: Mapping[str
     for role, read in sorted(made.get("inputs", {}).items()):
         if read != inputs.get(role):
             raise PublicationRefused(f"the synthetic table was filtered by another {role} table; materialise it again.")
+    for name, metric in metrics.items():
+        attacked = plain(metric.settings().get("generator"))
+        if None not in (attacked, snapshot.generator) and attacked != plain(snapshot.generator):
+            text = f"the synthetic table was made by another generator than {name} attacks"
+            raise PublicationRefused(f"{text}; materialise generator and synthetic again.")
 
 
 def check_result(result: MetricResult, inputs: Mapping[str, str], metric: Metric | None, seed: int) -> None:

@@ -59,16 +59,21 @@ class Gate:
             raise PublicationRefused(f"{text}; materialise the splits again.")
 
     def take_snapshot(
-        self, frame: pd.DataFrame, place: Place, train: str, filtered: Mapping[str, Any] | None = None
+        self,
+        frame: pd.DataFrame,
+        place: Place,
+        train: str,
+        filtered: Mapping[str, Any] | None = None,
+        generator: Mapping[str, Any] | None = None,
     ) -> tuple[Snapshot, Sealed]:
         """Write a synthetic table to the gate's own file and sign what it is, and how it was made.
 
-        ``train`` and ``filtered`` are those of :class:`Snapshot`.
+        ``train``, ``filtered`` and ``generator`` are those of :class:`Snapshot`.
         """
         self.key.check()  # before there is a file
         path, sha256 = write_snapshot(frame, private_folder(self._snapshots(place)))
         content = keyed(lasting_fingerprint(frame), self.content_key)
-        snapshot = Snapshot(place, path, sha256, len(frame), train, content, filtered)
+        snapshot = Snapshot(place, path, sha256, len(frame), train, content, filtered, generator)
         return snapshot, seal(snapshot.statement(), self.key)
 
     def snapshot(self, sealed: Sealed, place: Place) -> Snapshot:
@@ -101,9 +106,9 @@ class Gate:
 
         ``inputs`` are the fingerprints of the tables of now, ``metrics`` the metrics and ``setup`` all other settings
         ("seed" and "filter" among them) as they are now: every result must belong to them, and the synthetic table must
-        be made from this train and by this filter.
+        be made from this train, by this filter and by the generator that was attacked.
         """
-        judged.check_made(snapshot, inputs, setup)
+        judged.check_made(snapshot, inputs, setup, metrics)
         for name, result in results.items():
             judged.check_result(result, inputs, metrics.get(name), setup["seed"])
         remembered = self.failures.against(policy, snapshot.place, snapshot.content)

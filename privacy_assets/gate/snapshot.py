@@ -26,7 +26,8 @@ class Snapshot:
     ``train`` is the keyed fingerprint of the rows it was made from, ``content`` the keyed fingerprint of its own
     rows whatever their order and file format: by it a failed verdict is remembered. ``filter`` says what left rows of
     it out, None for nothing: "name" and "settings", the keyed fingerprints by role of the real rows that it read,
-    "inputs", and how many rows were "drawn" and "dropped".
+    "inputs", and how many rows were "drawn" and "dropped". ``generator`` is what made it, "name" and "settings"; None
+    for a table that was brought.
     """
 
     place: Place
@@ -36,10 +37,12 @@ class Snapshot:
     train: str
     content: str
     filter: Mapping[str, Any] | None = None
+    generator: Mapping[str, Any] | None = None
 
     def statement(self) -> Statement:
         """What the step that made the table signs; the path is left out: the gate knows where its files lie."""
-        body = {"rows": self.rows, "train": self.train, "content": self.content, "filter": plain(self.filter)}
+        how = {"filter": plain(self.filter), "generator": plain(self.generator)}
+        body = {"rows": self.rows, "train": self.train, "content": self.content, **how}
         return Statement("snapshot", self.place, self.sha256, body)
 
     @classmethod

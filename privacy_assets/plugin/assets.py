@@ -268,6 +268,7 @@ def build_synthetic(settings: TableSettings) -> dg.AssetsDefinition:
         releases: ReleaseResource = context.resources.releases
         told: dict[str, Any] = {}
         left_out: dict[str, Any] | None = None
+        made_by: dict[str, Any] | None = None
         check_feeds(context, settings, own)
         if settings.brought:
             made_from = steps.table_fingerprint(train, "train", releases)
@@ -275,6 +276,8 @@ def build_synthetic(settings: TableSettings) -> dg.AssetsDefinition:
         else:
             trained: Trained = given["generator"]
             made_from, rows = trained.train, settings.rows or len(train)
+            kind = trained.generator.generator
+            made_by = {"name": kind.name, "settings": kind.settings()}
             if settings.filter is None:
                 frame = steps.generated(trained.generator, rows, schema, settings.seed)
             else:
@@ -283,7 +286,9 @@ def build_synthetic(settings: TableSettings) -> dg.AssetsDefinition:
                 told = {"filter": settings.filter.name, "lambda": radius, **{f"rows {k}": n for k, n in counts.items()}}
                 prints = {role: steps.table_fingerprint(table, role, releases) for role, table in tables.items()}
                 left_out = {**(settings.filter_setup or {}), "inputs": prints, **counts}
-        snapshot, sealed = releases.gate().take_snapshot(frame, place_of(context, settings), made_from, left_out)
+        snapshot, sealed = releases.gate().take_snapshot(
+            frame, place_of(context, settings), made_from, left_out, made_by
+        )
         facts = {**synthetic_metadata(frame, snapshot.sha256, *(settings.key(role) for role in real)), **told}
         return dg.MaterializeResult(value=sealed, metadata=facts, data_version=dg.DataVersion(snapshot.sha256))
 

@@ -15,6 +15,7 @@ from scipy import stats
 from privacy_assets.engine.evaluation import choose_metrics
 from privacy_assets.engine.generators.baynet import BayNet
 from privacy_assets.engine.generators.coded import CodedGenerator
+from privacy_assets.engine.generators.privbayes import PrivBayes
 from privacy_assets.engine.metrics import shadow_membership
 from privacy_assets.engine.metrics.shadow_membership import ShadowMembership
 from privacy_assets.engine.policy import Policy
@@ -249,11 +250,14 @@ def test_it_runs_when_it_is_asked_for():
     assert set(alone) == {"shadow_membership"} and in_force.name == "default, of shadow_membership only"
 
 
-def test_the_generator_of_the_settings_comes_before_that_of_the_table():
+def test_no_generator_but_that_of_the_table_is_attacked():
     own = {"shadow_membership": {"generator": {"name": "baynet", "settings": {"degree": 2}}, "records": 2}}
-    for made_by in (None, BayNet()):
+    for made_by in (None, BayNet(degree=2)):
         metric = choose_metrics(own, None, made_by)[0]["shadow_membership"]
         assert metric.settings()["generator"]["settings"]["degree"] == 2
+    for made_by in (BayNet(), PrivBayes(degree=2)):
+        with pytest.raises(ConfigError, match="another generator than that of the synthetic table"):
+            choose_metrics(own, None, made_by)
     result = ShadowMembership(generator=Copies(0.25), **SMALL).evaluate(inputs())
     assert result.settings["generator"] == {"name": "copies", "settings": {"share": 0.25}}
 

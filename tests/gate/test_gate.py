@@ -31,7 +31,9 @@ from gate_standins import (
     tree,
 )
 
+from privacy_assets.engine.generators import build_generator
 from privacy_assets.engine.metrics.dcr import Dcr
+from privacy_assets.engine.metrics.shadow_membership import ShadowMembership
 from privacy_assets.engine.policy import Limit, Policy
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.errors import InputError, PublicationRefused
@@ -157,6 +159,21 @@ def test_a_filtered_table_is_attested_as_such(ready: Chain) -> None:
 def test_a_table_that_was_filtered_otherwise_is_not_attested(ready: Chain, then: Any, now: Any, match: str) -> None:
     with pytest.raises(PublicationRefused, match=match):
         attested(ready, snapshot=dataclasses.replace(ready.snapshot, filter=then), setup={**SETUP, "filter": now})
+
+
+@pytest.mark.parametrize("made_by", ["synthpop", "baynet", None])
+def test_a_table_of_another_generator_than_the_attacked_one_is_not_attested(ready: Chain, made_by: str | None) -> None:
+    """None: a table that was brought, whose generator only its owner knows."""
+    attack = ShadowMembership(generator="baynet")
+    named = None if made_by is None else {"name": made_by, "settings": build_generator(made_by).settings()}
+    snapshot, taken = ready.gate.take_snapshot(FRAME, PLACE, INPUTS["train"], generator=named)
+    assert ready.gate.snapshot(taken, PLACE) == snapshot
+    metrics = {**METRICS, "shadow_membership": attack}
+    if made_by == "synthpop":
+        with pytest.raises(PublicationRefused, match="another generator than shadow_membership attacks"):
+            attested(ready, snapshot=snapshot, metrics=metrics)
+    else:
+        assert attested(ready, snapshot=snapshot, metrics=metrics).verdict == "pass"
 
 
 def test_a_synthetic_table_made_from_another_train_is_not_attested(ready: Chain) -> None:

@@ -17,7 +17,7 @@ from privacy_assets.engine.inputs import REAL_ROLES, MetricInputs
 from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE
 from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
 from privacy_assets.engine.policy import Limit
-from privacy_assets.engine.results import Figure
+from privacy_assets.engine.results import Figure, plain
 from privacy_assets.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ class ShadowMembership(Metric):
     so that this metric runs only when it is asked for: 4,200 fits a record.
 
     Judged is the generator at training sets of ``size`` rows: in larger ones a record weighs less, and is harder to
-    tell. ``generator`` is its name, or a mapping of ``name`` and ``settings``; without it that of the table at hand.
+    tell. ``generator`` is its name, or a mapping of ``name`` and ``settings``; without it that of the table at
+    hand, and no other where that is known.
     The other settings are those of :class:`privacy_assets.engine.shadow.plan.AuditPlan`.
     """
 
@@ -108,8 +109,14 @@ class ShadowMembership(Metric):
         return {**chosen, "attack_settings": dict(self.attack_settings)}
 
     def for_generator(self, generator: Generator | None) -> ShadowMembership:
-        """See :meth:`Metric.for_generator`; ConfigError when there is none at all."""
+        """See :meth:`Metric.for_generator`; ConfigError when there is none at all, or another one is attacked."""
         found = self.generator if self.generator is not None else generator
+        named = [(one.name, plain(one.settings())) for one in (found, generator) if one is not None]
+        if named[1:] and named[0] != named[1]:
+            raise ConfigError(
+                "metric shadow_membership is to attack another generator than that of the synthetic table. Fix: leave"
+                " the generator out of the metric's settings."
+            )
         if found is None:
             raise ConfigError(
                 "metric shadow_membership attacks the generator, and the synthetic table comes without one. Name it in"
