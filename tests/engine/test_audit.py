@@ -273,7 +273,8 @@ def test_removed_rows_are_in_no_training_set(monkeypatch):
     [({"records": 0}, "records"), ({"shadows": 7}, "even"), ({"tests": 2}, "at least 4"), ({"size": 1}, "size"),
      ({"auxiliary": 1.0}, "share"), ({"sampling": "bootstrp"}, "Did you mean 'bootstrap'"),
      ({"attack": "querys"}, "Did you mean 'queries'"), ({"remove": -1}, "remove"), ({"sample_size": 0}, "sample_size"),
-     ({"neighbours": 0}, "neighbours"), ({"records": True}, "records")],
+     ({"neighbours": 0}, "neighbours"), ({"records": True}, "records"), ({"ids": ()}, "ids"),
+     ({"ids": (3, 3)}, "different rows")],
 )  # fmt: skip
 def test_bad_plans_are_refused_when_they_are_made(settings, words):
     with pytest.raises(ConfigError, match=words):
@@ -295,6 +296,18 @@ def test_bad_plans_are_refused_when_they_are_made(settings, words):
 def test_plans_that_do_not_fit_the_table_are_refused(settings, error, words, tmp_path):
     with pytest.raises(error, match=words):
         small_audit(Blind(), **{"checkpoint": tmp_path / "c", **settings})
+
+
+def test_a_selection_of_nobody_is_refused():
+    g = np.random.default_rng(0)
+    table = coded(pd.DataFrame({"a": g.random(240) < 0.5, "b": g.random(240) < 0.5}))
+    with pytest.raises(InputError, match="no row is selected by rare_value"):
+        small_audit(Blind(), table=table, select="rare_value")
+
+
+def test_a_table_of_one_row_is_refused():
+    with pytest.raises(InputError, match="auxiliary part has 0 rows"):
+        small_audit(Blind(), table=coded(mixed(np.random.default_rng(0), 1)))
 
 
 def test_a_pool_that_is_too_small_without_the_targets_twins_is_refused():

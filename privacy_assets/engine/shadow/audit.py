@@ -142,7 +142,7 @@ class _Run:
         for row in plan.ids or ():
             if not 0 <= row < rows:
                 raise ConfigError(f"audit: there is no row {row}; the table has {rows}, the first is 0.")
-        if plan.remove + 2 > rows:
+        if plan.remove and plan.remove + 2 > rows:
             raise ConfigError(f"audit: {plan.remove} of {rows} rows cannot be removed.")
         self.check_pools(*self.pools)
 
@@ -186,6 +186,8 @@ class _Run:
         else:
             by = cast("Selector", plan.select)
             found = select_records(self.cells[:, rows], self.coding, by=by, records=plan.records, rng=rng)
+        if not len(found.ids):
+            raise InputError(f"no row is selected by {plan.select}", where=_WHERE, fix="select by distance")
         chosen = zip(rows[found.ids].tolist(), found.scores.tolist(), vulnerable[found.ids].tolist(), strict=True)
         return [_Record(*record) for record in chosen]
 

@@ -61,6 +61,8 @@ class AuditPlan:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 4 or value % 2:
                 raise ConfigError(f"audit: {name} must be an even number of at least 4: half of them hold the record.")
+        if self.ids is not None and (not self.ids or len(set(self.ids)) < len(self.ids)):
+            raise ConfigError("audit: ids must be one or more different rows.")
         if not 0 < self.auxiliary < 1:
             raise ConfigError("audit: auxiliary must be a share between 0 and 1.")
         if self.sampling not in get_args(Sampling):
