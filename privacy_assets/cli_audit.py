@@ -32,19 +32,19 @@ exit status:
 """
 # Option, setting of AuditPlan, type, help; the defaults are the plan's.
 _NUMBERS: tuple[tuple[str, str, type, str], ...] = (
-    ("--records", "records", int, "records to attack"),
-    ("--shadows", "shadows", int, "synthetic tables that the attack learns from, for each record"),
-    ("--tests", "tests", int, "synthetic tables that it is judged on"),
-    ("--size", "size", int, "rows of each training set"),
+    ("--records", "records", int, "records to attack (default 10)"),
+    ("--shadows", "shadows", int, "synthetic tables that the attack learns from, for each record (default 4000)"),
+    ("--tests", "tests", int, "synthetic tables that it is judged on (default 200)"),
+    ("--size", "size", int, "rows of each training set (default 1000)"),
     ("--sample-size", "sample_size", int, "rows of each synthetic table (default: as --size)"),
     ("--aux-rows", "auxiliary_rows", int, "rows of the table that shadow sets are drawn from (default: two thirds)"),
     ("--test-rows", "test_rows", int, "other rows, that test sets are drawn from (default: all others)"),
-    ("--neighbours", "neighbours", int, "nearest records whose mean distance is the vulnerability"),
+    ("--neighbours", "neighbours", int, "nearest records whose mean distance is the vulnerability (default 5)"),
     ("--remove", "remove", int, "also remove the N most vulnerable rows, and see whether others become vulnerable"),
-    ("--select", "select", str, "distance, random, rare_value or log_likelihood"),
-    ("--distance", "distance", str, "cosine, or minkowski1 to minkowski4"),
-    ("--attack", "attack", str, "queries, or attention: a network that reads the synthetic rows"),
-    ("--sampling", "sampling", str, "subsample, or bootstrap: training sets with replacement"),
+    ("--select", "select", str, "distance (default), random, rare_value or log_likelihood"),
+    ("--distance", "distance", str, "cosine (default), or minkowski1 to minkowski4"),
+    ("--attack", "attack", str, "queries (default), or attention: a network that reads the synthetic rows"),
+    ("--sampling", "sampling", str, "subsample (default), or bootstrap: training sets with replacement"),
 )
 
 
@@ -59,6 +59,8 @@ def add_audit(commands: Commands[argparse.ArgumentParser]) -> None:
     for option, name, kind, what in _NUMBERS:
         command.add_argument(option, dest=name, type=kind, metavar="N" if kind is int else "NAME", help=what)
     command.add_argument("--ids", metavar="A,B", help="attack these rows of the file (the first is 0)")
+    person = "column that tells people apart: no other row of a record's person stands in its tables"
+    command.add_argument("--subject", metavar="COLUMN", help=person)
     command.add_argument(
         "--drop", action="append", default=[], metavar="COLUMN", help="leave a column out (repeatable)"
     )
@@ -75,12 +77,14 @@ def _audit(options: argparse.Namespace) -> int:
 
     check_out(options.json)
     plan = _plan(options)
-    cells, coding = _table(options)
+    cells, coding, people = _table(options)
     told = progress(quiet=options.quiet)
-    audit = run_audit(cells, coding, plan, seed=options.seed, progress=told, checkpoint=options.checkpoint)
+    audit = run_audit(
+        cells, coding, plan, seed=options.seed, subjects=people, progress=told, checkpoint=options.checkpoint
+    )
+    say(*_text(audit))
     if options.json:
         write_json(options.json, audit.to_json())
-    say(*_text(audit))
     return 0
 
 
@@ -103,7 +107,8 @@ def _ids(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def _table(options: argparse.Namespace) -> tuple[np.ndarray, Coding]:
+def _table(options: argparse.Namespace) -> tuple[np.ndarray, Coding, np.ndarray | None]:
+    from privacy_assets.engine.evaluation import take_subjects
     from privacy_assets.engine.tables.coding import Coding
     from privacy_assets.engine.tables.reading import read_table
     from privacy_assets.engine.tables.schema import conform, infer_schema
@@ -113,11 +118,13 @@ def _table(options: argparse.Namespace) -> tuple[np.ndarray, Coding]:
     for column in options.drop:
         if column not in frame.columns:
             raise ConfigError(f"--drop {column}: there is no such column.{did_you_mean(column, frame.columns)}")
-    frame = frame.drop(columns=options.drop)
+    frames = {"train": frame.drop(columns=options.drop)}
+    people = take_subjects(frames, {"train": options.data}, options.subject).get("train")
+    frame = frames["train"]
     schema = infer_schema(frame, kinds(options.kind), where=options.data)
     canonical = conform(frame, schema, where=options.data)
     coding = Coding.fit([canonical], schema)
-    return coding.code(canonical), coding
+    return coding.code(canonical), coding, people
 
 
 def _text(audit: Audit) -> list[str]:
@@ -142,8 +149,8 @@ def _records(records: Sequence[RecordAudit]) -> list[str]:
         tpr = [_rate(rate) for rate in record.tpr.values()]
         head = [str(record.id), number(record.vulnerability), _rate(record.auc)]
         rows.append([*head, *tpr, number(record.epsilon_lower_bound)])
-    notes = {rate.note for record in records for rate in record.tpr.values() if rate.note}
-    return [*aligned(rows), *sorted(notes)]
+    notes = dict.fromkeys(rate.note for record in records for rate in record.tpr.values() if rate.note)
+    return [*aligned(rows), *notes]
 
 
 def _rate(rate: Rate) -> str:

@@ -50,8 +50,10 @@ def progress(*, quiet: bool) -> Callable[[str], None]:
 
 
 def check_out(*paths: str | None) -> None:
-    """ConfigError unless the folder of every path that is given exists."""
+    """ConfigError unless every path that is given can be that of a file: its folder exists, and it is none."""
     for path in paths:
+        if path and Path(path).is_dir():
+            raise ConfigError(f"{path}: this is a folder. Fix: name a file.")
         if path and not Path(path).resolve().parent.is_dir():
             raise ConfigError(f"{path}: the folder does not exist.")
 

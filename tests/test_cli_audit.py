@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from privacy_assets.cli import main
+from privacy_assets.engine.shadow.plan import AuditPlan
 
 SECRET = "Zebulon-77123"
 QUICK = ["--records=2", "--shadows=20", "--tests=8", "--size=40", "--quiet"]
@@ -68,6 +69,31 @@ def test_ids_are_row_positions_of_the_file(data: Path, tmp_path: Path) -> None:
     assert records[0]["vulnerability"] > records[1]["vulnerability"]
 
 
+def test_the_rows_of_one_person_do_not_hide_them(data: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(data)
+    frame.loc[300] = {**frame.loc[17], "age": frame.loc[17, "age"] + 1}  # again, nearly equal, by the same person
+    frame.to_csv(tmp_path / "twice.csv", index=False)
+    for table, more in (("twice.csv", ["--subject=person"]), ("once.csv", [])):
+        if table == "once.csv":
+            frame.loc[:299].drop(columns="person").to_csv(tmp_path / table, index=False)
+        arguments = [f"--data={tmp_path / table}", "--generator=baynet", "--ids=17", *more, *QUICK[1:]]
+        assert main(["audit", *arguments, f"--json={tmp_path / table}.json"]) == 0
+    twice, once = (json.loads((tmp_path / f"{name}.csv.json").read_text())["records"][0] for name in ("twice", "once"))
+    assert twice["vulnerability"] == pytest.approx(once["vulnerability"], rel=0.05) and once["vulnerability"] > 0
+
+
+def test_results_are_shown_even_where_the_file_cannot_be_written(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("privacy_assets.files.put_atomic", full)
+    assert audit(data, f"--json={tmp_path / 'audit.json'}") == 2
+    printed = capsys.readouterr()
+    assert "AUC over records" in printed.out and "No space left" in printed.err
+
+
 def test_settings_of_the_generator_and_of_the_audit_arrive(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "audit.json"
     more = ["--set=degree=2", "--select=random", "--sampling=bootstrap", "--sample-size=30", "--aux-rows=150",
@@ -108,6 +134,7 @@ def test_progress_tells_how_long_it_takes_and_a_checkpoint_saves_it(
      (["--distance=cosin"], "Did you mean 'cosine'"), (["--attack=query"], "Did you mean 'queries'"),
      (["--sampling=twice"], "subsample"), (["--drop=town", "--drop=twon"], "Did you mean 'town'"),
      (["--kind=age"], "COLUMN=KIND"), (["--json=/no/such/folder/x.json"], "folder does not exist"),
+     (["--json=/"], "this is a folder"), (["--subject=persn"], "subject column is missing"),
      (["--seed=-1"], "seed"), (["--ids=1"], "leave --records"), (["--data=absent.csv"], "absent.csv"),
      (["--neighbours=0"], "neighbours"), (["--aux-rows=299", "--test-rows=9"], "more than its 300 rows")],
 )  # fmt: skip
@@ -143,3 +170,7 @@ def test_help_says_that_checkpoints_are_private(capsys: pytest.CaptureFixture[st
         main(["audit", "--help"])
     text = " ".join(capsys.readouterr().out.split())
     assert "counts from the private table (mode 0600)" in text and "row positions" in text
+    for name in ("records", "shadows", "tests", "size", "neighbours"):
+        assert f"(default {getattr(AuditPlan, name)})" in text
+    for name in ("select", "distance", "attack", "sampling"):
+        assert f"{getattr(AuditPlan, name)} (default)" in text

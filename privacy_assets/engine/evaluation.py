@@ -59,7 +59,7 @@ def prepare_inputs(
     names = {role: _where(role, given[role]) for role in frames}
     for role, frame in frames.items():
         check_frame(frame, where=names[role])
-    subjects = _take_subjects(frames, names, subject)
+    subjects = take_subjects(frames, names, subject)
     if schema is None:
         schema = joint_schema(frames, names, kinds)
     tables = {role: conform(frame, schema, where=names[role]) for role, frame in frames.items()}
@@ -95,13 +95,17 @@ def _where(role: str, table: TableLike | None) -> str:
     return role if isinstance(table, pd.DataFrame) else f"{role} ({table})"
 
 
-def _take_subjects(
+def take_subjects(
     frames: dict[str, pd.DataFrame], names: Mapping[str, str], subject: str | None
 ) -> dict[str, np.ndarray]:
-    """Remove the subject column from the real frames (in place of the mapping) and code it jointly."""
+    """Remove the subject column from the real frames (in place of the mapping) and code it jointly, int64 by role.
+
+    ``names`` are what messages call the tables. InputError where the column or a subject is missing, or it stands in
+    the synthetic table.
+    """
     if subject is None:
         return {}
-    if subject in frames["synthetic"].columns:
+    if "synthetic" in frames and subject in frames["synthetic"].columns:
         fix = "drop it: a synthetic row belongs to nobody"
         raise InputError(
             "the subject column stands in the synthetic table", where=names["synthetic"], column=subject, fix=fix
