@@ -121,7 +121,8 @@ class Policy:
 
     def __post_init__(self) -> None:
         if not self.limits:
-            raise ConfigError(f"Policy {self.name!r} has no limits: it would let every table through.")
+            fix = "Fix: add limits, or a metric that has some"
+            raise ConfigError(f"Policy {self.name!r} has no limits: it would let every table through. {fix}.")
         seen: set[str] = set()
         for limit in self.limits:
             if limit.key in seen:

@@ -23,6 +23,7 @@ _ALONE = (
     "membership_inference.isolated_excess",
     "membership_inference.advantage_subgroups",
 )
+_GENERATOR = ("shadow_membership",)  # attacks the generator, without its filter, at a fixed number of rows
 _VALUES = ("singling_out", "linkability", "attribute_inference", "dcr.identical_excess")
 
 
@@ -31,7 +32,7 @@ class Recourse:
     """One thing to do, the usefulness it is expected to cost, and why.
 
     ``against`` is the state of a limit that it is for, see :func:`state_of`; ``only`` are the metrics and figures it
-    helps, all when empty.
+    helps, all when empty, but for those of the metrics ``but``.
     """
 
     name: str
@@ -40,11 +41,12 @@ class Recourse:
     why: str
     against: State = "leak"
     only: tuple[str, ...] = ()
+    but: tuple[str, ...] = ()
 
     def helps(self, outcome: LimitOutcome) -> bool:
         """True when this is a recourse for the limit as it came out."""
         named = not self.only or outcome.limit.figure in self.only or outcome.limit.metric in self.only
-        return named and self.against == state_of(outcome)
+        return named and outcome.limit.metric not in self.but and self.against == state_of(outcome)
 
 
 RECOURSES = (  # the least loss first
@@ -60,6 +62,15 @@ RECOURSES = (  # the least loss first
         "Train on more people",
         "none",
         "each person weighs less and the table gets more accurate, if more people can be had",
+        but=_GENERATOR,
+    ),
+    Recourse(
+        "more tests",
+        "Attack more tables (setting tests)",
+        "none",
+        "it takes longer, and the table stays as it is",
+        against="doubt",
+        only=_GENERATOR,
     ),
     Recourse(
         "more people to judge by",
@@ -67,6 +78,7 @@ RECOURSES = (  # the least loss first
         "small",
         "people who move from train to the holdout are no longer learnt from",
         against="doubt",
+        but=_GENERATOR,
     ),
     Recourse(
         "similarity filter",
@@ -74,6 +86,7 @@ RECOURSES = (  # the least loss first
         "filter: memorization",
         "small",
         "few rows go; combinations that are common anyway get a little rarer",
+        but=_GENERATOR,
     ),
     Recourse(
         "over-fitting protection",

@@ -37,7 +37,7 @@ def test_recourses_stand_in_order_of_loss_each_with_a_reason():
     assert len({found.name for found in RECOURSES}) == len({found.action for found in RECOURSES}) == len(RECOURSES)
     assert {found.loss for found in RECOURSES} == set(LOSSES)
     assert all(found.why for found in RECOURSES)
-    assert {name for found in RECOURSES for name in found.only} <= {*METRICS, *figure_specs()}
+    assert {name for found in RECOURSES for name in (*found.only, *found.but)} <= {*METRICS, *figure_specs()}
 
 
 @pytest.mark.parametrize("limit", Policy.default().limits, ids=lambda limit: limit.key)
@@ -79,6 +79,15 @@ def test_too_few_people_ask_for_more_of_them():
     limit = Policy.default().limits[0]
     assert names(outcome(limit, 0.0, subjects=limit.smallest_n - 1)) == ["more people to judge by"]
     assert names(outcome(limit, 0.0, resolution=1e9)) == ["more people to judge by"]
+
+
+def test_attacks_on_the_generator_have_recourses_that_change_the_generator_or_the_tests():
+    """They see neither the filter nor how many people there are: their training sets have a size of their own."""
+    leak, few = METRICS["shadow_membership"].default_limits
+    found = names(broken(leak))
+    assert {"less fitting", "differential privacy"} <= set(found)
+    assert not {"more training people", "similarity filter"} & set(found)
+    assert names(outcome(few, 0.0, subjects=few.smallest_n - 1)) == ["more tests"]
 
 
 def test_what_passed_or_was_not_measured_has_no_recourse():
