@@ -79,7 +79,7 @@ def attest(
     remembered: Sequence[str] = (),
 ) -> Attestation:
     """State the verdict of ``policy`` over ``results``, which :func:`check_result` has found to belong together."""
-    judgement = policy.judge(results)
+    judgement, judged = policy.judge(results), [name for name in results if name in policy.metrics]
     return Attestation(
         place=snapshot.place,
         sha256=snapshot.sha256,
@@ -89,8 +89,8 @@ def attest(
         verdict="fail" if remembered else judgement.verdict,
         limits=[outcome.to_json() for outcome in judgement.outcomes],
         remembered=list(remembered),
-        # Readers of a release get the figures; tables are for the report, and may name rows of the private tables.
-        results={name: {**result.to_json(), "inputs": {}, "tables": {}} for name, result in results.items()},
+        # Readers of a release get what was judged; all else is for the report, and may tell of the private tables.
+        results={name: {**results[name].to_json(), "inputs": {}, "tables": {}} for name in judged},
         inputs=dict(inputs),
         setup=plain(setup),
         rows=snapshot.rows,

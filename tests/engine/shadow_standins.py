@@ -57,11 +57,11 @@ def small_table(rows=240, seed=0):
     return coded(mixed(np.random.default_rng(seed), rows))
 
 
-def small_audit(generator, *, seed=0, table=None, progress=None, checkpoint=None, **settings):
+def small_audit(generator, *, seed=0, table=None, subjects=None, progress=None, checkpoint=None, **settings):
     cells, coding = table or small_table()
     plan = AuditPlan(generator, **{"records": 2, "shadows": 60, "tests": 20, "size": 40, **settings})
     told = {} if progress is None else {"progress": progress}
-    return run_audit(cells, coding, plan, seed=seed, checkpoint=checkpoint, **told)
+    return run_audit(cells, coding, plan, seed=seed, subjects=subjects, checkpoint=checkpoint, **told)
 
 
 def outcome(audit):

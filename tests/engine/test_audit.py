@@ -265,6 +265,17 @@ def test_removed_rows_are_in_no_training_set(monkeypatch):
     assert any(rows & gone for _, rows in drawn[60:120]) and not any(rows & gone for _, rows in drawn[120:])
 
 
+def test_a_removed_person_leaves_with_all_rows():
+    table = small_table()
+    people = np.arange(table[0].shape[1]) // 3
+    audit = small_audit(Blind(), table=table, records=2, remove=2, shadows=8, tests=8, subjects=people)
+    gone = audit.removal.removed
+    assert len(gone) == 6 and sorted(gone) == np.flatnonzero(np.isin(people, people[list(gone)])).tolist()
+    assert not {people[record.id] for record in audit.removal.after} & set(people[list(gone)])
+    with pytest.raises(InputError, match="nobody is left"):
+        small_audit(Blind(), table=table, remove=table[0].shape[1] - 2, subjects=people)
+
+
 # --- plans that cannot work -------------------------------------------------------------------------------------------
 
 

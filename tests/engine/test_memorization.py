@@ -340,6 +340,7 @@ def test_wrong_settings_are_named():
     for settings, named in (
         ({"space": "latent"}, "space"), ({"radius": -1}, "radius"), ({"radius": math.inf}, "radius"),
         ({"distance": "cosine"}, "distance"), ({"neighbours": 2}, "neighbours"), ({"dimension": 0}, "dimension"),
+        ({"dimension": True}, "dimension"),
         ({"radius": True}, "radius"), ({"quantile": 0}, "quantile"), ({"permutations": 10}, "permutations"),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=named):

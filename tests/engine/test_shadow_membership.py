@@ -97,7 +97,8 @@ def test_the_figures_are_those_of_the_audit_written_out():
     rates = [auc(record.scores, record.labels, 1 - 0.05 / 3) for record in records]
     assert (found["auc_worst"].low, found["auc_worst"].high) == (max(r.low for r in rates), max(r.high for r in rates))
     assert found["auc_worst"].high > max(record.auc.high for record in records)
-    assert found["auc"].n == found["auc"].subjects == 300 and found["auc_worst"].subjects == 100
+    assert (found["auc"].n, found["auc_worst"].n) == (300, 100)
+    assert found["auc"].subjects == found["auc_worst"].subjects == SMALL["shadows"]
     expected = []
     for record in records:
         decided, tail = record.scores >= record.epsilon.cut.score, 0.05 / 3 / 2
@@ -136,7 +137,7 @@ def test_more_copies_are_told_more_easily():
 
 
 def test_the_verdict_of_copies_and_of_a_table_of_its_own():
-    settings = {**SMALL, "records": 8, "tests": 200, "shadows": 100}
+    settings = {**SMALL, "records": 8, "tests": 200, "shadows": 1000}
     for share, verdict in ((1.0, "fail"), (0.0, "pass")):
         found = ShadowMembership(generator=Copies(share), **settings).evaluate(inputs())
         judged = Policy.default(["shadow_membership"]).judge({"shadow_membership": found})
@@ -148,6 +149,27 @@ def test_few_tests_are_not_assessable():
     judged = Policy.default(["shadow_membership"]).judge({"shadow_membership": found})
     assert {outcome.status for outcome in judged.outcomes} == {"not_assessable"}
     assert not found.figure("tpr_at_low_fpr").measurable and "at least 1,000 test sets" in found.figures[2].note
+
+
+@pytest.mark.parametrize(
+    "weaker",
+    [{"shadows": 20}, {"select": "random"}, {"sample_size": 1}, {"attack_settings": {"trees": 1}}],
+    ids=lambda weaker: next(iter(weaker)),
+)
+def test_a_weak_attack_is_no_evidence_of_safety(weaker):
+    settings = {**SMALL, "records": 2, "tests": 500, "shadows": 1000, **weaker}
+    found = ShadowMembership(generator=Copies(0.0), **settings).evaluate(inputs())
+    judged = Policy.default(["shadow_membership"]).judge({"shadow_membership": found})
+    assert {outcome.status for outcome in judged.outcomes} == {"not_assessable"}
+
+
+def test_a_stronger_attack_is_evidence_too():
+    metric = ShadowMembership(generator=Copies(0.0), attack_settings={"trees": 200}, shadows=1000)
+    assert metric._taught() == 1000
+    attention = {"attack": "attention", "shadows": 1000}
+    stronger = {"device": "cuda", "patience": None, "epochs": 600}
+    assert ShadowMembership(**attention, attack_settings=stronger)._taught() == 1000
+    assert ShadowMembership(**attention, attack_settings={"learning_rate": 1.0})._taught() == 0
 
 
 @pytest.mark.parametrize(("records", "tests"), [(1, 200), (5, 60)])

@@ -84,7 +84,7 @@ class Memorization(Metric):
         if not (_number(self.quantile) and 0 < self.quantile <= 0.5):
             raise ConfigError("memorization: quantile must be above 0 and at most 0.5.")
         for key, smallest in (("permutations", 199), ("dimension", 1), ("neighbours", 3)):
-            if not isinstance(getattr(self, key), int) or getattr(self, key) < smallest:
+            if type(getattr(self, key)) is not int or getattr(self, key) < smallest:
                 raise ConfigError(f"memorization: {key} must be a whole number of at least {smallest}.")
         if self.space == "embedded":
             object.__setattr__(self, "needs", frozenset({*ROLES, "embedder"}))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -28,6 +28,13 @@ LOW_FPR = 0.01
 _CURVE = 10.0 ** np.linspace(-4, 0, 41)  # false positive rates at which the curves are given
 _EPSILON_1 = "no attack on a generator with epsilon 1 can have more: its AUC is at most e / (1 + e) = 0.731"
 _DRAWS = 4000
+_MORE = {
+    "trees",
+    "depth",
+    "closest",
+    "epochs",
+    "patience",
+}  # settings of an attack that weaken it only when they are smaller
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,7 @@ class ShadowMembership(Metric):
         ),
     )
     default_limits: ClassVar[tuple[Limit, ...]] = (
-        Limit("shadow_membership.auc", at_most=0.73, smallest_n=100, source=_EPSILON_1),
+        Limit("shadow_membership.auc", at_most=0.73, smallest_n=1000, source=_EPSILON_1),
         Limit(
             "shadow_membership.epsilon_lower_bound",
             at_most=1.0,
@@ -150,7 +157,18 @@ class ShadowMembership(Metric):
         audit = run_audit(cells, coding, plan, seed=seed, subjects=subjects, progress=inputs.progress)
         starts = dict(zip(roles, np.cumsum([0, *map(len, tables)]).tolist(), strict=False))
         draws = inputs.rng("shadow_membership null")
-        return Measured(_figures(audit, draws), {"records": _records(audit, starts), "roc": _curves(audit)})
+        figures = _figures(audit, self._taught(), draws)
+        return Measured(figures, {"records": _records(audit, starts), "roc": _curves(audit)})
+
+    def _taught(self) -> int:
+        """Shadow sets behind the attack; 0 where it is weaker than the default one: what it misses is no evidence."""
+        from privacy_assets.engine.shadow.attacks import attack_settings
+
+        usual, mine = (asdict(attack_settings(self.attack, given)) for given in ({}, self.attack_settings))
+        changed = {key for key, value in mine.items() if value != usual[key]} - {"device"}
+        more = {key for key in changed & _MORE if mine[key] is None or mine[key] > usual[key]}
+        weaker = self.select != "distance" or (self.sample_size or self.size) < self.size or changed - more
+        return 0 if weaker else self.shadows
 
     def _plan(self, attack_settings: Mapping[str, Any]) -> AuditPlan:
         from privacy_assets.engine.shadow.plan import AuditPlan
@@ -159,7 +177,8 @@ class ShadowMembership(Metric):
         return AuditPlan(**{**chosen, "attack_settings": dict(attack_settings)})
 
 
-def _figures(audit: Audit, rng: np.random.Generator) -> tuple[Figure, ...]:
+def _figures(audit: Audit, taught: int, rng: np.random.Generator) -> tuple[Figure, ...]:
+    """The figures; their n are tests, or the ``taught`` shadow sets where these are fewer."""
     from privacy_assets.engine.shadow.rates import auc, epsilon_bound, tpr_at
 
     records, tests = audit.records, audit.plan.tests
@@ -173,7 +192,7 @@ def _figures(audit: Audit, rng: np.random.Generator) -> tuple[Figure, ...]:
     named = {spec.name: spec for spec in ShadowMembership.figures}
 
     def figure(name: str, numbers: tuple[float, float, float], n: int, **more: Any) -> Figure:
-        return Figure(name, *numbers, n, n, null=named[name].null, **more)
+        return Figure(name, *numbers, n, min(n, taught), null=named[name].null, **more)
 
     note = f"a lower bound; these counts could show {bounds[0].certifiable:.3g} at most"
     return (

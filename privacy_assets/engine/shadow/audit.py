@@ -161,8 +161,13 @@ class _Run:
         parts = {"records": self.part(everyone, vulnerable, self.plan.ids)}
         if not self.plan.remove:
             return parts, []
-        removed = most_exposed(vulnerable, self.plan.remove, self.rng("shadow removal")).ids
+        first = of_each_person(vulnerable, self.people)
+        removed = first[most_exposed(vulnerable[first], self.plan.remove, self.rng("shadow removal")).ids]
+        if self.people is not None:  # a person leaves with all of their rows
+            removed = np.flatnonzero(np.isin(self.people, self.people[removed]))
         rest = np.setdiff1d(everyone, removed)
+        if len(rest) < 2:
+            raise InputError("nobody is left after the removal", where=_WHERE, fix="remove fewer people")
         after = self.part(rest, self.vulnerability(rest), None)
         before = [replace(record, vulnerability=float(vulnerable[record.id])) for record in after]
         return {**parts, "before": before, "after": after}, removed.tolist()

@@ -29,8 +29,8 @@ class AuditPlan:
     ``ids``. ``shadows`` sets teach the attack and ``tests`` sets judge it, half of each with the record; their rows
     come from disjoint parts of the table, ``auxiliary_rows`` and ``test_rows``, by default the share ``auxiliary`` and
     all others. ``sampling`` "bootstrap" draws training rows with replacement. ``remove`` > 0: the most vulnerable
-    ``remove`` rows are then taken out of the table, and the most vulnerable of the others are attacked with and without
-    them.
+    ``remove`` rows (people with all of their rows, where they are declared) are then taken out of the table, and the
+    most vulnerable of the others are attacked with and without them.
     """
 
     generator: Generator
