@@ -18,7 +18,7 @@ import json
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -54,13 +54,12 @@ PAPER = {  # table 2 (queries) and table 3 (attention): mean and standard deviat
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """A table as the attacks see it, and how many of its rows the attacker and the challenger draw from."""
+    """A table as the attacks see it, and the ``scale`` of the attacks: settings of AuditPlan."""
 
     name: str
     coding: Coding
     cells: np.ndarray
-    auxiliary: int
-    test: int
+    scale: Mapping[str, int]
     seed: int
 
     def select(self, **how: Any) -> list[int]:
@@ -69,7 +68,7 @@ class World:
         return [int(place) for place in found.ids]
 
 
-def read_world(path: Path, drop: list[str], as_text: bool, auxiliary: int, test: int, seed: int) -> World:
+def read_world(path: Path, drop: list[str], as_text: bool, scale: Mapping[str, int], seed: int) -> World:
     """Rows without "?" and without the dropped columns."""
     frame = pd.read_parquet(path).drop(columns=drop)
     frame = frame[~(frame.astype(str) == "?").any(axis=1)].reset_index(drop=True)
@@ -77,7 +76,7 @@ def read_world(path: Path, drop: list[str], as_text: bool, auxiliary: int, test:
     schema = infer_schema(frame)
     table = conform(frame, schema, where=str(path))
     coding = Coding.fit([table], schema)
-    return World(path.stem, coding, coding.code(table), auxiliary, test, seed)
+    return World(path.stem, coding, coding.code(table), scale, seed)
 
 
 def selections(world: World, study: str) -> dict[str, list[int]]:
@@ -90,11 +89,8 @@ def selections(world: World, study: str) -> dict[str, list[int]]:
 
 
 def audit_line(world: World, name: str, settings: Mapping[str, Any], attack: str, record: int) -> dict[str, Any]:
-    """Attack one record at the paper's scale."""
-    plan = AuditPlan(
-        build_generator(name, settings), ids=(record,), attack=attack,
-        auxiliary_rows=world.auxiliary, test_rows=world.test,
-    )  # fmt: skip
+    """Attack one record."""
+    plan = AuditPlan(build_generator(name, settings), ids=(record,), attack=attack, **world.scale)  # type: ignore[arg-type]
     found = run_audit(world.cells, world.coding, plan, seed=world.seed).to_json()["records"][0]
     return {key: value for key, value in found.items() if key not in ("labels", "scores")}
 
@@ -142,7 +138,8 @@ def report(paths: list[Path]) -> None:
     every = list(lines(paths))
     audits = {key_of(line): line for line in every if "auc" in line}
     groups = sorted({key[:4] for key in audits})
-    for entry in (line for line in every if "selected" in line):
+    studies = {(line["table"], line["study"]): line for line in every if "selected" in line}
+    for entry in studies.values():
         for table, generator, settings, attack in groups:
             if table == entry["table"] and fits(entry["study"], generator):
                 print(f"\n## {entry['study']}: {table}, {generator} {settings}, {attack}\n")
@@ -166,10 +163,12 @@ def print_group(entry: Mapping[str, Any], audits: Mapping[tuple[str, ...], Any],
             continue
         values, seconds = [line["auc"]["value"] for line in held], [line["cpu_seconds"] for line in held]
         mean, sd = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+        chance = float(np.mean([line["auc"]["high"] - line["auc"]["low"] for line in held])) / (2 * 1.96)
         theirs = published.get(name)
         beside = " | "
         if theirs is not None:
-            error = math.hypot(sd / math.sqrt(len(values)), theirs[1] / math.sqrt(RECORDS))
+            ours = np.nanmax([sd, chance]) / math.sqrt(len(values))  # few records can agree by chance
+            error = math.hypot(ours, theirs[1] / math.sqrt(RECORDS))
             beside = f"{theirs[0]:.3f} ± {theirs[1]:.3f} | {(mean - theirs[0]) / error:+.1f}"
         print(f"| {name} | {len(held)} of {len(ids)} | {mean:.3f} | {sd:.3f} | {np.mean(seconds):.1f} | {beside} |")
 
@@ -187,7 +186,7 @@ def print_costs(audits: Mapping[tuple[str, ...], Any]) -> None:
         print(f"| {table} | {generator} | {attack} | {cpu:.1f} | {wall:.1f} | {len(seconds)} |")
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run a study, or report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", nargs="?", type=Path, help="a Parquet file; its name stands for the data set")
@@ -198,14 +197,19 @@ def main() -> None:
     parser.add_argument("--attack", choices=("queries", "attention"), default="queries")
     parser.add_argument("--auxiliary", type=int, default=10_000, help="rows that the attacker draws from")
     parser.add_argument("--test", type=int, default=5_000, help="rows that the challenger draws from")
+    parser.add_argument("--shadows", type=int, default=4_000, help="tables that teach the attack")
+    parser.add_argument("--tests", type=int, default=200, help="tables that judge it")
+    parser.add_argument("--size", type=int, default=1_000, help="rows of each table")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=Path("achilles.jsonl"), help="where lines are added")
     parser.add_argument("--report", type=Path, nargs="+", help="files to report on; nothing is run")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.report:
         report(options.report)
     elif options.table:
-        world = read_world(options.table, options.drop, options.as_text, options.auxiliary, options.test, options.seed)
+        scale = {"auxiliary_rows": options.auxiliary, "test_rows": options.test}
+        scale |= {name: getattr(options, name) for name in ("shadows", "tests", "size")}
+        world = read_world(options.table, options.drop, options.as_text, scale, options.seed)
         run(world, options.study, options.generators.split(","), options.attack, options.results)
         report([options.results])
     else:
