@@ -72,9 +72,13 @@ class MemorizationFilter:
 
 @dataclass(frozen=True, eq=False)
 class Filtered:
-    """``rows`` that passed, how many were ``drawn``, and how many of these were ``dropped``."""
+    """``rows`` that passed, how many were ``drawn``, and how many of these were ``dropped``.
+
+    ``unfiltered`` is the first draw: as many rows, and those that there would be without the filter.
+    """
 
     rows: pd.DataFrame
+    unfiltered: pd.DataFrame
     drawn: int
     dropped: int
 
@@ -104,17 +108,19 @@ class FittedFilter:
         """
         kept: list[pd.DataFrame] = []
         found = drawn = passed = 0
+        unfiltered = pd.DataFrame()
         while found < rows:
             size = self._size(rows, found, drawn)
             if size < 1:
                 fix = "let the generator memorise less (larger leaves, fewer epochs), or ask for fewer rows"
                 raise InputError(f"{found} of {drawn} rows drawn passed, {rows} are wanted", where=_WHERE, fix=fix)
             frame = generator.sample(size, seed=seed if not kept else _another(seed, len(kept)))
+            unfiltered = unfiltered if kept else frame
             good = frame[~self.exposed(frame)]
             passed += len(good)
             kept.append(good.iloc[: rows - found])
             found, drawn = found + len(kept[-1]), drawn + size
-        return Filtered(pd.concat(kept, ignore_index=True), drawn, drawn - passed)
+        return Filtered(pd.concat(kept, ignore_index=True), unfiltered, drawn, drawn - passed)
 
     def _size(self, rows: int, found: int, drawn: int) -> int:
         """How many to draw next: as many as are wanted, then about as many as it takes; 0 when enough were drawn."""

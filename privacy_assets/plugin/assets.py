@@ -264,32 +264,21 @@ def build_synthetic(settings: TableSettings) -> dg.AssetsDefinition:
     )
     @guarded
     def synthetic(context: dg.AssetExecutionContext, train: pd.DataFrame, **given: Any) -> dg.MaterializeResult:
-        schema, partition = schema_of(train, "train"), partition_of(context)
         releases: ReleaseResource = context.resources.releases
-        told: dict[str, Any] = {}
-        left_out: dict[str, Any] | None = None
-        made_by: dict[str, Any] | None = None
         check_feeds(context, settings, own)
         if settings.brought:
-            made_from = steps.table_fingerprint(train, "train", releases)
-            frame = steps.user_synthetic(settings, given.get("given_synthetic"), schema, partition, window_of(context))
+            made_from, schema = steps.table_fingerprint(train, "train", releases), schema_of(train, "train")
+            feed, partition = given.get("given_synthetic"), partition_of(context)
+            made = steps.Sampled(steps.user_synthetic(settings, feed, schema, partition, window_of(context)))
         else:
             trained: Trained = given["generator"]
-            made_from, rows = trained.train, settings.rows or len(train)
-            kind = trained.generator.generator
-            made_by = {"name": kind.name, "settings": kind.settings()}
-            if settings.filter is None:
-                frame = steps.generated(trained.generator, rows, schema, settings.seed)
-            else:
-                tables = {role: train if role == "train" else given[role] for role in settings.roles}
-                frame, counts, radius = steps.filtered(settings.filter, trained.generator, rows, tables, settings.seed)
-                told = {"filter": settings.filter.name, "lambda": radius, **{f"rows {k}": n for k, n in counts.items()}}
-                prints = {role: steps.table_fingerprint(table, role, releases) for role, table in tables.items()}
-                left_out = {**(settings.filter_setup or {}), "inputs": prints, **counts}
+            tables = {"train": train, **{role: given[role] for role in real if role != "train"}}
+            made_from, made = trained.train, steps.sampled(settings, trained, tables, releases, context.log.info)
         snapshot, sealed = releases.gate().take_snapshot(
-            frame, place_of(context, settings), made_from, left_out, made_by
+            made.rows, place_of(context, settings), made_from, made.filter, made.generator
         )
-        facts = {**synthetic_metadata(frame, snapshot.sha256, *(settings.key(role) for role in real)), **told}
+        lineage = synthetic_metadata(made.rows, snapshot.sha256, *(settings.key(role) for role in real))
+        facts = {**lineage, **made.told}
         return dg.MaterializeResult(value=sealed, metadata=facts, data_version=dg.DataVersion(snapshot.sha256))
 
     return synthetic

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,8 @@ from privacy_assets.plugin.settings import PARTITION_MARK, Feed, TableSettings
 from privacy_assets.plugin.tagging import brought_splits, canonical_source, data_columns, schema_of, subject_of
 
 if TYPE_CHECKING:
-    from privacy_assets.engine.filters import MemorizationFilter
     from privacy_assets.engine.geometry.embedder import Embedder
+    from privacy_assets.plugin.io import Trained
     from privacy_assets.plugin.resources import ReleaseResource
 
 Window = tuple[Any, Any]
@@ -107,26 +108,65 @@ def user_synthetic(
     return restore(select_partition(frame, column, partition, window, where="synthetic"), schema)
 
 
-def generated(generator: Any, rows: int, schema: TableSchema, seed: int) -> pd.DataFrame:
-    """A sample of a fitted generator with the columns and dtypes of the private table."""
-    frame = conform(generator.sample(rows, seed=seed), schema, where="the generator's output")
-    return restore(frame, schema)
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """The ``rows`` of a synthetic table, and what its snapshot states of its ``generator`` and ``filter``, if any.
 
-
-def filtered(
-    chosen: MemorizationFilter, generator: Any, rows: int, tables: Mapping[str, pd.DataFrame], seed: int
-) -> tuple[pd.DataFrame, dict[str, int], float]:
-    """The same less what the filter leaves out, measured against all the real ``tables``.
-
-    Also how many rows were "drawn" and "dropped", and lambda.
+    ``told`` is metadata of the filter.
     """
-    schema, subject = schema_of(tables["train"], "train"), subject_of(tables["train"], "train")
+
+    rows: pd.DataFrame
+    generator: Mapping[str, Any] | None = None
+    filter: Mapping[str, Any] | None = None
+    told: Mapping[str, Any] = field(default_factory=dict)
+
+
+def sampled(
+    settings: TableSettings,
+    trained: Trained,
+    tables: Mapping[str, pd.DataFrame],
+    releases: ReleaseResource,
+    progress: Progress = silent,
+) -> Sampled:
+    """Rows of the trained generator in the dtypes of the private table; ``tables`` are the real ones by role.
+
+    With a filter, they are less what it leaves out, measured against all ``tables``, and attacked as they were before.
+    """
+    train, generator = tables["train"], trained.generator
+    schema, rows = schema_of(train, "train"), settings.rows or len(train)
+    made_by = {"name": generator.generator.name, "settings": generator.generator.settings()}
+    if settings.filter is None:
+        frame = conform(generator.sample(rows, seed=settings.seed), schema, where="the generator's output")
+        return Sampled(restore(frame, schema), made_by)
+    subject = subject_of(train, "train")
     people = None
     if subject is not None:
         people = pd.factorize(pd.concat([frame[subject] for frame in tables.values()], ignore_index=True))[0]
-    fitted = chosen.fit([data_columns(frame, role) for role, frame in tables.items()], schema, people)
-    found = fitted.sample(generator, rows, seed=seed)
-    return restore(found.rows, schema), {"drawn": found.drawn, "dropped": found.dropped}, fitted.radius
+    fitted = settings.filter.fit([data_columns(frame, role) for role, frame in tables.items()], schema, people)
+    found = fitted.sample(generator, rows, seed=settings.seed)
+    counts = {"drawn": found.drawn, "dropped": found.dropped}
+    stated = {
+        **(settings.filter_setup or {}),
+        **counts,
+        "inputs": {role: table_fingerprint(table, role, releases) for role, table in tables.items()},
+        "before": before_filter(settings, tables, found.unfiltered, progress),
+    }
+    told = {"filter": settings.filter.name, "lambda": fitted.radius, **{f"rows {k}": n for k, n in counts.items()}}
+    return Sampled(restore(found.rows, schema), made_by, stated, told)
+
+
+def before_filter(
+    settings: TableSettings, tables: Mapping[str, pd.DataFrame], unfiltered: pd.DataFrame, progress: Progress
+) -> dict[str, float]:
+    """Figures, by their full names, of rows that no filter has seen: what the report sets beside the filtered ones."""
+    found: dict[str, float] = {}
+    for name in ("membership_inference", "memorization"):
+        metric = settings.metrics.get(name)
+        if metric is not None and "embedder" not in metric.needs:
+            progress(f"{name} before the filter")
+            result = score(metric, tables, unfiltered, None, seed=settings.seed, progress=progress)
+            found |= {f"{name}.{figure.name}": figure.value for figure in result.figures}
+    return found
 
 
 def metric_inputs(

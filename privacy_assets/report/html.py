@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from privacy_assets.engine.policy import LimitOutcome
 from privacy_assets.engine.results import Figure, MetricResult
 from privacy_assets.report.drawings import Plot, plots_of
+from privacy_assets.report.memorization_drawings import before_and_after
 from privacy_assets.report.plots import COLOURS, Rows, figure_svg
 from privacy_assets.report.recourse import recourses
 from privacy_assets.report.report import Report, plain
@@ -91,6 +92,7 @@ def _view(report: Report) -> dict[str, Any]:
         "figures": [_figure_view(name, f, specs) for name, result in report.results.items() for f in result.figures],
         "metrics": [_metric_view(name, result, summaries.get(name, "")) for name, result in report.results.items()],
         "data_privacy_score": report.data_privacy_score,
+        "filter": _filter_view(report),
         "sizes": [_size_view(role, size) for role, size in report.tables.items()],
         "facts": _facts(report),
         "details": [
@@ -192,6 +194,16 @@ def _table_view(name: str, rows: Rows) -> dict[str, Any]:
         "rows": [[row.get(column) for column in columns] for row in rows[:MOST_ROWS]],
         "total": len(rows),
     }
+
+
+def _filter_view(report: Report) -> dict[str, Any] | None:
+    """What a filter left out, and figures before and after it as bars; None without a filter."""
+    found = (report.generator or {}).get("filter")
+    if not found:
+        return None
+    figures = {f"{name}.{figure.name}": figure.value for name, r in report.results.items() for figure in r.figures}
+    plot = _plot_view(before_and_after(found.get("before") or {}, figures))
+    return {**{key: found.get(key) for key in ("name", "drawn", "dropped")}, "plot": plot if plot["svg"] else None}
 
 
 def _size_view(role: str, size: Mapping[str, int]) -> dict[str, Any]:

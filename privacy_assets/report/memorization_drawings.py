@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from privacy_assets.report.plots import WIDTH, Rows, as_number, canvas, tenth, text_at
 from privacy_assets.report.text import clean, number
@@ -22,6 +23,28 @@ def alpha_plots(rows: Rows) -> list[tuple[str, str]]:
         "neither, which gives exactly 1."
     )
     return [(caption, shares_svg(rows, "alpha", {"share": "share of the synthetic rows"}, log=True))]
+
+
+def before_and_after(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, str]:
+    """Bars of the figures that tell what a filter took back, with their caption; empty without any of them.
+
+    Both are values by full name; figures that only one of them has are left out.
+    """
+    caption = (
+        "What the filter took back. Precision of the best membership attack: 0.5 is guessing. Exposed: synthetic rows "
+        "among training rows rather than other synthetic rows, and how many members beyond chance stand near them."
+    )
+    words = {
+        "membership_inference.precision": "attack precision",
+        "memorization.exposed": "exposed rows",
+        "memorization.exposed_excess": "members near them",
+    }
+    rows = [
+        {"figure": word, "before": before[name], "after": after[name]}
+        for name, word in words.items()
+        if all(math.isfinite(as_number(side.get(name))) for side in (before, after))
+    ]
+    return caption, shares_svg(rows, "figure", {"before": "before the filter", "after": "after"})
 
 
 def shares_svg(rows: Rows, label: str, series: Mapping[str, str], *, log: bool = False) -> str:

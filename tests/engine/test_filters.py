@@ -151,6 +151,7 @@ def test_rows_are_drawn_until_there_are_enough():
     assert len(found.rows) == 200 and not fitted.exposed(found.rows).any()
     assert found.dropped >= 80 and found.drawn == sum(rows for rows, _ in drawn.asked) <= 2000
     assert len({seed for _, seed in drawn.asked}) == len(drawn.asked) >= 2
+    pd.testing.assert_frame_equal(found.unfiltered, Given(pool).sample(200, seed=3))
     again = fitted.sample(Given(pool), 200, seed=3)
     pd.testing.assert_frame_equal(again.rows, found.rows)
     assert isinstance(found, Filtered)

@@ -46,7 +46,8 @@ def attested(place: Path) -> dict:
 
 
 def test_a_filtered_table_is_published_and_says_so(place: Path) -> None:
-    filtered = table(place, generator=half_memorised, filter=FILTER)
+    metrics = [*QUICK["metrics"], "membership_inference", "memorization"]
+    filtered = table(place, generator=half_memorised, filter=FILTER, metrics=metrics)
     with dg.DagsterInstance.ephemeral() as instance:
         result = run(filtered, "people_pipeline", instance)
     assert result.success, failures(result)
@@ -70,6 +71,8 @@ def test_a_filtered_table_is_published_and_says_so(place: Path) -> None:
 
     page = next((place / "storage/people/privacy_report").rglob("*.html")).read_text()
     assert f"{told['rows dropped']:,}" in page.replace("\u202f", ",") and "filter.settings.crowd" in page
+
+    assert "rows drawn were left out" in page and "What the filter took back" in page
 
     predicate = attested(place)["predicate"]
     assert predicate["setup"]["filter"] == {"name": "memorization", "settings": chosen.settings()}

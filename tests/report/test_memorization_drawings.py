@@ -10,7 +10,7 @@ import pytest
 
 from privacy_assets.engine.metrics.memorization import alpha_table
 from privacy_assets.report.drawings import plots_of
-from privacy_assets.report.memorization_drawings import shares_svg
+from privacy_assets.report.memorization_drawings import before_and_after, shares_svg
 
 ROOM = 324  # pixels of the whole axis
 
@@ -43,6 +43,16 @@ def test_the_histogram_of_the_engine_is_drawn():
     assert not rest and "Below 1" in caption
     assert {"1/4 to 1/2", "0.1", "0.85", "0.05"} <= set(words(svg))
     assert len(bars(svg)) == 9
+
+
+def test_what_a_filter_took_back():
+    before = {"membership_inference.precision": 0.75, "memorization.exposed": 0.25, "memorization.alpha": 1.0}
+    after = {"membership_inference.precision": 0.5, "memorization.exposed": math.nan, "memorization.exposed_excess": 0}
+    caption, svg = before_and_after(before, after)
+    assert "0.5 is guessing" in caption and "attack precision" in words(svg)
+    assert [width for _, width in bars(svg)[:2]] == pytest.approx([0.75 * ROOM, 0.5 * ROOM], abs=0.1)
+    assert len(bars(svg)) == 2 + 2  # the legend has two
+    assert before_and_after({}, after)[1] == "" == before_and_after(before, {})[1]
 
 
 @pytest.mark.parametrize("rows", [[], [{"alpha": "1"}], [{"alpha": "1", "share": "a"}], [{"share": math.nan}]])
