@@ -3,12 +3,13 @@
     python -m benchmarks.achilles adult.parquet --study tables --results achilles.jsonl
     python -m benchmarks.achilles uk_census.parquet --drop "Person ID" --as-text --auxiliary 30000 --test 15000 \\
         --study tables --results achilles.jsonl
-    python -m benchmarks.achilles --report achilles.jsonl
+    python -m benchmarks.achilles --report achilles.jsonl --images docs/images
 
 ``tables``: AUC of the query attack on 40 random records and on the 10 that each other way of selecting finds, for
 SynthPop (leaves of 5 rows) and BayNet; ``--attack attention`` for table 3. ``neighbours`` and ``distances``: the
 records that other k and other distances select (figure 3). ``epsilon``: PrivBayes (figure 4). Rows with "?" are left
-out. Each record is attacked once, however many ways select it: a line of the results, never computed twice.
+out. Each record is attacked once, however many ways select it: a line of the results, never computed twice. Beside the
+cost of a record stands what the authors' program took for one on this project's machine (docs/achilles.md).
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmarks.images import write_image
 from privacy_assets.engine.generators import build_generator
 from privacy_assets.engine.shadow.audit import AuditPlan, run_audit
 from privacy_assets.engine.shadow.selection import select_records
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.report.plots import intervals_svg
 
 SYNTHPOP, BAYNET = ("synthpop", {"min_leaf": 5}), ("baynet", {})
 PRIVBAYES = [("privbayes", {"epsilon": float(epsilon)}) for epsilon in (1, 10, 100)]
@@ -50,6 +53,10 @@ PAPER = {  # table 2 (queries) and table 3 (attention): mean and standard deviat
     ("attention", "adult", "synthpop"): [(0.609, 0.112), (0.691, 0.103), (0.765, 0.027), (0.797, 0.038)],
     ("attention", "adult", "baynet"): [(0.594, 0.083), (0.638, 0.104), (0.745, 0.068), (0.763, 0.103)],
 }
+
+
+REFERENCE_COST = (4_500, 15_300)  # CPU seconds of the authors' program for one record at this scale
+FIGURES = {"neighbours": "neighbours k", "distances": "distance", "epsilon": "epsilon of PrivBayes"}  # what is varied
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,17 +140,25 @@ def lines(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def report(paths: list[Path]) -> None:
-    """Print the tables."""
+def report(paths: list[Path], images: Path | None = None) -> None:
+    """Print the tables; draw the figures into the folder ``images``."""
     every = list(lines(paths))
     audits = {key_of(line): line for line in every if "auc" in line}
-    groups = sorted({key[:4] for key in audits})
+    groups = sorted({key[:4] for key in audits}, key=lambda key: (*key[:2], json.loads(key[2]).get("epsilon", 0)))
     studies = {(line["table"], line["study"]): line for line in every if "selected" in line}
     for entry in studies.values():
-        for table, generator, settings, attack in groups:
-            if table == entry["table"] and fits(entry["study"], generator):
-                print(f"\n## {entry['study']}: {table}, {generator} {settings}, {attack}\n")
-                print_group(entry, audits, (table, generator, settings, attack))
+        table, study = entry["table"], entry["study"]
+        points = []
+        for key in groups:
+            if key[0] == table and fits(study, key[1]):
+                print(f"\n## {study}: {table}, {key[1]} {key[2]}, {key[3]}\n")
+                found = [selected(name, ids, audits, key) for name, ids in entry["selected"].items()]
+                print_group([group for group in found if group.records], key)
+                points += [group.point(study, key) for group in found if group.records]
+        if images is not None and points and study in FIGURES:
+            series, labels = (("by",) if study == "epsilon" else ()), (FIGURES[study], "mean AUC, standard deviation")
+            plot = intervals_svg(points, x="x", y="auc", series=series, labels=labels, null=0.5)
+            write_image(plot, images / f"achilles_{study}_{table}.svg")
     print_costs(audits)
 
 
@@ -152,38 +167,70 @@ def fits(study: str, generator: str) -> bool:
     return generator in {"tables": ("synthpop", "baynet"), "epsilon": ("privbayes",)}.get(study, ("synthpop",))
 
 
-def print_group(entry: Mapping[str, Any], audits: Mapping[tuple[str, ...], Any], key: tuple[str, ...]) -> None:
+@dataclass(frozen=True)
+class Selected:
+    """AUC over the ``records`` of one selection that were attacked, of ``wanted``; ``chance`` is that of one AUC."""
+
+    name: str
+    wanted: int
+    records: int
+    mean: float
+    sd: float
+    chance: float
+    seconds: float
+
+    def point(self, study: str, key: tuple[str, ...]) -> dict[str, Any]:
+        """The mean and its standard deviation, as figures draw them."""
+        x: Any = json.loads(key[2])["epsilon"] if study == "epsilon" else self.name
+        x = int(x.rpartition(" ")[2]) if study == "neighbours" else x
+        name = self.name.replace("_", " ")
+        return {"x": x, "by": name, "auc": self.mean, "low": self.mean - self.sd, "high": self.mean + self.sd}
+
+
+def selected(name: str, ids: list[int], audits: Mapping[tuple[str, ...], Any], key: tuple[str, ...]) -> Selected:
+    """What is known of one selection."""
+    held = [audits[*key, str(place)] for place in ids if (*key, str(place)) in audits]
+    if not held:
+        return Selected(name, len(ids), 0, math.nan, math.nan, math.nan, math.nan)
+    values = [line["auc"]["value"] for line in held]
+    chance = float(np.mean([line["auc"]["high"] - line["auc"]["low"] for line in held])) / (2 * 1.96)
+    sd = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+    seconds = float(np.mean([line["cpu_seconds"] for line in held]))
+    return Selected(name, len(ids), len(held), float(np.mean(values)), sd, chance, seconds)
+
+
+def print_group(found: list[Selected], key: tuple[str, ...]) -> None:
     """Mean AUC of each selection, beside the paper's where it has one."""
     print("| selected by | records | AUC | sd | CPU s a record | paper | difference in standard errors |")
     print("|---|---|---|---|---|---|---|")
     published = dict(zip(PUBLISHED, PAPER.get((key[3], key[0], key[1]), []), strict=False))
-    for name, ids in entry["selected"].items():
-        held = [audits[*key, str(place)] for place in ids if (*key, str(place)) in audits]
-        if not held:
-            continue
-        values, seconds = [line["auc"]["value"] for line in held], [line["cpu_seconds"] for line in held]
-        mean, sd = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
-        chance = float(np.mean([line["auc"]["high"] - line["auc"]["low"] for line in held])) / (2 * 1.96)
-        theirs = published.get(name)
+    for group in found:
+        theirs = published.get(group.name)
         beside = " | "
         if theirs is not None:
-            ours = np.nanmax([sd, chance]) / math.sqrt(len(values))  # few records can agree by chance
+            ours = np.nanmax([group.sd, group.chance]) / math.sqrt(group.records)  # few records can agree by chance
             error = math.hypot(ours, theirs[1] / math.sqrt(RECORDS))
-            beside = f"{theirs[0]:.3f} ± {theirs[1]:.3f} | {(mean - theirs[0]) / error:+.1f}"
-        print(f"| {name} | {len(held)} of {len(ids)} | {mean:.3f} | {sd:.3f} | {np.mean(seconds):.1f} | {beside} |")
+            beside = f"{theirs[0]:.3f} ± {theirs[1]:.3f} | {(group.mean - theirs[0]) / error:+.1f}"
+        print(
+            f"| {group.name} | {group.records} of {group.wanted} | {group.mean:.3f} | {group.sd:.3f} "
+            f"| {group.seconds:.1f} | {beside} |"
+        )
 
 
 def print_costs(audits: Mapping[tuple[str, ...], Any]) -> None:
-    """Mean cost of a record."""
-    print(
-        "\n## Cost of a record\n\n| table | generator | attack | CPU s | wall s | records |\n|---|---|---|---|---|---|"
-    )
+    """Mean cost of a record, beside that of the authors' program where it is known."""
+    print("\n## Cost of a record\n")
+    print("| table | generator | attack | CPU s | wall s | records | authors' program, CPU s | ratio |")
+    print("|---|---|---|---|---|---|---|---|")
     spent = defaultdict(list)
     for (table, generator, settings, attack, _), line in audits.items():
-        spent[table, f"{generator} {settings}", attack].append((line["cpu_seconds"], line["wall_seconds"]))
-    for (table, generator, attack), seconds in sorted(spent.items()):
+        spent[table, generator, f"{generator} {settings}", attack].append((line["cpu_seconds"], line["wall_seconds"]))
+    for (table, generator, label, attack), seconds in sorted(spent.items()):
         cpu, wall = np.mean(seconds, axis=0)
-        print(f"| {table} | {generator} | {attack} | {cpu:.1f} | {wall:.1f} | {len(seconds)} |")
+        theirs = REFERENCE_COST if attack == "queries" and generator in ("synthpop", "baynet") else None
+        beside = " | " if theirs is None else " to ".join(f"{s:,}" for s in theirs)
+        beside += "" if theirs is None else f" | {theirs[0] / cpu:.0f} to {theirs[1] / cpu:.0f}"
+        print(f"| {table} | {label} | {attack} | {cpu:.1f} | {wall:.1f} | {len(seconds)} | {beside} |")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -203,15 +250,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=Path("achilles.jsonl"), help="where lines are added")
     parser.add_argument("--report", type=Path, nargs="+", help="files to report on; nothing is run")
+    parser.add_argument("--images", type=Path, help="a folder to draw figures 3 and 4 into")
     options = parser.parse_args(arguments)
     if options.report:
-        report(options.report)
+        report(options.report, options.images)
     elif options.table:
         scale = {"auxiliary_rows": options.auxiliary, "test_rows": options.test}
         scale |= {name: getattr(options, name) for name in ("shadows", "tests", "size")}
         world = read_world(options.table, options.drop, options.as_text, scale, options.seed)
         run(world, options.study, options.generators.split(","), options.attack, options.results)
-        report([options.results])
+        report([options.results], options.images)
     else:
         parser.error("name a table, or --report")
 

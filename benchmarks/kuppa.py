@@ -29,6 +29,7 @@ import pandas as pd
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.metrics import roc_auc_score
 
+from benchmarks.images import write_image
 from benchmarks.kuppa_bagging import RECORDS, attack_record, vulnerable
 from benchmarks.kuppa_worlds import GENERATORS, Screened, World, draw_world, generator_of
 from privacy_assets.engine.generators.registry import GENERATORS as REGISTERED
@@ -198,16 +199,7 @@ def report(path: Path, image: Path | None) -> None:
         drawn = [
             {"generator": name, **{k: float(np.mean(v)) for k, v in sides.items()}} for name, sides in bars.items()
         ]
-        image.write_text(standalone(shares_svg(drawn, "generator", {word: word for word in words.values()})))
-
-
-def standalone(svg: str) -> str:
-    """A plot of the report as a file of its own."""
-    style = (
-        "<style>text{font:11px sans-serif;fill:#444}.grid{stroke:#ddd}.s0{fill:#0b4f85}.s1{fill:#8fc1e3}"
-        ".s2{fill:#d55e00}</style>"
-    )
-    return svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace("<title>", style + "<title>", 1)
+        write_image(shares_svg(drawn, "generator", {word: word for word in words.values()}), image)
 
 
 def main() -> None:

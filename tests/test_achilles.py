@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import xml.etree.ElementTree as ET
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from benchmarks import achilles
+from privacy_assets.report import plots
 
 SCALE = ["--auxiliary", "120", "--test", "60", "--shadows", "20", "--tests", "8", "--size", "30"]
 
@@ -42,7 +44,11 @@ def test_a_study_attacks_each_record_once_and_is_reported_beside_the_paper(table
 def test_the_figures_run_too(table, tmp_path, monkeypatch, capsys, study):
     for name, fewer in (("NEIGHBOURS", (1, 5)), ("DISTANCES", ("cosine", "minkowski2")), ("RECORDS", 2)):
         monkeypatch.setattr(achilles, name, fewer)
-    monkeypatch.setattr(achilles, "SELECTORS", {"distance": 1})
-    achilles.main([str(table), *SCALE, "--study", study, "--results", str(tmp_path / "results.jsonl")])
+    monkeypatch.setattr(achilles, "SELECTORS", {"distance": 2})
+    results = str(tmp_path / "results.jsonl")
+    achilles.main([str(table), *SCALE, "--study", study, "--results", results, "--images", str(tmp_path)])
     shown = capsys.readouterr().out
+    plot = ET.parse(tmp_path / f"achilles_{study}_adult.svg").getroot()
+    marks = [path.get("d") for path in plot.iter(f"{{{plots.XMLNS}}}path") if "mark" in path.get("class", "")]
+    assert len(marks) == {"neighbours": 2, "distances": 2, "epsilon": 3 + 1}[study]  # the legend has one
     assert shown.count(f"## {study}: adult") == (3 if study == "epsilon" else 1)
