@@ -93,7 +93,7 @@ class SinglingOut(Metric):
     )
 
     columns: tuple[int, ...] = (3, 4, 6, 8, 10, 12)
-    attacks: int = 2000
+    attacks: int = 8000
     permutations: int = 1000
     candidates: int = 1_000_000
     patience: int = 100_000
