@@ -9,7 +9,7 @@
 SynthPop (leaves of 5 rows) and BayNet; ``--attack attention`` for table 3. ``neighbours`` and ``distances``: the
 records that other k and other distances select (figure 3). ``epsilon``: PrivBayes (figure 4). Rows with "?" are left
 out. Each record is attacked once, however many ways select it: a line of the results, never computed twice. Beside the
-cost of a record stands what the authors' program took for one on this project's machine (docs/achilles.md).
+cost of a record at the paper's scale stands what the authors' program takes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -55,7 +56,8 @@ PAPER = {  # table 2 (queries) and table 3 (attention): mean and standard deviat
 }
 
 
-REFERENCE_COST = (4_500, 15_300)  # CPU seconds of the authors' program for one record at this scale
+PAPER_SCALE = {"shadows": 4_000, "tests": 200, "size": 1_000}
+REFERENCE_COST = (4_500, 15_300)  # CPU seconds of the authors' program for one record, by generator and table
 FIGURES = {"neighbours": "neighbours k", "distances": "distance", "epsilon": "epsilon of PrivBayes"}  # what is varied
 
 
@@ -115,7 +117,9 @@ def run(world: World, study: str, generators: Iterable[str], attack: str, path: 
             file.write(json.dumps(entry) + "\n")
         wanted = [(*generator, record) for generator in chosen for record in dict.fromkeys(sum(found.values(), []))]
         for done, (name, settings, record) in enumerate(wanted, start=1):
+            scale = {key: world.scale[key] for key in PAPER_SCALE if world.scale[key] != PAPER_SCALE[key]}
             head = {"table": world.name, "generator": name, "settings": settings, "attack": attack, "id": record}
+            head |= {"scale": scale} if scale else {}
             if key_of(head) in held:
                 continue
             start = perf_counter()
@@ -130,14 +134,16 @@ def run(world: World, study: str, generators: Iterable[str], attack: str, path: 
 
 def key_of(line: Mapping[str, Any]) -> tuple[str, ...]:
     """What was attacked, and how."""
-    return (line["table"], line["generator"], json.dumps(line["settings"]), line["attack"], str(line["id"]))
+    settings = json.dumps(line["settings"] | line.get("scale", {}))
+    return (line["table"], line["generator"], settings, line["attack"], str(line["id"]))
 
 
 def lines(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
     """Results, as far as files exist."""
     for path in paths:
         for line in path.read_text().splitlines() if path.exists() else []:
-            yield json.loads(line)
+            with suppress(json.JSONDecodeError):  # cut off while it was written: it is done again
+                yield json.loads(line)
 
 
 def report(paths: list[Path], images: Path | None = None) -> None:
@@ -148,17 +154,17 @@ def report(paths: list[Path], images: Path | None = None) -> None:
     studies = {(line["table"], line["study"]): line for line in every if "selected" in line}
     for entry in studies.values():
         table, study = entry["table"], entry["study"]
-        points = []
+        points: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for key in groups:
             if key[0] == table and fits(study, key[1]):
                 print(f"\n## {study}: {table}, {key[1]} {key[2]}, {key[3]}\n")
                 found = [selected(name, ids, audits, key) for name, ids in entry["selected"].items()]
                 print_group([group for group in found if group.records], key)
-                points += [group.point(study, key) for group in found if group.records]
-        if images is not None and points and study in FIGURES:
+                points[key[3]] += [group.point(study, key) for group in found if group.records]
+        for attack, rows in points.items() if images is not None and study in FIGURES else ():
             series, labels = (("by",) if study == "epsilon" else ()), (FIGURES[study], "mean AUC, standard deviation")
-            plot = intervals_svg(points, x="x", y="auc", series=series, labels=labels, null=0.5)
-            write_image(plot, images / f"achilles_{study}_{table}.svg")
+            plot = intervals_svg(rows, x="x", y="auc", series=series, labels=labels, null=0.5)
+            write_image(plot, images / f"achilles_{study}_{table}_{attack}.svg")
     print_costs(audits)
 
 
@@ -227,7 +233,8 @@ def print_costs(audits: Mapping[tuple[str, ...], Any]) -> None:
         spent[table, generator, f"{generator} {settings}", attack].append((line["cpu_seconds"], line["wall_seconds"]))
     for (table, generator, label, attack), seconds in sorted(spent.items()):
         cpu, wall = np.mean(seconds, axis=0)
-        theirs = REFERENCE_COST if attack == "queries" and generator in ("synthpop", "baynet") else None
+        at_scale = not set(PAPER_SCALE) & set(json.loads(label.removeprefix(generator)))
+        theirs = REFERENCE_COST if at_scale and attack == "queries" and generator in ("synthpop", "baynet") else None
         beside = " | " if theirs is None else " to ".join(f"{s:,}" for s in theirs)
         beside += "" if theirs is None else f" | {theirs[0] / cpu:.0f} to {theirs[1] / cpu:.0f}"
         print(f"| {table} | {label} | {attack} | {cpu:.1f} | {wall:.1f} | {len(seconds)} | {beside} |")
@@ -253,6 +260,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--images", type=Path, help="a folder to draw figures 3 and 4 into")
     options = parser.parse_args(arguments)
     if options.report:
+        for path in options.report:
+            if not path.exists():
+                parser.error(f"{path} is not there")
         report(options.report, options.images)
     elif options.table:
         scale = {"auxiliary_rows": options.auxiliary, "test_rows": options.test}

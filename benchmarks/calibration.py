@@ -186,8 +186,15 @@ def held_together(tables: list[list[dict[str, Any]]]) -> list[bool]:
 
 
 def print_verdicts(found: dict[Case, dict[str, MetricResult]]) -> None:
-    """Per release: how often it was refused, and by how many limits of which kind."""
-    releases = defaultdict(list)
+    """Per release: how often it was refused, and by how many limits of which kind.
+
+    A case without a metric that others have would be judged without its limits: it is left out, and said.
+    """
+    names = {name for results in found.values() for name in results}
+    whole = {case: results for case, results in found.items() if set(results) == names}
+    if len(whole) < len(found):
+        print(f"{len(found) - len(whole)} cases lack a metric, and are left out.\n")
+    found, releases = whole, defaultdict(list)
     for case, results in found.items():
         policy = Policy.default(results)
         broken = {outcome.limit.key for outcome in policy.judge(results).outcomes if outcome.status == "fail"}

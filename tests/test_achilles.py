@@ -46,9 +46,26 @@ def test_the_figures_run_too(table, tmp_path, monkeypatch, capsys, study):
         monkeypatch.setattr(achilles, name, fewer)
     monkeypatch.setattr(achilles, "SELECTORS", {"distance": 2})
     results = str(tmp_path / "results.jsonl")
-    achilles.main([str(table), *SCALE, "--study", study, "--results", results, "--images", str(tmp_path)])
+    achilles.main([str(table), *SCALE, "--study", study, "--results", results, "--images", str(tmp_path / "plots")])
     shown = capsys.readouterr().out
-    plot = ET.parse(tmp_path / f"achilles_{study}_adult.svg").getroot()
+    plot = ET.parse(tmp_path / f"plots/achilles_{study}_adult_queries.svg").getroot()
     marks = [path.get("d") for path in plot.iter(f"{{{plots.XMLNS}}}path") if "mark" in path.get("class", "")]
     assert len(marks) == {"neighbours": 2, "distances": 2, "epsilon": 3 + 1}[study]  # the legend has one
     assert shown.count(f"## {study}: adult") == (3 if study == "epsilon" else 1)
+
+
+def test_the_cost_stands_beside_that_of_the_authors_program_at_their_scale_only(tmp_path, capsys):
+    auc = {"value": 0.8, "low": 0.7, "high": 0.9}
+    line = {"table": "adult", "generator": "baynet", "settings": {}, "attack": "queries", "auc": auc}
+    lines = [
+        line | {"id": 1, "cpu_seconds": 10.0, "wall_seconds": 5.0},
+        line | {"id": 1, "cpu_seconds": 0.1, "wall_seconds": 0.1, "scale": {"shadows": 20}},
+    ]
+    results = tmp_path / "results.jsonl"
+    results.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"table": "ad')  # killed while it wrote
+    achilles.main(["--report", str(results)])
+    shown = capsys.readouterr().out
+    assert "| adult | baynet {} | queries | 10.0 | 5.0 | 1 | 4,500 to 15,300 | 450 to 1530 |" in shown
+    assert '| adult | baynet {"shadows": 20} | queries | 0.1 | 0.1 | 1 |  |  |' in shown
+    with pytest.raises(SystemExit):
+        achilles.main(["--report", str(tmp_path / "missing.jsonl")])

@@ -9,6 +9,8 @@ import numpy as np
 
 CONFIDENCE = 0.95
 RESOLUTION_QUANTILE = 0.995
+SETS = 64  # drawn at a time: the bits of a word
+_COIN_BITS = 6  # coins fall with a probability of whole 64ths
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,14 +73,33 @@ def permute_labels(
     """Draw the null law of a statistic by permuting the labels of subjects.
 
     ``member`` bool (s,) says which subjects stand in train. ``statistic`` maps float32 labels (b, s) to (b, m).
-    Returns float64 (permutations, m). Memory is bounded by ``block`` label vectors at a time.
+    Returns float64 (permutations, m). Memory is bounded by ``block`` label vectors at a time, 64 at most.
     """
-    labels = member.astype(np.float32)
     parts = []
-    for start in range(0, permutations, block):
-        size = min(block, permutations - start)
-        parts.append(np.asarray(statistic(rng.permuted(np.tile(labels, (size, 1)), axis=1)), dtype=np.float64))
+    for start in range(0, permutations, SETS):
+        sets = random_sets(len(member), int(member.sum()), rng).view(np.uint8).reshape(-1, 8)
+        bits = np.unpackbits(sets, axis=1, count=min(SETS, permutations - start), bitorder="little").T
+        for first in range(0, len(bits), block):
+            labels = bits[first : first + block].astype(np.float32, order="C")
+            parts.append(np.asarray(statistic(labels), dtype=np.float64))
     return np.concatenate(parts)
+
+
+def random_sets(people: int, size: int, rng: np.random.Generator) -> np.ndarray:
+    """64 random sets of ``size`` of some people, every one as likely, little-endian uint64 (people,): a bit a set.
+
+    Each person joins each set with almost the right probability, 64 coins a word; whom chance and rounding leave over
+    or short are drawn. People are alike in both steps, so all sets of the size stay as likely.
+    """
+    from privacy_assets.engine import _interval_kernels as kernels
+
+    share = (size << _COIN_BITS) // max(people, 1)
+    sets = np.zeros(people, dtype=np.uint64)
+    for place in range(_COIN_BITS):
+        coins = rng.integers(0, 1 << 64, people, dtype=np.uint64)
+        sets = sets | coins if share >> place & 1 else sets & coins
+    kernels.resize(sets, size, rng)
+    return sets.astype("<u8", copy=False)
 
 
 def resample_subjects(

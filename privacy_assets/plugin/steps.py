@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from privacy_assets.plugin.resources import ReleaseResource
 
 Window = tuple[Any, Any]
+BEFORE_FILTER = ("membership_inference", "memorization")
 
 
 def read_feed(feed: Feed, given: pd.DataFrame | None, partition: str | None) -> pd.DataFrame:
@@ -157,16 +158,17 @@ def sampled(
 
 def before_filter(
     settings: TableSettings, tables: Mapping[str, pd.DataFrame], unfiltered: pd.DataFrame, progress: Progress
-) -> dict[str, float]:
-    """Figures, by their full names, of rows that no filter has seen: what the report sets beside the filtered ones."""
-    found: dict[str, float] = {}
-    for name in ("membership_inference", "memorization"):
-        metric = settings.metrics.get(name)
-        if metric is not None and "embedder" not in metric.needs:
-            progress(f"{name} before the filter")
-            result = score(metric, tables, unfiltered, None, seed=settings.seed, progress=progress)
-            found |= {f"{name}.{figure.name}": figure.value for figure in result.figures}
-    return found
+) -> dict[str, Any]:
+    """Results, by metric, on rows that no filter has seen: what the report sets beside those of the filtered ones."""
+    from privacy_assets.engine.evaluation import run_metrics
+
+    asked = {name: settings.metrics[name] for name in BEFORE_FILTER if name in settings.metrics}
+    asked = {name: metric for name, metric in asked.items() if "embedder" not in metric.needs}
+    if not asked:
+        return {}
+    progress(f"before the filter: {', '.join(asked)}")
+    results = run_metrics(metric_inputs(tables, unfiltered, seed=settings.seed, progress=progress), asked)
+    return {name: replace(result, tables={}, inputs={}).to_json() for name, result in results.items()}
 
 
 def metric_inputs(

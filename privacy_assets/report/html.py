@@ -96,7 +96,8 @@ def _view(report: Report) -> dict[str, Any]:
         "sizes": [_size_view(role, size) for role, size in report.tables.items()],
         "facts": _facts(report),
         "details": [
-            (name, flat(getattr(report, name))) for name in ("generator", "embedder", "fingerprints", "versions")
+            (name, [pair for pair in flat(getattr(report, name)) if not pair[0].startswith("filter.before.")])
+            for name in ("generator", "embedder", "fingerprints", "versions")
         ],
     }
 
@@ -199,10 +200,9 @@ def _table_view(name: str, rows: Rows) -> dict[str, Any]:
 def _filter_view(report: Report) -> dict[str, Any] | None:
     """What a filter left out, and figures before and after it as bars; None without a filter."""
     found = (report.generator or {}).get("filter")
-    if not found:
+    if not isinstance(found, Mapping):
         return None
-    figures = {f"{name}.{figure.name}": figure.value for name, r in report.results.items() for figure in r.figures}
-    plot = _plot_view(before_and_after(found.get("before") or {}, figures))
+    plot = _plot_view(before_and_after(found.get("before"), report.results))
     return {**{key: found.get(key) for key in ("name", "drawn", "dropped")}, "plot": plot if plot["svg"] else None}
 
 

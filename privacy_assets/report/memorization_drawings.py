@@ -6,12 +6,25 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from privacy_assets.engine.results import MetricResult
 from privacy_assets.report.plots import WIDTH, Rows, as_number, canvas, tenth, text_at
 from privacy_assets.report.text import clean, number
 
 MOST_GROUPS = 30
 _LEFT, _RIGHT, _BAR, _GAP = 170, 66, 14, 8
 _ROOM = WIDTH - _LEFT - _RIGHT
+_COMPARED = {
+    "membership_inference": (
+        "precision",
+        "attack precision",
+        "Precision of the best membership attack: 0.5 is guessing.",
+    ),
+    "memorization": (
+        "exposed",
+        "exposed rows",
+        "Exposed: synthetic rows that stand among training rows rather than other synthetic rows.",
+    ),
+}
 _SMALLEST = 1e-5  # a share below it has no length on a logarithmic axis
 
 
@@ -25,25 +38,24 @@ def alpha_plots(rows: Rows) -> list[tuple[str, str]]:
     return [(caption, shares_svg(rows, "alpha", {"share": "share of the synthetic rows"}, log=True))]
 
 
-def before_and_after(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, str]:
-    """Bars of the figures that tell what a filter took back, with their caption; empty without any of them.
+def before_and_after(before: Any, after: Mapping[str, MetricResult]) -> tuple[str, str]:
+    """Bars of figures before and after a filter, with their caption; empty without any.
 
-    Both are values by full name; figures that only one of them has are left out.
+    ``before`` are results by metric, in JSON. Only what a metric measured alike is set side by side: with the same
+    settings, seed and version.
     """
-    caption = (
-        "What the filter took back. Precision of the best membership attack: 0.5 is guessing. Exposed: synthetic rows "
-        "among training rows rather than other synthetic rows, and how many members beyond chance stand near them."
-    )
-    words = {
-        "membership_inference.precision": "attack precision",
-        "memorization.exposed": "exposed rows",
-        "memorization.exposed_excess": "members near them",
-    }
-    rows = [
-        {"figure": word, "before": before[name], "after": after[name]}
-        for name, word in words.items()
-        if all(math.isfinite(as_number(side.get(name))) for side in (before, after))
-    ]
+    rows, caption = [], "Before and after the filter."
+    for name, (figure, words, meaning) in _COMPARED.items():
+        then, now = before.get(name) if isinstance(before, Mapping) else None, after.get(name)
+        if not isinstance(then, Mapping) or now is None:
+            continue
+        sides = [then, now.to_json()]
+        if any(then.get(key) != sides[1][key] for key in ("settings", "seed", "engine_version")):
+            continue
+        values = [as_number(side["figures"].get(figure, {}).get("value")) for side in sides]
+        if all(map(math.isfinite, values)):
+            rows.append({"figure": words, "before": values[0], "after": values[1]})
+            caption += f" {meaning}"
     return caption, shares_svg(rows, "figure", {"before": "before the filter", "after": "after"})
 
 

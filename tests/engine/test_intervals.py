@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
+from scipy import stats
 from statsmodels.stats.proportion import proportion_confint
 
 from privacy_assets.engine.intervals import (
     clopper_pearson,
     permutation_band,
     permute_labels,
+    random_sets,
     resample_subjects,
     wilson,
 )
@@ -39,6 +43,27 @@ def test_permutations_keep_the_number_of_members_and_do_not_depend_on_the_block(
     assert (draws[0][:, 0] == 20).all()
     assert 0.2 < draws[0][:, 1].mean() < 0.6
     assert all((draw == draws[0]).all() for draw in draws)
+
+
+def bits(sets: np.ndarray) -> np.ndarray:
+    return np.array([[int(word) >> at & 1 for word in sets] for at in range(64)])
+
+
+@pytest.mark.parametrize(
+    ("people", "size"), [(0, 0), (1, 0), (1, 1), (2, 1), (7, 7), (100, 0), (1000, 633), (1000, 999)]
+)
+def test_random_sets_have_their_size(people: int, size: int) -> None:
+    sets = random_sets(people, size, np.random.default_rng(0))
+    assert sets.shape == (people,) and (bits(sets).sum(axis=1) == size).all()
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_all_sets_of_a_size_are_as_likely(size: int) -> None:
+    rng = np.random.default_rng(size)
+    drawn = np.concatenate([bits(random_sets(5, size, rng)) for _ in range(100)])
+    kinds, times = np.unique(drawn, axis=0, return_counts=True)
+    assert len(kinds) == math.comb(5, size)
+    assert stats.chisquare(times).pvalue > 0.001
 
 
 def test_the_band_covers_all_statistics_at_once_under_the_null() -> None:

@@ -72,7 +72,11 @@ def test_a_filtered_table_is_published_and_says_so(place: Path) -> None:
     page = next((place / "storage/people/privacy_report").rglob("*.html")).read_text()
     assert f"{told['rows dropped']:,}" in page.replace("\u202f", ",") and "filter.settings.crowd" in page
 
-    assert "rows drawn were left out" in page and "What the filter took back" in page
+    assert "rows drawn were left out" in page and "Before and after the filter" in page
+    report = json.loads(next((place / "storage/people/privacy_report").rglob("*.json")).read_text())
+    before = report["generator"]["filter"]["before"]["memorization"]["figures"]["exposed"]["value"]
+    assert before > 0.2 > report["metrics"]["memorization"]["figures"]["exposed"]["value"]
+    assert "filter.before" not in page and "before" not in json.dumps(attested(place))
 
     predicate = attested(place)["predicate"]
     assert predicate["setup"]["filter"] == {"name": "memorization", "settings": chosen.settings()}

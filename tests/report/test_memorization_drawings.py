@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from privacy_assets.engine.metrics.memorization import alpha_table
+from privacy_assets.engine.results import Figure, MetricResult
 from privacy_assets.report.drawings import plots_of
 from privacy_assets.report.memorization_drawings import before_and_after, shares_svg
 
@@ -45,14 +46,35 @@ def test_the_histogram_of_the_engine_is_drawn():
     assert len(bars(svg)) == 9
 
 
-def test_what_a_filter_took_back():
-    before = {"membership_inference.precision": 0.75, "memorization.exposed": 0.25, "memorization.alpha": 1.0}
-    after = {"membership_inference.precision": 0.5, "memorization.exposed": math.nan, "memorization.exposed_excess": 0}
+def result(metric, name, value, **changes):
+    figure = Figure(name=name, value=value, low=0.0, high=1.0, n=10, subjects=10)
+    return MetricResult(metric, (figure,), **{"settings": {"a": (1, 2)}, "seed": 3, "engine_version": "1"} | changes)
+
+
+def test_figures_before_and_after_a_filter():
+    before = {
+        "membership_inference": result("membership_inference", "precision", 0.75).to_json(),
+        "memorization": result("memorization", "exposed", 0.25).to_json(),
+    }
+    after = {
+        "membership_inference": result("membership_inference", "precision", 0.5),
+        "memorization": result("memorization", "exposed", math.nan),
+        "dcr": result("dcr", "privacy_score", 0.0),
+    }
     caption, svg = before_and_after(before, after)
-    assert "0.5 is guessing" in caption and "attack precision" in words(svg)
+    assert "0.5 is guessing" in caption and "Exposed" not in caption and "attack precision" in words(svg)
     assert [width for _, width in bars(svg)[:2]] == pytest.approx([0.75 * ROOM, 0.5 * ROOM], abs=0.1)
     assert len(bars(svg)) == 2 + 2  # the legend has two
-    assert before_and_after({}, after)[1] == "" == before_and_after(before, {})[1]
+    for nothing in ({}, None, "text", {"membership_inference": 1}, {"membership_inference": {}}):
+        assert before_and_after(nothing, after)[1] == ""
+    assert before_and_after(before, {})[1] == ""
+
+
+@pytest.mark.parametrize("changes", [{"settings": {"a": (1, 3)}}, {"seed": 4}, {"engine_version": "2"}])
+def test_what_was_measured_otherwise_is_not_set_beside(changes):
+    then = {"memorization": result("memorization", "exposed", 0.25).to_json()}
+    assert before_and_after(then, {"memorization": result("memorization", "exposed", 0.2)})[1]
+    assert not before_and_after(then, {"memorization": result("memorization", "exposed", 0.2, **changes)})[1]
 
 
 @pytest.mark.parametrize("rows", [[], [{"alpha": "1"}], [{"alpha": "1", "share": "a"}], [{"share": math.nan}]])

@@ -88,23 +88,6 @@ def draw(
 
 
 @compiled
-def resize(sets: Array, size: int, rng: np.random.Generator) -> None:
-    """Bring each of 64 sets, a bit each of uint64 (people,), to ``size`` by random people joining or leaving it."""
-    sizes = np.zeros(64, np.int64)
-    for word in sets:
-        for at in range(64):
-            sizes[at] += np.int64((word >> np.uint64(at)) & np.uint64(1))
-    for at in range(64):
-        bit = np.uint64(1) << np.uint64(at)
-        while sizes[at] != size:
-            person = int(rng.random() * len(sets))
-            inside = sets[person] & bit != 0
-            if inside == (sizes[at] > size):
-                sets[person] ^= bit
-                sizes[at] += -1 if inside else 1
-
-
-@compiled
 def match(
     codes: Array,
     order: Array,

@@ -82,15 +82,15 @@ class Dcr(Metric):
             at_most=0.25,
             bound="lower",
             source="demonstrated at 99.5 % over all distances and tails together; tolerated: what trees with leaves of "
-            "50 rows show (at most 0.19 in 100 splits of Adult)",
+            "50 rows show (at most 0.19 in 400 splits of Adult and UK census)",
         ),
         Limit("dcr.identical_excess", at_most=0.6, source=_NULL),
         Limit(
             "dcr.identical_excess",
             at_most=0.2,
             bound="lower",
-            source="demonstrated at 99 %; tolerated: what trees with leaves of 50 rows show (at most 0.18 in 80 splits "
-            "of UK census, nothing in 191 of Adult)",
+            source="demonstrated at 99 %; tolerated: what trees with leaves of 50 rows show (at most 0.18 in 200 "
+            "splits of UK census, nothing in 200 of Adult)",
         ),
     )
 

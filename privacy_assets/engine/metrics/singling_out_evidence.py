@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.intervals import RESOLUTION_QUANTILE, permutation_band, wilson
+from privacy_assets.engine.intervals import RESOLUTION_QUANTILE, permutation_band, random_sets, wilson
 from privacy_assets.engine.threads import in_threads
-
-_COIN_BITS = 6  # coins fall with a probability of whole 64ths
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,27 +57,10 @@ class People:
         out = np.empty((len(self), len(streams)), dtype=np.uint64)
 
         def fill(word: int) -> None:
-            out[:, word] = _subsets(len(self), self.members, streams[word])
+            out[:, word] = random_sets(len(self), self.members, streams[word])
 
         in_threads(fill, range(len(streams)))
         return out
-
-
-def _subsets(people: int, size: int, rng: np.random.Generator) -> np.ndarray:
-    """64 random subsets of ``size`` people, every one as likely, uint64 (people,).
-
-    Each person joins each set with almost the right probability, 64 coins a word; whom chance and rounding leave over
-    or short are drawn. People are alike in both steps, so all sets of the size stay as likely.
-    """
-    from privacy_assets.engine.metrics import _predicate_kernels as kernels
-
-    share = (size << _COIN_BITS) // people
-    sets = np.zeros(people, dtype=np.uint64)
-    for place in range(_COIN_BITS):
-        coins = rng.integers(0, 1 << 64, people, dtype=np.uint64)
-        sets = sets | coins if share >> place & 1 else sets & coins
-    kernels.resize(sets, size, rng)
-    return sets
 
 
 @dataclass(frozen=True, eq=False)
