@@ -246,6 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--environment", type=Path, default=ROOT / ".peers", help="where it is (default: .peers)")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="rows of train, ascending")
     parser.add_argument("--attacks", type=int, default=ATTACKS)
+    parser.add_argument("--work", action="append", default=[], help="only work that starts so (repeatable)")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} rows and {FEW_ATTACKS} attacks, to try it")
     parser.add_argument("--large", type=int, nargs="?", const=LARGE, default=0, help="further rows, for our side only")
     parser.add_argument("--limit", type=float, default=900, help="seconds that a peer may take (default: 900)")
@@ -263,6 +264,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"{sizes[-1]} rows of train and a quarter of that in the holdout are more than the table has")
     schema, about = infer_schema(frame), machine() | {"peers": listed(theirs)}
     works = plan(list(frame.columns), attacks, sizes)
+    works = [work for work in works if not options.work or work.name.startswith(tuple(options.work))]
+    if not works:
+        parser.error(f"no work starts with {' or '.join(options.work)}")
     with TemporaryDirectory() as name:
         folder = Path(name)
         for rows in sorted({*sizes, *(peer.answers_at for work in works for peer in work.peers)}):
