@@ -141,10 +141,16 @@ def _risks(group: Sequence[Configuration], people: People) -> tuple[float, np.nd
 
 
 def _estimates(observed: np.ndarray, null: np.ndarray) -> list[Estimate]:
-    """Intervals of the groups' risks, simultaneous; everything is cut off at 1."""
+    """Intervals of the groups' risks, simultaneous; everything is cut off at 1.
+
+    Queries that come true under no permutation have a chance too, of which the permutations tell nothing: theirs reach
+    to 0.
+    """
     band = permutation_band(observed, null)
+    never = band.sd == 0
+    low, high = np.where(never, np.minimum(band.low, 0), band.low), np.where(never, np.maximum(band.high, 0), band.high)
     spread = np.quantile(null - band.mean, RESOLUTION_QUANTILE, axis=0, method="higher")
-    numbers = np.minimum([observed, band.low, band.high, spread + band.critical * band.sd], 1.0)
+    numbers = np.minimum([observed, low, high, spread + band.critical * band.sd], 1.0)
     return [Estimate(*(float(x) for x in column)) for column in numbers.T]
 
 
