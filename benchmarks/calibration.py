@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -209,8 +208,9 @@ def truths_of_best(seen: list[tuple[float, list[dict[str, Any]]]]) -> np.ndarray
     """Per repetition, a value and its table: the mean over all repetitions of the row, or weighted mean, that it is."""
     rows = []
     for _, table in seen:
-        found, weights = numbers(table), [row.get("weight", math.nan) for row in table]
-        rows.append([*found, float(np.dot(np.array(found, dtype=np.float64), weights))])
+        found = np.array(numbers(table), dtype=np.float64)
+        weighted = [found @ [row["weight"] for row in table]] if "weight" in table[0] else []
+        rows.append([*found, *weighted])
     every = np.array(rows, dtype=np.float64)
     at = np.nanargmin(np.abs(every - np.array([[value] for value, _ in seen])), axis=1)
     return np.nanmean(every, axis=0)[at]
