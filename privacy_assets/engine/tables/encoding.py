@@ -108,7 +108,7 @@ class Encoder:
         for column in schema.columns:
             joined = pd.concat([frame[column.name] for frame in frames], ignore_index=True)
             if column.kind in ("categorical", "boolean"):
-                categories.append(_Category(column.name, tuple(sorted(joined.dropna().unique()))))
+                categories.append(_Category(column.name, tuple(sorted(joined.drop_duplicates().dropna()))))
             else:
                 values = as_float(joined)
                 centre, scale = _centre_and_scale(np.sort(values[~np.isnan(values)]))
@@ -150,13 +150,11 @@ class Encoder:
                 codes.append(missing.astype(np.int32))
                 sizes.append(2)
         for category in self.categories:
-            known = pd.Index(list(category.values), dtype=object)
-            column = frame[category.name]
-            found = known.get_indexer(pd.Index(column.astype(object)))
-            found[found < 0] = len(known)
-            found[column.isna().to_numpy()] = len(known) + 1
-            codes.append(found.astype(np.int32))
-            sizes.append(len(known) + 2)
+            places = {value: place for place, value in enumerate(category.values)}
+            own, different = pd.factorize(frame[category.name])
+            found = [places.get(value, len(places)) for value in different]
+            codes.append(np.array([*found, len(places) + 1], dtype=np.int32)[own])  # -1, missing, takes the last
+            sizes.append(len(places) + 2)
         stacked = np.stack(codes, axis=1) if codes else np.zeros((len(frame), 0), dtype=np.int32)
         return EncodedTable(numeric, stacked, np.array(sizes, dtype=np.int64))
 
