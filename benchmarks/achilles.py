@@ -159,8 +159,9 @@ def report(paths: list[Path], images: Path | None = None) -> None:
             if key[0] == table and fits(study, key[1]):
                 print(f"\n## {study}: {table}, {key[1]} {key[2]}, {key[3]}\n")
                 found = [selected(name, ids, audits, key) for name, ids in entry["selected"].items()]
-                print_group([group for group in found if group.records], key)
-                points[key[3]] += [group.point(study, key) for group in found if group.records]
+                found = [group for group in found if group.records]
+                print_group(found, key)
+                points[key[3]] += [group.point(study, key) for group in found]
         for attack, rows in points.items() if images is not None and study in FIGURES else ():
             series, labels = (("by",) if study == "epsilon" else ()), (FIGURES[study], "mean AUC, standard deviation")
             plot = intervals_svg(rows, x="x", y="auc", series=series, labels=labels, null=0.5)

@@ -34,13 +34,18 @@ class Band:
 
 
 def permutation_band(
-    observed: np.ndarray, null: np.ndarray, confidence: float = CONFIDENCE, resampled: np.ndarray | None = None
+    observed: np.ndarray,
+    null: np.ndarray,
+    confidence: float = CONFIDENCE,
+    resampled: np.ndarray | None = None,
+    people: int | None = None,
 ) -> Band:
     """Band of ``observed`` (m,) from ``null`` (permutations, m): observed -+ critical x null deviation.
 
     Where there is a leak, some statistics vary more than chance alone makes them: with ``resampled`` (replicates, m),
     the same over subjects drawn anew, their band takes the place of the other where it is wider. A statistic that never
-    varies has z = 0 and a band of width 0.
+    varies has z = 0 and a band of width 0; or, a difference of shares among ``people`` on the smaller side, the exact
+    one of none of so many.
     """
     mean, sd, largest = _standardised(null)
     critical = float(np.quantile(largest, confidence, method="higher"))
@@ -48,7 +53,7 @@ def permutation_band(
         (1 + (largest >= (np.abs(observed - mean) / np.where(sd > 0, sd, np.inf)).max()).sum()) / (len(null) + 1)
     )
     rare = np.quantile(np.abs(null - mean), RESOLUTION_QUANTILE, axis=0, method="higher")
-    half = critical * sd
+    half = np.where(sd > 0, critical * sd, 0.0 if people is None else clopper_pearson(0, people)[1])
     resolution = rare + half
     if resampled is not None:
         _, spread, farthest = _standardised(resampled)

@@ -119,3 +119,9 @@ def test_subjects_drawn_anew_widen_a_band_and_never_narrow_it() -> None:
     # What is told by permutations alone stays as it is.
     assert (wide.p_value, wide.critical) == (plain.p_value, plain.critical)
     np.testing.assert_array_equal(wide.resolution, plain.resolution)
+
+
+def test_shares_that_cannot_vary_are_as_uncertain_as_none_of_so_many() -> None:
+    band = permutation_band(np.zeros(2), np.column_stack([np.zeros(99), np.linspace(-1, 1, 99)]), people=500)
+    assert band.high[0] == -band.low[0] == pytest.approx(clopper_pearson(0, 500)[1])
+    assert band.z[0] == 0 and band.high[1] == pytest.approx(band.critical * band.sd[1])

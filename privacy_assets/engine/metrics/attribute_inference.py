@@ -20,13 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.intervals import (
-    CONFIDENCE,
-    RESOLUTION_QUANTILE,
-    clopper_pearson,
-    permutation_band,
-    permute_labels,
-)
+from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE, permutation_band, permute_labels
 from privacy_assets.engine.metrics.attribute_attacks import FEW, GIOMI, Attack, Attacked, Trial, entropies
 from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
 from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE, not_measurable
@@ -165,12 +159,10 @@ def leaks(
         null=float(null[1].max(axis=1).mean()),
         note=f"column {names[int(observed[1].argmax())]}; the interval holds for all columns at once",
     )
-    band = permutation_band(observed[0], null[0])
-    members = int(outcome.member.sum())
-    # Where all who were attacked are guessed alike: as many others as none of so many can rule out.
-    alike = (band.sd == 0) * clopper_pearson(0, min(members, len(outcome.member) - members))[1]
+    smallest = int(np.bincount(outcome.member, minlength=2).min())
+    band = permutation_band(observed[0], null[0], people=smallest)
     train, holdout = (rate[0, 0] for rate in outcome.rates(labels, 1 - labels))
-    parts = (train, holdout, observed[0], band.low - alike, band.high + alike, observed[1])
+    parts = (train, holdout, observed[0], band.low, band.high, observed[1])
     keys = ("train", "holdout", "excess", "low", "high", "risk")
     rows = [
         dict(zip(keys, map(float, row), strict=True)) for row in zip(*(part[:width] for part in parts), strict=True)
