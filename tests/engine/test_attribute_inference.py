@@ -421,3 +421,9 @@ def test_settings_are_checked(settings: dict[str, object]) -> None:
 def test_no_private_value_leaves(big: list[pd.DataFrame], copied: MetricResult) -> None:
     text = json.dumps(copied.to_json())
     assert "O'Hara" not in text and "Timestamp" not in text
+
+
+def test_a_column_that_is_guessed_alike_for_everybody_has_an_interval() -> None:
+    frames = [frame.assign(constant="x") for frame in parts((300, 200, 300), 0)]
+    row = next(row for row in run(*frames).tables["columns"] if row["column"] == "constant")
+    assert row["excess"] == 0 and -0.05 < row["low"] < 0 < row["high"] < 0.05

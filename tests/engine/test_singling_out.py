@@ -455,3 +455,11 @@ def test_fresh_rows_hold_the_limit_and_copies_break_it(name: str, request: pytes
     copy = run(train, holdout, train, metric)
     wide = [row["risk"] for row in copy.tables["configurations"] if row["columns"] >= 6]
     assert min(wide) >= 0.98
+
+
+def test_queries_that_never_come_true_do_not_rule_out_what_they_are_expected_to() -> None:
+    """One query that five people match: no draw of labels leaves one member, though it has a chance."""
+    people = People(np.arange(1000), np.arange(1000) < 900)
+    never = Configuration("univariate", 1, np.array([5]), np.array([0]), np.zeros(200, dtype=np.int64))
+    estimate = weigh([never], {}, people).configurations[0]
+    assert estimate.value < 0 and estimate.low == estimate.value and estimate.high == 0
