@@ -11,7 +11,7 @@ import pandas as pd
 
 from privacy_assets.engine.filters import FittedFilter, MemorizationFilter
 from privacy_assets.engine.generators import build_generator
-from privacy_assets.engine.generators.base import FittedGenerator, Generator
+from privacy_assets.engine.generators.base import FittedGenerator, Generator, Training
 from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
 from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema
 
@@ -34,8 +34,8 @@ class Leaky(Generator):
     name = "leaky"
     summary = "For this study only."
 
-    def _fit(self, train: pd.DataFrame, schema: TableSchema, **more: Any) -> FittedGenerator:
-        return FittedLeaky(self, self.inner.fit(train, schema, **more), train)
+    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
+        return FittedLeaky(self, self.inner._fit(train, schema, training), train)
 
     @classmethod
     def load(cls, *_: Any) -> FittedGenerator:
@@ -69,9 +69,9 @@ class Screened(Generator):
     name = "screened"
     summary = "For this study only."
 
-    def _fit(self, train: pd.DataFrame, schema: TableSchema, **more: Any) -> FittedGenerator:
+    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
         fitted = MemorizationFilter(attempts=50).fit([train, self.unseen], schema)
-        return FittedScreened(self, self.inner.fit(train, schema, **more), fitted)
+        return FittedScreened(self, self.inner._fit(train, schema, training), fitted)
 
     @classmethod
     def load(cls, *_: Any) -> FittedGenerator:

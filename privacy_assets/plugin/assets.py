@@ -237,7 +237,9 @@ def build_generator_asset(settings: TableSettings) -> dg.AssetsDefinition:
             "generator": settings.generator_label,
             "settings": dg.MetadataValue.json(settings.generator.settings()),
             "privacy budget": str(fitted.privacy),
+            "same seed, same rows": settings.generator.repeatable,
             "device": device,
+            **training_metadata(fitted.history),
         }
         trained = Trained(fitted, steps.table_fingerprint(train, "train", context.resources.releases))
         return dg.MaterializeResult(value=trained, metadata=facts)

@@ -140,17 +140,19 @@ def broken_metadata(outcomes: Sequence[LimitOutcome]) -> dict[str, Any]:
     return {key: dg.MetadataValue.text(text) for key, text in texts.items()} | _recourses(outcomes)
 
 
-def training_metadata(history: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+def training_metadata(history: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
     """The training curve as a picture, its last row as numbers, and at most thirty rows of it as a table."""
     if not history:
         return {}
-    rows = [history[i] for i in sorted({round(i * (len(history) - 1) / 29) for i in range(30)})]
+    known = [{key: value for key, value in row.items() if value is not None} for row in history]
+    rows = [known[i] for i in sorted({round(i * (len(known) - 1) / 29) for i in range(30)})]
     records = [dg.TableRecord({key: _shown(value) for key, value in row.items()}) for row in rows]
     facts: dict[str, Any] = {"epochs": len(history), "training": dg.MetadataValue.table(records)}
-    curve = _curve([row["validation_loss"] for row in rows])
-    if curve:
-        facts["validation loss by epoch"] = dg.MetadataValue.md(f"![validation loss](data:image/svg+xml,{curve})")
-    return facts | {f"last {key}": float(value) for key, value in history[-1].items() if key != "epoch"}
+    for key in [key for key in rows[0] if key != "epoch"]:
+        if curve := _curve([row[key] for row in rows]):
+            told = key.replace("_", " ")
+            facts[f"{told} by epoch"] = dg.MetadataValue.md(f"![{told}](data:image/svg+xml,{curve})")
+    return facts | {f"last {key}": float(value) for key, value in rows[-1].items() if key != "epoch"}
 
 
 def _curve(values: Sequence[float]) -> str:

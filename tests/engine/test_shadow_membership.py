@@ -37,7 +37,7 @@ class Copies(CodedGenerator):
     summary = ""
     share: float = 1.0
 
-    def _fit(self, train, schema, *, seed, device, progress):
+    def _fit(self, train, schema, training):
         raise NotImplementedError
 
     @classmethod

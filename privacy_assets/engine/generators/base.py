@@ -25,12 +25,15 @@ TRAIN = "train.parquet"
 class PrivacyBudget:
     """Differential privacy that fitting and sampling spent. ``epsilon`` None: no formal guarantee at all.
 
-    ``unpaid`` names, without values, what was read from the private rows outside the guarantee.
+    ``accountant`` is how epsilon was computed, ``covers`` what it is about, and ``unpaid`` names, without values, what
+    was read from the private rows outside the guarantee.
     """
 
     epsilon: float | None = None
     delta: float | None = None
     unpaid: tuple[str, ...] = ()
+    accountant: str = ""
+    covers: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "unpaid", tuple(self.unpaid))
@@ -38,15 +41,28 @@ class PrivacyBudget:
     def __str__(self) -> str:
         if self.epsilon is None:
             return "none (no formal guarantee)"
+        covered = f" for {self.covers}" if self.covers else ""
+        counted = f" ({self.accountant})" if self.accountant else ""
         besides = f"; outside of it: {', '.join(self.unpaid)}" if self.unpaid else ""
-        return f"epsilon {self.epsilon:g}, delta {self.delta or 0:g}{besides}"
+        return f"epsilon {self.epsilon:g}, delta {self.delta or 0:g}{covered}{counted}{besides}"
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How a generator is fitted: what :meth:`Generator.fit` was given beside the rows."""
+
+    seed: int
+    device: str = "cpu"
+    progress: Progress = silent
+    checkpoint: Path | None = None
 
 
 class Generator(ABC):
     """A generator: subclass it as a frozen dataclass whose fields are the settings, each with a default.
 
     ``name`` is file name and registry key. ``modules`` must be importable to run it and come with ``extra`` (None: with
-    the package itself); ``licence`` is that of the code that does the work.
+    the package itself); ``licence`` is that of the code that does the work. ``repeatable``: the same seed twice gives
+    the same rows; False where that is up to somebody else's code.
     """
 
     name: ClassVar[str]
@@ -54,26 +70,33 @@ class Generator(ABC):
     licence: ClassVar[str] = "Apache-2.0"
     modules: ClassVar[tuple[str, ...]] = ()
     extra: ClassVar[str | None] = None
+    repeatable: ClassVar[bool] = True
 
     def fit(
-        self, train: pd.DataFrame, schema: TableSchema, *, seed: int, device: str = "cpu", progress: Progress = silent
+        self,
+        train: pd.DataFrame,
+        schema: TableSchema,
+        *,
+        seed: int,
+        device: str = "cpu",
+        progress: Progress = silent,
+        checkpoint: Path | None = None,
     ) -> FittedGenerator:
         """Fit to ``train``, a canonical frame with exactly the columns of ``schema`` (no subject column).
 
         ``seed`` >= 0: the same seed gives the same generator. ``device`` is a torch device name, ``progress`` is told
-        what happens in words without values. Raises InputError for other columns or no rows.
+        what happens in words without values. ``checkpoint`` is a folder where long training keeps what it has done: an
+        interrupted one goes on where it was, with the same result. Raises InputError for other columns or no rows.
         """
         if list(train.columns) != schema.names:
             fix = "conform the table to its schema, without the subject column"
             raise InputError("the columns are not those of the schema", where="train", fix=fix)
         if train.empty:
             raise InputError("a generator cannot be fitted to no rows", where="train", fix="give more rows")
-        return self._fit(train, schema, seed=seed, device=device, progress=progress)
+        return self._fit(train, schema, Training(seed, device, progress, checkpoint))
 
     @abstractmethod
-    def _fit(
-        self, train: pd.DataFrame, schema: TableSchema, *, seed: int, device: str, progress: Progress
-    ) -> FittedGenerator:
+    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
         """Fit to checked input."""
 
     @classmethod
@@ -87,11 +110,15 @@ class Generator(ABC):
 
 
 class FittedGenerator(ABC):
-    """A generator after fitting. It holds values of the private table: keep it and its files as private as that."""
+    """A generator after fitting. It holds values of the private table: keep it and its files as private as that.
+
+    ``history`` is the training curve, one mapping of numbers an epoch ("epoch", then losses), where there is one.
+    """
 
     generator: Generator
     schema: TableSchema
     privacy: PrivacyBudget = PrivacyBudget()
+    history: tuple[Mapping[str, float], ...] = ()
 
     def sample(self, rows: int, *, seed: int) -> pd.DataFrame:
         """Return ``rows`` >= 1 synthetic rows as a canonical frame; the same seed gives the same rows."""
@@ -116,6 +143,7 @@ class FittedGenerator(ABC):
             "settings": self.generator.settings(),
             "schema": self.schema.to_json(),
             "privacy": asdict(self.privacy),
+            "history": [dict(epoch) for epoch in self.history],
             **self._save(target),
         }
         (target / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from privacy_assets.engine.generators.base import FittedGenerator, Generator, PrivacyBudget
+from privacy_assets.engine.generators.base import FittedGenerator, Generator, PrivacyBudget, Training
 from privacy_assets.engine.generators.coded import CodedGenerator, Draw
 from privacy_assets.engine.generators.domains import Domains
-from privacy_assets.engine.inputs import Progress
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.schema import TableSchema
 from privacy_assets.errors import ConfigError, InputError
@@ -53,19 +52,21 @@ class BayNet(CodedGenerator):
         if type(self.bins) is not int or self.bins < 2:
             raise ConfigError(f"{self.name}: bins must be a whole number of at least 2.")
 
-    def _fit(
-        self, train: pd.DataFrame, schema: TableSchema, *, seed: int, device: str, progress: Progress
-    ) -> FittedGenerator:
+    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
         from privacy_assets.engine.generators._bayes_kernels import learn_conditionals, learn_structure
 
         coding = self._coding(train, schema)
         cells = coding.code(train)
         domains = self._domains(cells, coding)
-        codes, (rate, scale), (rng, noise) = domains.encode(cells), self._noise(len(cells)), self._streams(seed)
-        progress("learning the structure of the network")
+        codes, (rate, scale), (rng, noise) = (
+            domains.encode(cells),
+            self._noise(len(cells)),
+            self._streams(training.seed),
+        )
+        training.progress("learning the structure of the network")
         root = int(rng.integers(len(codes)))
         order, parents = learn_structure(codes, domains.sizes, self.degree, root, rate, noise)
-        progress("counting the conditional distributions")
+        training.progress("counting the conditional distributions")
         conditionals = learn_conditionals(codes, domains.sizes, order, parents, scale, noise)
         return FittedNetwork(self, coding, domains, order, parents, conditionals, self._spent(schema))
 

@@ -18,8 +18,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from privacy_assets.engine.generators.base import FittedGenerator, Generator, read_train, write_train
-from privacy_assets.engine.inputs import Progress
+from privacy_assets.engine.generators.base import FittedGenerator, Generator, Training, read_train, write_train
 from privacy_assets.engine.tables.schema import TableSchema, restore
 from privacy_assets.errors import ConfigError, StepError
 
@@ -61,9 +60,7 @@ class CommandGenerator(Generator):
         if isinstance(self.timeout, bool) or not isinstance(self.timeout, int | float) or not self.timeout > 0:
             raise ConfigError("command: timeout must be a positive number of seconds.")
 
-    def _fit(
-        self, train: pd.DataFrame, schema: TableSchema, *, seed: int, device: str, progress: Progress
-    ) -> FittedGenerator:
+    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
         return FittedCommand(self, schema, train.copy())
 
     @classmethod

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from privacy_assets.engine.generators.base import FittedGenerator, Generator, read_train, write_train
-from privacy_assets.engine.inputs import Progress
+from privacy_assets.engine.generators.base import FittedGenerator, Generator, Training, read_train, write_train
 from privacy_assets.engine.tables.schema import TableSchema
 from privacy_assets.errors import ConfigError
 
@@ -26,9 +25,7 @@ class Copy(Generator):
     name = "copy"
     summary = "DEMONSTRATION ONLY: publishes the private rows themselves, so that the gate can be seen to close."
 
-    def _fit(
-        self, train: pd.DataFrame, schema: TableSchema, *, seed: int, device: str, progress: Progress
-    ) -> FittedGenerator:
+    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
         return FittedCopy(self, schema, train.copy())
 
     @classmethod
@@ -59,9 +56,7 @@ class NoisyCopy(Copy):
         if not self.noise >= 0 or not 0 <= self.redraw <= 1:
             raise ConfigError("noisy_copy: noise must be at least 0 and redraw between 0 and 1.")
 
-    def _fit(
-        self, train: pd.DataFrame, schema: TableSchema, *, seed: int, device: str, progress: Progress
-    ) -> FittedGenerator:
+    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
         return FittedNoisyCopy(self, schema, train.copy())
 
     @classmethod

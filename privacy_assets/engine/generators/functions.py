@@ -12,8 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from privacy_assets.engine.generators.base import FittedGenerator, Generator, read_train, write_train
-from privacy_assets.engine.inputs import Progress
+from privacy_assets.engine.generators.base import FittedGenerator, Generator, Training, read_train, write_train
 from privacy_assets.engine.tables.schema import TableSchema, restore
 from privacy_assets.errors import ConfigError, InputError, StepError
 
@@ -65,9 +64,7 @@ class CallableGenerator(Generator):
         """See :meth:`Generator.settings`."""
         return {"function": self.reference}
 
-    def _fit(
-        self, train: pd.DataFrame, schema: TableSchema, *, seed: int, device: str, progress: Progress
-    ) -> FittedGenerator:
+    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
         return FittedCallable(self, schema, train.copy())
 
     @classmethod

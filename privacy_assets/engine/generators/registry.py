@@ -107,7 +107,9 @@ def load_generator(folder: str | Path) -> FittedGenerator:
     name = str(manifest.get("name"))
     if name not in GENERATORS:
         raise InputError(f"unknown generator {name!r}.{did_you_mean(name, GENERATORS)}", where=str(folder))
-    return GENERATORS[name].load(Path(folder), manifest)
+    fitted = GENERATORS[name].load(Path(folder), manifest)
+    fitted.history = tuple(manifest.get("history", ()))
+    return fitted
 
 
 def _there(module: str) -> bool:

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from privacy_assets.engine.generators.base import FittedGenerator
+from privacy_assets.engine.generators.base import FittedGenerator, Training
 from privacy_assets.engine.generators.coded import CodedGenerator, Draw
 from privacy_assets.engine.generators.trees import Tree
-from privacy_assets.engine.inputs import Progress
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.encoding import as_float
 from privacy_assets.engine.tables.schema import ColumnSchema, TableSchema
@@ -56,9 +55,7 @@ class SynthPop(CodedGenerator):
                 raise ConfigError("synthpop: visit must be a list of column names.")
             object.__setattr__(self, "visit", tuple(self.visit))
 
-    def _fit(
-        self, train: pd.DataFrame, schema: TableSchema, *, seed: int, device: str, progress: Progress
-    ) -> FittedGenerator:
+    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
         from privacy_assets.engine.generators._tree_kernels import fit_part, has_part
 
         order = self._order(schema.names)
@@ -68,8 +65,8 @@ class SynthPop(CodedGenerator):
         is_number = np.array([column.numbers is not None for column in coded], dtype=np.bool_)
         steps = []
         for place, column in enumerate(coded):
-            progress(f"growing the tree of column {place + 1} of {len(order)}")
-            rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(place,)))
+            training.progress(f"growing the tree of column {place + 1} of {len(order)}")
+            rng = np.random.default_rng(np.random.SeedSequence(training.seed, spawn_key=(place,)))
             trees = [
                 Tree(*fit_part(codes, levels, is_number, column.of_rows, place, part, self.min_leaf, rng))
                 for part in range(2)
