@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -55,6 +56,7 @@ class Training:
     device: str = "cpu"
     progress: Progress = silent
     checkpoint: Path | None = None
+    people: np.ndarray | None = None
 
 
 class Generator(ABC):
@@ -81,19 +83,22 @@ class Generator(ABC):
         device: str = "cpu",
         progress: Progress = silent,
         checkpoint: Path | None = None,
+        people: np.ndarray | None = None,
     ) -> FittedGenerator:
         """Fit to ``train``, a canonical frame with exactly the columns of ``schema`` (no subject column).
 
         ``seed`` >= 0: the same seed gives the same generator. ``device`` is a torch device name, ``progress`` is told
         what happens in words without values. ``checkpoint`` is a folder where long training keeps what it has done: an
-        interrupted one goes on where it was, with the same result. Raises InputError for other columns or no rows.
+        interrupted one goes on where it was, with the same result. ``people`` int64 (n,) tell whose each row is, so
+        that rows held out for early stopping are of people who are not trained on (None: each row is a person).
+        Raises InputError for other columns or no rows.
         """
         if list(train.columns) != schema.names:
             fix = "conform the table to its schema, without the subject column"
             raise InputError("the columns are not those of the schema", where="train", fix=fix)
         if train.empty:
             raise InputError("a generator cannot be fitted to no rows", where="train", fix="give more rows")
-        return self._fit(train, schema, Training(seed, device, progress, checkpoint))
+        return self._fit(train, schema, Training(seed, device, progress, checkpoint, people))
 
     @abstractmethod
     def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:

@@ -148,11 +148,7 @@ class FittedNetwork(FittedGenerator):
         for i, parts in enumerate(self.conditionals):
             arrays.update({f"{name}.of.{i}": part for name, part in zip(_PARTS, parts, strict=True)})
         np.savez_compressed(folder / _ARRAYS, **arrays)  # type: ignore[arg-type]
-        plain = [
-            values if values is None or column.kind == "categorical" else [bool(value) for value in values]
-            for column, values in zip(self.schema.columns, self.coding.values, strict=True)
-        ]
-        (folder / _VALUES).write_text(json.dumps(plain), encoding="utf-8")
+        (folder / _VALUES).write_text(json.dumps(self.coding.plain_values()), encoding="utf-8")
         return {}
 
     @classmethod
@@ -171,7 +167,6 @@ class FittedNetwork(FittedGenerator):
         except (OSError, KeyError, ValueError) as error:
             wrong = f"the fitted generator is not complete ({type(error).__name__})"
             raise InputError(wrong, where=str(folder), fix="fit it again") from None
-        values = tuple(None if one is None else tuple(one) for one in plain)
-        coding = Coding(TableSchema.from_json(manifest["schema"]), values)
+        coding = Coding.of_plain(TableSchema.from_json(manifest["schema"]), plain)
         privacy = PrivacyBudget(**manifest["privacy"])
         return cls(generator, coding, domains, order, parents, conditionals, privacy)

@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.engine.generators.base import FittedGenerator, Generator, Training, read_train, write_train
+from privacy_assets.engine.generators.layout import decimals_of
 from privacy_assets.engine.tables.schema import TableSchema
 from privacy_assets.errors import ConfigError
 
 _DAY, _SECOND = 86_400_000_000, 1_000_000  # microseconds
-_MOST_DECIMALS = 6
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _jittered(values: pd.Series, known: pd.Series, noise: float, rng: np.random.
     moved = values.copy()
     if pd.api.types.is_float_dtype(known.dtype):
         error = noise * known.std(ddof=0) * rng.normal(size=len(values))
-        shifted = (values + error).round(_decimals(known))
+        shifted = (values + error).round(decimals_of(known.to_numpy(dtype=np.float64)))
         return moved.where(~there, shifted.clip(known.min(), known.max()))
     dates = pd.api.types.is_datetime64_any_dtype(known.dtype)
     numbers = known.astype("datetime64[us]").astype("int64") if dates else known.astype("int64")
@@ -129,15 +129,6 @@ def _jittered(values: pd.Series, known: pd.Series, noise: float, rng: np.random.
     )
     shifted = (current.astype("Int64") + steps).clip(int(numbers.min()), int(numbers.max()))
     return pd.to_datetime(shifted, unit="us").astype("datetime64[us]") if dates else shifted
-
-
-def _decimals(known: pd.Series) -> int:
-    """Fewest decimals, at most six, that hold every value; more are taken for full precision (fifteen)."""
-    values = known.to_numpy(dtype=np.float64)
-    for decimals in range(_MOST_DECIMALS + 1):
-        if np.array_equal(np.round(values, decimals), values):
-            return decimals
-    return 15
 
 
 def _step(micros: np.ndarray) -> int:

@@ -16,11 +16,14 @@ from privacy_assets.engine.generators.commands import CommandGenerator
 from privacy_assets.engine.generators.copies import Copy, NoisyCopy
 from privacy_assets.engine.generators.functions import CallableGenerator
 from privacy_assets.engine.generators.privbayes import PrivBayes
+from privacy_assets.engine.generators.rvae import Rvae
 from privacy_assets.engine.generators.synthpop import SynthPop
+from privacy_assets.engine.generators.wgan_gp import WganGp
 from privacy_assets.errors import ConfigError, InputError, did_you_mean
 
 GENERATORS: dict[str, type[Generator]] = {
-    kind.name: kind for kind in (SynthPop, BayNet, PrivBayes, Copy, NoisyCopy, CallableGenerator, CommandGenerator)
+    kind.name: kind
+    for kind in (SynthPop, BayNet, PrivBayes, Rvae, WganGp, Copy, NoisyCopy, CallableGenerator, CommandGenerator)
 }
 
 GeneratorLike = str | Mapping[str, Any] | Callable[[pd.DataFrame, int, int], pd.DataFrame] | Generator

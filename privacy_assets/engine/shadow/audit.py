@@ -16,13 +16,14 @@ import numpy as np
 from privacy_assets.engine.inputs import Progress, silent
 from privacy_assets.engine.intervals import CONFIDENCE
 from privacy_assets.engine.shadow.attacks import Attack, build_attack
-from privacy_assets.engine.shadow.checkpoint import Checkpoint, fingerprint
+from privacy_assets.engine.shadow.checkpoint import Checkpoint
 from privacy_assets.engine.shadow.games import Game, blocks, without
 from privacy_assets.engine.shadow.plan import Audit, AuditPlan, RecordAudit, Removal
 from privacy_assets.engine.shadow.rates import auc, choose_cut, epsilon_bound, tpr_at
 from privacy_assets.engine.shadow.selection import most_exposed, of_each_person, select_records
 from privacy_assets.engine.shadow.vulnerability import vulnerability
 from privacy_assets.engine.tables.coding import Coding
+from privacy_assets.engine.tables.fingerprints import cells_fingerprint
 from privacy_assets.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def run_audit(
     if people is not None and people.shape != cells.shape[1:]:
         raise InputError(f"{len(people)} subject codes for {cells.shape[1]} rows", where=_WHERE)
     listed = None if people is None else people.tolist()
-    mark = fingerprint(cells, plan.to_json(), coding.schema.to_json(), coding.values, seed, listed)
+    mark = cells_fingerprint(cells, plan.to_json(), coding.schema.to_json(), coding.values, seed, listed)
     run = _Run(cells, coding, plan, seed, people, build_attack(plan.attack, coding, cells, plan.attack_settings))
     run.check()
     kept = Checkpoint.open(checkpoint, mark)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import zipfile
 from collections.abc import Mapping
@@ -85,13 +84,6 @@ class Checkpoint:
         """Forget the arrays kept under ``name``."""
         for path in [] if self.folder is None else self.folder.glob(f"{name}.*.npz"):
             path.unlink()
-
-
-def fingerprint(cells: np.ndarray, *facts: Any) -> str:
-    """SHA-256 (hex) of a table as it stands, order of rows included, and of facts that JSON can hold."""
-    digest = hashlib.sha256(json.dumps([*facts, cells.shape], sort_keys=True, default=repr).encode())
-    digest.update(np.ascontiguousarray(cells).data)
-    return digest.hexdigest()
 
 
 def _block(folder: Path, name: str, start: int) -> Path:

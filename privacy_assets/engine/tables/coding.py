@@ -56,6 +56,19 @@ class Coding:
             cells[place] = found
         return cells
 
+    def plain_values(self) -> list[list[object] | None]:
+        """The ``values`` as JSON can hold them; :meth:`of_plain` takes them back."""
+        plain = zip(self.schema.columns, self.values, strict=True)
+        return [
+            values if values is None else [value if c.kind == "categorical" else bool(value) for value in values]
+            for c, values in plain
+        ]
+
+    @classmethod
+    def of_plain(cls, schema: TableSchema, plain: Sequence[Sequence[object] | None]) -> Coding:
+        """Inverse of :meth:`plain_values`."""
+        return cls(schema, tuple(None if values is None else tuple(values) for values in plain))
+
     def frame(self, cells: np.ndarray) -> pd.DataFrame:
         """Inverse of :meth:`code`: a canonical frame. Whole numbers are rounded; unknown values become missing."""
         columns = zip(self.schema.columns, self.values, cells, strict=True)

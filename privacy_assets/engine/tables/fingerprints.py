@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,6 +35,13 @@ def lasting_fingerprint(frame: pd.DataFrame) -> str:
     keep their fingerprint when a column changes its kind or dtype, or the file its format.
     """
     return _fingerprint(frame, lambda values: [_lasting_bytes(value) for value in values])
+
+
+def cells_fingerprint(cells: np.ndarray, *facts: Any) -> str:
+    """SHA-256 (hex) of coded cells as they stand, order of rows included, and of facts that JSON can hold."""
+    digest = hashlib.sha256(json.dumps([*facts, cells.shape], sort_keys=True, default=repr).encode())
+    digest.update(np.ascontiguousarray(cells).data)
+    return digest.hexdigest()
 
 
 def _fingerprint(frame: pd.DataFrame, spell: Callable[[Any], Sequence[bytes | None]]) -> str:

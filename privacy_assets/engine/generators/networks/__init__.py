@@ -1,0 +1,1 @@
+"""Networks and training of the neural generators. Everything in here imports torch."""

@@ -1,0 +1,130 @@
+"""What the neural generators share: settings that are checked, and the fitted network with its layout."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pandas as pd
+
+from privacy_assets.engine.generators.base import FittedGenerator, Generator, PrivacyBudget
+from privacy_assets.engine.generators.layout import Layout
+from privacy_assets.engine.tables.coding import Coding
+from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from privacy_assets.engine.generators.networks.blocks import Sampler, Shape
+
+_WEIGHTS, _ARRAYS, _VALUES = "network.safetensors", "layout.npz", "values.json"
+_BLOCK = 4096  # rows that go through the network at once when rows are drawn
+
+
+@dataclass(frozen=True)
+class NeuralGenerator(Generator):
+    """A generator that is a network. Fields that are numbers are checked against ``RANGES`` (low, high).
+
+    ``RANGES`` of a field that is an integer by default asks for whole numbers; bounds are inclusive.
+    """
+
+    modules = ("torch",)
+    RANGES: ClassVar[Mapping[str, tuple[float, float]]] = {}
+
+    def __post_init__(self) -> None:
+        whole = {field.name for field in fields(self) if isinstance(field.default, int)}
+        for name, (low, high) in self.RANGES.items():
+            value = getattr(self, name)
+            number = isinstance(value, int if name in whole else (int, float)) and not isinstance(value, bool)
+            if value is None and next(field.default for field in fields(self) if field.name == name) is None:
+                continue
+            if not number or not low <= value <= high:
+                kind = "whole number" if name in whole else "number"
+                raise ConfigError(f"{self.name}: {name} must be a {kind} from {low:g} to {high:g}.")
+        hidden = getattr(self, "hidden", ())
+        sizes = list(hidden) if isinstance(hidden, list | tuple) else [None]
+        if not all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in sizes):
+            raise ConfigError(f"{self.name}: hidden must be a list of whole numbers of at least 1.")
+        object.__setattr__(self, "hidden", tuple(sizes))
+
+    @abstractmethod
+    def sampler(self, shape: Shape, extra: Mapping[str, np.ndarray]) -> Sampler:
+        """The network that makes rows of this ``shape``, without its weights; ``extra`` are arrays it was saved with."""
+
+    @classmethod
+    def load(cls, folder: Path, manifest: Mapping[str, Any]) -> FittedGenerator:
+        """See :meth:`Generator.load`."""
+        return FittedNeural.read(cls(**manifest["settings"]), folder, manifest)
+
+
+class FittedNeural(FittedGenerator):
+    """A trained network, and what its outputs stand for."""
+
+    def __init__(
+        self,
+        generator: NeuralGenerator,
+        coding: Coding,
+        layout: Layout,
+        network: Sampler,
+        history: tuple[Mapping[str, float], ...],
+        privacy: PrivacyBudget | None = None,
+        extra: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        self.generator, self.schema, self.coding, self.layout = generator, coding.schema, coding, layout
+        self.network, self.history = network.cpu().eval(), history
+        self.privacy, self.extra = privacy or PrivacyBudget(), dict(extra or {})
+
+    def _sample(self, rows: int, seed: int) -> pd.DataFrame:
+        import torch
+
+        from privacy_assets.engine.generators.networks.blocks import seeded
+
+        device = torch.device("cpu")
+        with torch.inference_mode(), seeded(seed, device):
+            sizes = [min(_BLOCK, rows - start) for start in range(0, rows, _BLOCK)]
+            parts = [self.network.draw(size, device) for size in sizes]
+            levels = torch.cat([part[0] for part in parts]).numpy()
+            codes = torch.cat([part[1] for part in parts]).numpy()
+        cells = self.layout.decode(levels, codes, np.random.default_rng([seed, 2]))
+        return self.coding.frame(cells)
+
+    def _save(self, folder: Path) -> dict[str, Any]:
+        from safetensors.torch import save_file
+
+        save_file(self.network.state_dict(), folder / _WEIGHTS)
+        extra = {f"extra.{name}": array for name, array in self.extra.items()}
+        np.savez_compressed(folder / _ARRAYS, **self.layout.to_arrays(), **extra)  # type: ignore[arg-type]
+        (folder / _VALUES).write_text(json.dumps(self.coding.plain_values()), encoding="utf-8")
+        return {}
+
+    @classmethod
+    def read(cls, generator: NeuralGenerator, folder: Path, manifest: Mapping[str, Any]) -> FittedNeural:
+        """Inverse of :meth:`save`; InputError when a part is missing or does not fit."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            schema = TableSchema.from_json(manifest["schema"])
+            coding = Coding.of_plain(schema, json.loads((folder / _VALUES).read_text(encoding="utf-8")))
+            with np.load(folder / _ARRAYS, allow_pickle=False) as stored:
+                arrays = dict(stored)
+            layout = Layout.from_arrays(arrays)
+            extra = {name[6:]: array for name, array in arrays.items() if name.startswith("extra.")}
+            network = generator.sampler(shape_of(layout), extra)
+            network.load_state_dict(load_file(folder / _WEIGHTS))
+            privacy = PrivacyBudget(**manifest["privacy"])
+        except (OSError, KeyError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
+            wrong = f"the fitted generator is not complete ({type(error).__name__})"
+            raise InputError(wrong, where=str(folder), fix="fit it again") from None
+        return cls(generator, coding, layout, network, (), privacy, extra)
+
+
+def shape_of(layout: Layout) -> Shape:
+    """The sizes of the vectors of a layout."""
+    from privacy_assets.engine.generators.networks.blocks import Shape
+
+    return Shape(len(layout.numbers), layout.sizes)

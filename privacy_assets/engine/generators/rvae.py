@@ -1,0 +1,145 @@
+"""RVAE: a variational autoencoder of mixed tables that is robust against outlying cells (Eduardo et al. 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pandas as pd
+
+from privacy_assets.engine.generators.base import FittedGenerator, Training
+from privacy_assets.engine.generators.layout import Layout
+from privacy_assets.engine.generators.neural import FittedNeural, NeuralGenerator, shape_of
+from privacy_assets.engine.tables.coding import Coding
+from privacy_assets.engine.tables.fingerprints import cells_fingerprint
+from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.errors import InputError
+
+if TYPE_CHECKING:
+    from privacy_assets.engine.generators.networks.blocks import Sampler, Shape
+    from privacy_assets.engine.generators.networks.rvae import RvaeNetwork
+
+_OVERFIT_EPOCHS = 100
+
+
+@dataclass(frozen=True)
+class Rvae(NeuralGenerator):
+    """Each cell is clean with probability ``clean``, else an outlier that the network need not explain.
+
+    Encoder and decoder have ``hidden`` layers (mirrored) around ``latent`` standard normal numbers. Numbers go in as
+    normal scores of their rank, and come out so, with one spread a column. Training ends after ``epochs`` epochs, or
+    when the loss on the ``validation`` share of the people, who are not trained on, has not improved for ``patience``;
+    the weights of the best epoch are kept.
+
+    ``overfit`` f in [1, 2] over-fits on purpose (Palacios 4.2): a first training finds the best validation loss L*, a
+    second one without dropout or early stopping goes on until its loss L reaches L/L* = f after its own best, 100
+    epochs at most. The last "overfitting ratio" of the history is the one reached. Never publish what that makes.
+    """
+
+    name = "rvae"
+    summary = "Robust variational autoencoder for mixed tables (RVAE)."
+    RANGES: ClassVar[Mapping[str, tuple[float, float]]] = {
+        "latent": (1, 4096), "epochs": (1, 100_000), "batch": (2, 1_000_000), "learning_rate": (1e-8, 1),
+        "dropout": (0, 0.95), "clean": (0.01, 1), "validation": (0.01, 0.5), "patience": (1, 100_000), "overfit": (1, 2),
+    }  # fmt: skip
+
+    hidden: Sequence[int] = (256, 256)
+    latent: int = 20
+    epochs: int = 300
+    batch: int = 256
+    learning_rate: float = 1e-3
+    dropout: float = 0.1
+    clean: float = 0.95
+    validation: float = 0.1
+    patience: int = 20
+    overfit: float | None = None
+
+    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
+        coding = Coding.fit([train], schema)
+        cells = coding.code(train)
+        layout = Layout.of_cells(cells, coding)
+        run = _Run(self, cells, layout, training)
+        network, history = run.train(self)
+        if self.overfit is not None and self.overfit > 1:
+            network, history = run.overfit(self.overfit, min(row["validation_loss"] for row in history))
+        return FittedNeural(self, coding, layout, network, history)
+
+    def sampler(self, shape: Shape, extra: Mapping[str, np.ndarray]) -> Sampler:
+        """See :meth:`NeuralGenerator.sampler`."""
+        from privacy_assets.engine.generators.networks.rvae import RvaeNetwork
+
+        return RvaeNetwork(shape, self.hidden, self.latent, self.dropout)
+
+
+class _Run:
+    """Training of RVAE on the cells (F, n)."""
+
+    def __init__(self, generator: Rvae, cells: np.ndarray, layout: Layout, training: Training) -> None:
+        import torch
+
+        from privacy_assets.engine.generators.networks.training import split_rows
+
+        self.generator, self.layout, self.training, self.cells = generator, layout, training, cells
+        self.device = torch.device(training.device)
+        self.learned, self.judged = split_rows(layout, cells, generator.validation, training)
+
+    def train(self, chosen: Rvae, best: float | None = None) -> tuple[RvaeNetwork, tuple[dict[str, float], ...]]:
+        """Train with the settings ``chosen``; with a ``best`` loss L*, until it is exceeded by the factor asked for."""
+        import torch
+
+        from privacy_assets.engine.generators.networks.blocks import seeded
+        from privacy_assets.engine.generators.networks.training import Loop, batches
+
+        with seeded(self.training.seed, torch.device("cpu")):
+            network: Any = chosen.sampler(shape_of(self.layout), {})
+        network.to(self.device)
+        optimiser = torch.optim.Adam(network.parameters(), lr=chosen.learning_rate)
+
+        def epoch(number: int) -> dict[str, float]:
+            network.train()
+            parts = batches(len(self.learned[0]), chosen.batch)
+            losses = [_step(network, optimiser, self.learned, rows.to(self.device), chosen.clean) for rows in parts]
+            network.eval()
+            torch.manual_seed(0)  # the same noise for every epoch, so that losses can be compared
+            with torch.no_grad():
+                judged = float(network.loss(*self.judged, chosen.clean))
+            told = {"loss": sum(losses) / len(losses), "validation_loss": judged}
+            return told if best is None else {**told, "overfitting_ratio": judged / best}
+
+        patience = chosen.patience if best is None else None
+        parts = {"network": network, "optimiser": optimiser}
+        loop = Loop(chosen.name, self.training, parts, chosen.epochs, patience, _exceeds(chosen.overfit or 1, best))
+        mark = cells_fingerprint(self.cells, chosen.settings(), best)
+        return network, loop.run(epoch, mark)
+
+    def overfit(self, ratio: float, best: float) -> tuple[RvaeNetwork, tuple[dict[str, float], ...]]:
+        """Train again until the validation loss is ``ratio`` times ``best``."""
+        if best <= 0:
+            fix = "leave overfit out: with so many numbers among the columns the ratio of losses says nothing"
+            raise InputError("the best validation loss is not positive", where="train", fix=fix)
+        self.training.progress(f"{self.generator.name}: over-fitting on purpose to {ratio:g} times {best:.4g}")
+        aside = None if self.training.checkpoint is None else self.training.checkpoint / "overfit"
+        self.training = replace(self.training, checkpoint=aside)
+        return self.train(replace(self.generator, dropout=0.0, epochs=_OVERFIT_EPOCHS), best)
+
+
+def _step(network: Any, optimiser: Any, data: Sequence[Any], rows: Any, clean: float) -> float:
+    loss = network.loss(*[part[rows] for part in data], clean)
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    optimiser.step()
+    return float(loss.detach())
+
+
+def _exceeds(ratio: float, best: float | None) -> Any:
+    """True once the loss has passed its lowest point and is ``ratio`` times ``best``."""
+
+    def stop(history: list[dict[str, float]]) -> bool:
+        if best is None:
+            return False
+        losses = [row["validation_loss"] for row in history]
+        return losses[-1] > min(losses) and losses[-1] >= ratio * best
+
+    return stop

@@ -1,0 +1,114 @@
+"""WGAN-GP on mixed tables (Gulrajani et al. 2017; Camino et al. 2018 for several categorical columns)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pandas as pd
+
+from privacy_assets.engine.generators.base import FittedGenerator, Training
+from privacy_assets.engine.generators.layout import Layout
+from privacy_assets.engine.generators.neural import FittedNeural, NeuralGenerator, shape_of
+from privacy_assets.engine.tables.coding import Coding
+from privacy_assets.engine.tables.fingerprints import cells_fingerprint
+from privacy_assets.engine.tables.schema import TableSchema
+
+if TYPE_CHECKING:
+    from privacy_assets.engine.generators.networks.blocks import Sampler, Shape
+
+_BETAS = (0.5, 0.9)
+
+
+@dataclass(frozen=True)
+class WganGp(NeuralGenerator):
+    """A generator that learns to deceive a critic whose gradient is held near 1 by a penalty.
+
+    Generator and critic have ``hidden`` layers; the generator starts from ``noise`` normal numbers and gives levels
+    (sigmoid) and choices (Gumbel softmax). For each of its steps the critic takes ``critic_steps``, with the penalty
+    weighted by ``penalty``. Wasserstein losses do not say when to stop: each epoch the sliced Wasserstein distance
+    between as many new rows and the ``validation`` share of the people, who are not trained on, is measured, training
+    ends when it has not improved for ``patience`` epochs, and the weights of the best epoch are kept.
+    """
+
+    name = "wgan_gp"
+    summary = "Wasserstein GAN with gradient penalty (WGAN-GP)."
+    RANGES: ClassVar[Mapping[str, tuple[float, float]]] = {
+        "noise": (1, 4096), "epochs": (1, 100_000), "batch": (2, 1_000_000), "learning_rate": (1e-8, 1),
+        "critic_steps": (1, 100), "penalty": (0, 1000), "validation": (0.01, 0.5), "patience": (1, 100_000),
+    }  # fmt: skip
+
+    hidden: Sequence[int] = (256, 256)
+    noise: int = 128
+    epochs: int = 300
+    batch: int = 500
+    learning_rate: float = 2e-4
+    critic_steps: int = 5
+    penalty: float = 10.0
+    validation: float = 0.1
+    patience: int = 50
+
+    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
+        coding = Coding.fit([train], schema)
+        cells = coding.code(train)
+        layout = Layout.of_cells(cells, coding)
+        network, history = _train(self, cells, layout, training)
+        return FittedNeural(self, coding, layout, network, history)
+
+    def sampler(self, shape: Shape, extra: Mapping[str, np.ndarray]) -> Sampler:
+        """See :meth:`NeuralGenerator.sampler`."""
+        from privacy_assets.engine.generators.networks.blocks import GanSampler
+
+        return GanSampler(shape, self.hidden, self.noise)
+
+
+def _train(
+    chosen: WganGp, cells: np.ndarray, layout: Layout, training: Training
+) -> tuple[Sampler, tuple[dict[str, float], ...]]:
+    import torch
+
+    from privacy_assets.engine.generators.networks.blocks import layers, seeded
+    from privacy_assets.engine.generators.networks.gan import gradient_penalty, sliced_distance
+    from privacy_assets.engine.generators.networks.training import Loop, batches, split_rows
+
+    device = torch.device(training.device)
+    shape = shape_of(layout)
+    learned, judged = split_rows(layout, cells, chosen.validation, training)
+    with seeded(training.seed, torch.device("cpu")):
+        network: Any = chosen.sampler(shape, {})
+        critic: Any = layers(shape.width, chosen.hidden, 1, slope=0.2)
+    network.to(device), critic.to(device)
+    steps = {
+        "generator": torch.optim.Adam(network.parameters(), chosen.learning_rate, _BETAS),
+        "critic": torch.optim.Adam(critic.parameters(), chosen.learning_rate, _BETAS),
+    }
+
+    def learn(which: str, loss: Any) -> float:
+        steps[which].zero_grad(set_to_none=True)
+        loss.backward()
+        steps[which].step()
+        return float(loss.detach())
+
+    def epoch(number: int) -> dict[str, float]:
+        network.train()
+        losses = []
+        for size in [len(part) for part in batches(len(learned[0]), chosen.batch)]:
+            for _ in range(chosen.critic_steps):
+                rows = torch.randint(len(learned[0]), (size,), device=device)
+                real, fake = shape.expand(*[part[rows] for part in learned]), network.rows(size, device).detach()
+                distance = critic(fake).mean() - critic(real).mean()
+                gap = learn("critic", distance + chosen.penalty * gradient_penalty(critic, real, fake))
+            losses.append((learn("generator", -critic(network.rows(size, device)).mean()), gap))
+        network.eval()
+        torch.manual_seed(0)  # the same noise for every epoch, so that distances can be compared
+        with torch.no_grad():
+            made = shape.expand(*network.draw(len(judged[0]), device))
+            distance_now = sliced_distance(shape.expand(*judged), made, 0)
+        own, other = np.mean(losses, axis=0).tolist()
+        return {"generator_loss": own, "critic_loss": other, "validation_loss": distance_now}
+
+    parts = {"network": network, "critic": critic, **{f"{name}_optimiser": one for name, one in steps.items()}}
+    loop = Loop(chosen.name, training, parts, chosen.epochs, chosen.patience)
+    return network, loop.run(epoch, cells_fingerprint(cells, chosen.settings()))
