@@ -52,8 +52,8 @@ class NeuralGenerator(Generator):
         object.__setattr__(self, "hidden", tuple(sizes))
 
     @abstractmethod
-    def sampler(self, shape: Shape, extra: Mapping[str, np.ndarray]) -> Sampler:
-        """The network that makes rows of this ``shape``, without its weights; ``extra`` are arrays it was saved with."""
+    def sampler(self, shape: Shape) -> Sampler:
+        """The network that makes rows of this ``shape``, with weights from torch's global random state."""
 
     @classmethod
     def load(cls, folder: Path, manifest: Mapping[str, Any]) -> FittedGenerator:
@@ -72,11 +72,10 @@ class FittedNeural(FittedGenerator):
         network: Sampler,
         history: tuple[Mapping[str, float], ...],
         privacy: PrivacyBudget | None = None,
-        extra: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self.generator, self.schema, self.coding, self.layout = generator, coding.schema, coding, layout
         self.network, self.history = network.cpu().eval(), history
-        self.privacy, self.extra = privacy or PrivacyBudget(), dict(extra or {})
+        self.privacy = privacy or PrivacyBudget()
 
     def _sample(self, rows: int, seed: int) -> pd.DataFrame:
         import torch
@@ -96,8 +95,7 @@ class FittedNeural(FittedGenerator):
         from safetensors.torch import save_file
 
         save_file(self.network.state_dict(), folder / _WEIGHTS)
-        extra = {f"extra.{name}": array for name, array in self.extra.items()}
-        np.savez_compressed(folder / _ARRAYS, **self.layout.to_arrays(), **extra)  # type: ignore[arg-type]
+        np.savez_compressed(folder / _ARRAYS, **self.layout.to_arrays())  # type: ignore[arg-type]
         (folder / _VALUES).write_text(json.dumps(self.coding.plain_values()), encoding="utf-8")
         return {}
 
@@ -111,16 +109,14 @@ class FittedNeural(FittedGenerator):
             schema = TableSchema.from_json(manifest["schema"])
             coding = Coding.of_plain(schema, json.loads((folder / _VALUES).read_text(encoding="utf-8")))
             with np.load(folder / _ARRAYS, allow_pickle=False) as stored:
-                arrays = dict(stored)
-            layout = Layout.from_arrays(arrays)
-            extra = {name[6:]: array for name, array in arrays.items() if name.startswith("extra.")}
-            network = generator.sampler(shape_of(layout), extra)
+                layout = Layout.from_arrays(dict(stored))
+            network = generator.sampler(shape_of(layout))
             network.load_state_dict(load_file(folder / _WEIGHTS))
             privacy = PrivacyBudget(**manifest["privacy"])
         except (OSError, KeyError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
             wrong = f"the fitted generator is not complete ({type(error).__name__})"
             raise InputError(wrong, where=str(folder), fix="fit it again") from None
-        return cls(generator, coding, layout, network, (), privacy, extra)
+        return cls(generator, coding, layout, network, (), privacy)
 
 
 def shape_of(layout: Layout) -> Shape:

@@ -14,6 +14,8 @@ from privacy_assets.engine.generators.base import FittedGenerator, Generator, re
 from privacy_assets.engine.generators.baynet import BayNet
 from privacy_assets.engine.generators.commands import CommandGenerator
 from privacy_assets.engine.generators.copies import Copy, NoisyCopy
+from privacy_assets.engine.generators.dpctgan import DpCtGan
+from privacy_assets.engine.generators.dpgan import DpGan
 from privacy_assets.engine.generators.functions import CallableGenerator
 from privacy_assets.engine.generators.privbayes import PrivBayes
 from privacy_assets.engine.generators.rvae import Rvae
@@ -23,7 +25,19 @@ from privacy_assets.errors import ConfigError, InputError, did_you_mean
 
 GENERATORS: dict[str, type[Generator]] = {
     kind.name: kind
-    for kind in (SynthPop, BayNet, PrivBayes, Rvae, WganGp, Copy, NoisyCopy, CallableGenerator, CommandGenerator)
+    for kind in (
+        SynthPop,
+        BayNet,
+        PrivBayes,
+        Rvae,
+        WganGp,
+        DpGan,
+        DpCtGan,
+        Copy,
+        NoisyCopy,
+        CallableGenerator,
+        CommandGenerator,
+    )
 }
 
 GeneratorLike = str | Mapping[str, Any] | Callable[[pd.DataFrame, int, int], pd.DataFrame] | Generator

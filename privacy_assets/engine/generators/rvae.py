@@ -42,7 +42,8 @@ class Rvae(NeuralGenerator):
     summary = "Robust variational autoencoder for mixed tables (RVAE)."
     RANGES: ClassVar[Mapping[str, tuple[float, float]]] = {
         "latent": (1, 4096), "epochs": (1, 100_000), "batch": (2, 1_000_000), "learning_rate": (1e-8, 1),
-        "dropout": (0, 0.95), "clean": (0.01, 1), "validation": (0.01, 0.5), "patience": (1, 100_000), "overfit": (1, 2),
+        "dropout": (0, 0.95), "clean": (0.01, 1), "validation": (0.01, 0.5), "patience": (1, 100_000),
+        "overfit": (1, 2),
     }  # fmt: skip
 
     hidden: Sequence[int] = (256, 256)
@@ -66,7 +67,7 @@ class Rvae(NeuralGenerator):
             network, history = run.overfit(self.overfit, min(row["validation_loss"] for row in history))
         return FittedNeural(self, coding, layout, network, history)
 
-    def sampler(self, shape: Shape, extra: Mapping[str, np.ndarray]) -> Sampler:
+    def sampler(self, shape: Shape) -> Sampler:
         """See :meth:`NeuralGenerator.sampler`."""
         from privacy_assets.engine.generators.networks.rvae import RvaeNetwork
 
@@ -93,7 +94,7 @@ class _Run:
         from privacy_assets.engine.generators.networks.training import Loop, batches
 
         with seeded(self.training.seed, torch.device("cpu")):
-            network: Any = chosen.sampler(shape_of(self.layout), {})
+            network: Any = chosen.sampler(shape_of(self.layout))
         network.to(self.device)
         optimiser = torch.optim.Adam(network.parameters(), lr=chosen.learning_rate)
 

@@ -57,7 +57,7 @@ class WganGp(NeuralGenerator):
         network, history = _train(self, cells, layout, training)
         return FittedNeural(self, coding, layout, network, history)
 
-    def sampler(self, shape: Shape, extra: Mapping[str, np.ndarray]) -> Sampler:
+    def sampler(self, shape: Shape) -> Sampler:
         """See :meth:`NeuralGenerator.sampler`."""
         from privacy_assets.engine.generators.networks.blocks import GanSampler
 
@@ -77,7 +77,7 @@ def _train(
     shape = shape_of(layout)
     learned, judged = split_rows(layout, cells, chosen.validation, training)
     with seeded(training.seed, torch.device("cpu")):
-        network: Any = chosen.sampler(shape, {})
+        network: Any = chosen.sampler(shape)
         critic: Any = layers(shape.width, chosen.hidden, 1, slope=0.2)
     network.to(device), critic.to(device)
     steps = {

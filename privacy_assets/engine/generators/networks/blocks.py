@@ -77,28 +77,29 @@ class Sampler(nn.Module):
 class GanSampler(Sampler):
     """The generator of a GAN: standard normal noise to logits, with batch normalisation between layers."""
 
-    def __init__(self, shape: Shape, hidden: Sequence[int], noise: int) -> None:
+    def __init__(self, shape: Shape, hidden: Sequence[int], noise: int, conditions: int = 0) -> None:
         super().__init__()
         self.noise, self.shape = noise, shape
         parts: list[nn.Module] = []
-        inputs = noise
+        inputs = noise + conditions
         for size in hidden:
             parts += [nn.Linear(inputs, size), nn.BatchNorm1d(size), nn.ReLU()]
             inputs = size
         self.body = nn.Sequential(*parts, nn.Linear(inputs, shape.width))
 
-    def forward(self, noise: Tensor) -> Tensor:
-        """Logits (n, width)."""
-        out: Tensor = self.body(noise)
+    def logits(self, count: int, device: torch.device, conditions: Tensor | None = None) -> Tensor:
+        """Logits (count, width) of new noise, under the ``conditions`` (count, c) where the network knows any."""
+        noise = torch.randn(count, self.noise, device=device)
+        out: Tensor = self.body(noise if conditions is None else torch.cat([noise, conditions], dim=1))
         return out
 
     def rows(self, count: int, device: torch.device) -> Tensor:
         """Relaxed vectors (count, width) for training."""
-        return self.shape.relaxed(self(torch.randn(count, self.noise, device=device)))
+        return self.shape.relaxed(self.logits(count, device))
 
     def draw(self, rows: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """See :meth:`Sampler.draw`."""
-        logits = self(torch.randn(rows, self.noise, device=device))
+        logits = self.logits(rows, device)
         return torch.sigmoid(logits[:, : self.shape.numbers]), self.shape.drawn(logits)
 
 

@@ -54,12 +54,16 @@ class Loop:
         device = torch.device(self.training.device)
         store = _Store.open(self.training.checkpoint, f"{self.name} {self.training.seed} {fingerprint}")
         history: list[dict[str, float]] = []
-        best: dict[str, Any] | None = None
+        best: dict[str, Any] = {}
         if (kept := store.read()) is not None:
             history, best = kept["history"], kept["best"]
             for name, part in self.parts.items():
                 part.load_state_dict(kept["parts"][name])
             self.training.progress(f"{self.name}: going on after epoch {len(history)}")
+
+        def state() -> dict[str, Any]:
+            return {"history": history, "best": best, "parts": self._states()}
+
         while len(history) < self.epochs and not self._over(history):
             with seeded(_seed_of(self.training.seed, len(history)), device):
                 losses = epoch(len(history))
@@ -68,12 +72,11 @@ class Loop:
             history.append({"epoch": len(history) + 1, **losses})
             self._tell(history[-1])
             if self.patience is not None and _best(history) == len(history) - 1:
-                best = copy.deepcopy(self._weights())
-            store.keep(lambda: {"history": history, "best": best, "parts": self._states()})
-        if best is not None:
-            for name, weights in best.items():
-                self.parts[name].load_state_dict(weights)
-        store.keep(lambda: {"history": history, "best": best, "parts": self._states()}, at_once=True)
+                best.update(copy.deepcopy(self._weights()))
+            store.keep(state)
+        for name, weights in best.items():
+            self.parts[name].load_state_dict(weights)
+        store.keep(state, at_once=True)
         return tuple(history)
 
     def _over(self, history: list[dict[str, float]]) -> bool:

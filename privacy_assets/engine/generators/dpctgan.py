@@ -1,0 +1,44 @@
+"""DPCTGAN: a conditional GAN for tables, trained with differential privacy (Fang et al. 2022)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from privacy_assets.engine.generators.private_gan import PrivateGan
+
+if TYPE_CHECKING:
+    from privacy_assets.engine.generators.networks.blocks import Sampler, Shape
+
+
+@dataclass(frozen=True)
+class DpCtGan(PrivateGan):
+    """The generator is told one value of one column to make, as in CTGAN, and the discriminator sees what was asked.
+
+    How often a value is asked for follows the shares of the private rows, counted once with noise: ``counts_share`` of
+    epsilon pays for it. Rows are not drawn by the condition, which would break the sampling that the accountant
+    assumes: a row that is drawn brings a condition of its own, one of its values.
+    """
+
+    name = "dpctgan"
+    summary = "Conditional tabular GAN trained with differential privacy (DPCTGAN)."
+    RANGES = {**PrivateGan.RANGES, "counts_share": (0.001, 0.999)}
+
+    counts_share: float = 0.1
+
+    def sampler(self, shape: Shape) -> Sampler:
+        """See :meth:`NeuralGenerator.sampler`."""
+        from privacy_assets.engine.generators.networks.private import ConditionalSampler
+
+        return ConditionalSampler(shape, self.hidden, self.noise)
+
+    def _prepare(self, network: Any, codes: Any, rate: float, steps: int) -> float:
+        from privacy_assets.engine.generators.networks.accounting import noise_for
+        from privacy_assets.engine.generators.networks.private import noisy_shares
+
+        counting = noise_for(self.epsilon * self.counts_share, self.delta, 1.0, 1)
+        network.shares.copy_(noisy_shares(codes, network.shape, counting))
+        return noise_for(self.epsilon, self.delta, rate, steps, [(counting, 1.0, 1)])
+
+    def _judged_width(self, width: int) -> int:
+        return 2 * width

@@ -1,0 +1,31 @@
+"""DPGAN: a Wasserstein GAN whose critic learns from noisy gradients (Xie et al. 2018)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from privacy_assets.engine.generators.private_gan import PrivateGan
+
+if TYPE_CHECKING:
+    from privacy_assets.engine.generators.networks.blocks import Sampler, Shape
+
+
+@dataclass(frozen=True)
+class DpGan(PrivateGan):
+    """Wasserstein losses, RMSProp, and weights of the critic held within 0.05 as in the paper's algorithm 1.
+
+    Unlike there the clipped gradient is that of each row, and the budget is that of all steps together.
+    """
+
+    name = "dpgan"
+    summary = "Wasserstein GAN trained with differential privacy (DPGAN)."
+    WASSERSTEIN = 0.05
+
+    learning_rate: float = 5e-4
+
+    def sampler(self, shape: Shape) -> Sampler:
+        """See :meth:`NeuralGenerator.sampler`."""
+        from privacy_assets.engine.generators.networks.blocks import GanSampler
+
+        return GanSampler(shape, self.hidden, self.noise)

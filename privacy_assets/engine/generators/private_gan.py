@@ -1,0 +1,117 @@
+"""What DPGAN and DPCTGAN share: settings, budget, and training by noisy gradients. Needs opacus."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+
+from privacy_assets.engine.generators.base import FittedGenerator, PrivacyBudget, Training
+from privacy_assets.engine.generators.layout import Layout
+from privacy_assets.engine.generators.neural import FittedNeural, NeuralGenerator, shape_of
+from privacy_assets.engine.generators.public import Bounds, Categories, PublicKnowledge, freeze_public
+from privacy_assets.engine.tables.fingerprints import cells_fingerprint
+from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.errors import InputError
+
+ACCOUNTANT = "privacy loss distributions of Poisson-sampled Gaussian steps (Gopi et al. 2021, opacus)"
+COVERS = "one row added or removed, towards those who do not know the seed"
+
+
+@dataclass(frozen=True)
+class PrivateGan(NeuralGenerator):
+    """Settings of a GAN under (``epsilon``, ``delta``)-differential privacy.
+
+    Every row takes part in a step of the discriminator with probability ``batch`` / n; its gradient is clipped to norm
+    ``clip``. The noise is the least with which ``epochs`` epochs, n / batch steps each, keep within the budget. There
+    is no early stopping: choosing an epoch by private rows would have to be paid for.
+
+    It protects a row, not a person with several, and only as long as nobody learns the seed that noise is made from.
+    The number of rows is public. ``bounds``, ``categories`` and ``bins`` are those of ``privbayes``: what they do not
+    give is read from the private rows, outside the guarantee, and named in the privacy budget.
+    """
+
+    modules = ("torch", "opacus")
+    extra = "dp"
+    RANGES = {
+        "noise": (1, 4096), "epochs": (1, 100_000), "batch": (1, 1_000_000), "learning_rate": (1e-8, 1),
+        "critic_steps": (1, 100), "epsilon": (1e-3, 1e6), "delta": (1e-300, 0.1), "clip": (1e-6, 1e6),
+        "bins": (1, 10_000),
+    }  # fmt: skip
+    WASSERSTEIN: ClassVar[float | None] = None
+
+    hidden: Sequence[int] = (128, 128)
+    noise: int = 64
+    epochs: int = 100
+    batch: int = 256
+    learning_rate: float = 1e-3
+    critic_steps: int = 1
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    clip: float = 1.0
+    bins: int = 20
+    bounds: Bounds | None = None
+    categories: Categories | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        freeze_public(self)
+
+    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
+        public = PublicKnowledge(self.name, self.bins, self.bounds, self.categories)
+        coding = public.coding(train, schema)
+        cells = coding.code(train)
+        layout = Layout.of_domains(public.domains(cells, coding))
+        if not layout.choices:
+            fix = "give bounds or categories, or leave the table to another generator"
+            raise InputError("no column has more than one value", where="train", fix=fix)
+        network, history = self._train(cells, layout, training)
+        spent = PrivacyBudget(float(self.epsilon), float(self.delta), public.unpaid(schema), ACCOUNTANT, COVERS)
+        return FittedNeural(self, coding, layout, network, history, spent)
+
+    def _train(self, cells: np.ndarray, layout: Layout, training: Training) -> tuple[Any, tuple[dict[str, float], ...]]:
+        import torch
+
+        from privacy_assets.engine.generators.networks.blocks import layers, seeded
+        from privacy_assets.engine.generators.networks.private import PrivateSteps
+        from privacy_assets.engine.generators.networks.training import Loop
+
+        device, shape = torch.device(training.device), shape_of(layout)
+        codes = torch.from_numpy(layout.encode(cells, np.random.default_rng(0))[1]).to(device)
+        rate = min(1.0, self.batch / len(codes))
+        steps = math.ceil(1 / rate)
+        with seeded(training.seed, torch.device("cpu")):
+            network: Any = self.sampler(shape)
+            noise = self._prepare(network, codes, rate, steps * self.epochs)
+            critic = layers(self._judged_width(shape.width), self.hidden, 1, slope=0.2)
+        training.progress(f"{self.name}: {steps * self.epochs} noisy steps, noise multiplier {noise:.3g}")
+        private = PrivateSteps(
+            network.to(device), critic.to(device), codes, rate=rate, clip=self.clip, noise=noise,
+            learning_rate=self.learning_rate, wasserstein=self.WASSERSTEIN,
+        )  # fmt: skip
+
+        def epoch(number: int) -> dict[str, float]:
+            private.sampler.train()
+            losses = []
+            for step in range(steps):
+                critic_loss = private.critic_step()
+                if (number * steps + step + 1) % self.critic_steps == 0:
+                    losses.append((private.generator_step(), critic_loss))
+            own, other = np.mean(losses, axis=0).tolist() if losses else (0.0, critic_loss)
+            return {"generator_loss": own, "critic_loss": other}
+
+        loop = Loop(self.name, training, private.parts, self.epochs)
+        return network, loop.run(epoch, cells_fingerprint(cells, self.settings()))
+
+    def _prepare(self, network: Any, codes: Any, rate: float, steps: int) -> float:
+        """The noise multiplier of the discriminator's steps."""
+        from privacy_assets.engine.generators.networks.accounting import noise_for
+
+        return noise_for(self.epsilon, self.delta, rate, steps)
+
+    def _judged_width(self, width: int) -> int:
+        return width
