@@ -17,6 +17,7 @@ from privacy_assets.engine.generators.copies import Copy, NoisyCopy
 from privacy_assets.engine.generators.dpctgan import DpCtGan
 from privacy_assets.engine.generators.dpgan import DpGan
 from privacy_assets.engine.generators.functions import CallableGenerator
+from privacy_assets.engine.generators.pategan import PateGan
 from privacy_assets.engine.generators.privbayes import PrivBayes
 from privacy_assets.engine.generators.rvae import Rvae
 from privacy_assets.engine.generators.synthpop import SynthPop
@@ -33,6 +34,7 @@ GENERATORS: dict[str, type[Generator]] = {
         WganGp,
         DpGan,
         DpCtGan,
+        PateGan,
         Copy,
         NoisyCopy,
         CallableGenerator,

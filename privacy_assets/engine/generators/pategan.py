@@ -1,0 +1,152 @@
+"""PATE-GAN: a GAN whose discriminator learns from the noisy votes of teachers (Jordon et al. 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from privacy_assets.engine.generators.base import FittedGenerator, PrivacyBudget, Training
+from privacy_assets.engine.generators.layout import Layout
+from privacy_assets.engine.generators.neural import FittedNeural, NeuralGenerator, shape_of
+from privacy_assets.engine.generators.public import Bounds, Categories, PublicKnowledge, freeze_public
+from privacy_assets.engine.tables.fingerprints import cells_fingerprint
+from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.errors import InputError
+
+if TYPE_CHECKING:
+    from privacy_assets.engine.generators.networks.blocks import Sampler, Shape
+
+_ACCOUNTANT = "moments of the votes (Papernot et al. 2017, theorems 2 and 3), which depend on the votes"
+_FEWEST_ROWS = 2  # of a teacher
+
+
+@dataclass(frozen=True)
+class PateGan(NeuralGenerator):
+    """Each of the ``teachers`` sees rows of its own; the student, and through it the generator, only their noisy votes.
+
+    A teacher tells its rows from generated ones; of each new generated row the teachers vote whether it is real, both
+    counts get Laplace noise of scale ``vote_noise``, and the larger one labels the row for the student. Training ends
+    when the next labels would exceed (``epsilon``, ``delta``), or after ``epochs`` epochs of ``steps`` student steps.
+    By default there is a teacher for every 50 rows (10 to 1,000), and the noise is a twentieth of their number: votes
+    are cheap only where nearly all teachers agree, so that few teachers buy few labels.
+
+    It protects all rows of a person where people are known, since these go to one teacher, else one row; and only as
+    long as nobody learns the seed. That the budget held out for so many steps depends on the votes and is not paid for
+    (as in the paper). ``bounds``, ``categories`` and ``bins`` are those of ``privbayes``: what they do not give is read
+    from the private rows, and named in the privacy budget.
+    """
+
+    name = "pategan"
+    summary = "GAN taught by the noisy votes of teachers, with differential privacy (PATE-GAN)."
+    RANGES = {
+        "noise": (1, 4096), "epochs": (1, 100_000), "steps": (1, 100_000), "batch": (2, 1_000_000),
+        "learning_rate": (1e-8, 1), "teacher_steps": (1, 1000), "warm_up": (0, 100_000), "teachers": (2, 100_000), "vote_noise": (1e-3, 1e9),
+        "epsilon": (1e-3, 1e6), "delta": (1e-300, 0.1), "bins": (1, 10_000),
+    }  # fmt: skip
+
+    hidden: Sequence[int] = (128, 128)
+    noise: int = 64
+    epochs: int = 100
+    steps: int = 20
+    batch: int = 64
+    learning_rate: float = 1e-3
+    teacher_steps: int = 5
+    warm_up: int = 50
+    teachers: int | None = None
+    vote_noise: float | None = None
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    bins: int = 20
+    bounds: Bounds | None = None
+    categories: Categories | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        freeze_public(self)
+
+    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
+        public = PublicKnowledge(self.name, self.bins, self.bounds, self.categories)
+        coding = public.coding(train, schema)
+        cells = coding.code(train)
+        layout = Layout.of_domains(public.domains(cells, coding))
+        if not layout.choices:
+            fix = "give bounds or categories, or leave the table to another generator"
+            raise InputError("no column has more than one value", where="train", fix=fix)
+        network, history = self._train(cells, layout, training)
+        covers = "all rows of one person" if training.people is not None else "one row"
+        spent = PrivacyBudget(
+            float(self.epsilon), float(self.delta), (*public.unpaid(schema), "number of training steps"), _ACCOUNTANT,
+            f"{covers} removed or added, towards those who do not know the seed",
+        )  # fmt: skip
+        return FittedNeural(self, coding, layout, network, history, spent)
+
+    def sampler(self, shape: Shape) -> Sampler:
+        """See :meth:`NeuralGenerator.sampler`."""
+        from privacy_assets.engine.generators.networks.blocks import GanSampler
+
+        return GanSampler(shape, self.hidden, self.noise)
+
+    def _train(self, cells: np.ndarray, layout: Layout, training: Training) -> tuple[Any, tuple[dict[str, float], ...]]:
+        import torch
+
+        from privacy_assets.engine.generators.networks.blocks import seeded
+        from privacy_assets.engine.generators.networks.pate import PateSteps, Student, Teachers
+        from privacy_assets.engine.generators.networks.training import Loop
+
+        device, shape = torch.device(training.device), shape_of(layout)
+        codes = torch.from_numpy(layout.encode(cells, np.random.default_rng(0))[1])
+        parts = self._parts(cells.shape[1], training)
+        sizes = torch.tensor([len(part) for part in parts])
+        data = torch.zeros(len(parts), int(sizes.max()), shape.width)
+        for place, part in enumerate(parts):
+            data[place, : len(part)] = shape.expand(codes.new_zeros(len(part), 0), codes[torch.from_numpy(part)])
+        with seeded(training.seed, torch.device("cpu")):
+            network: Any = self.sampler(shape)
+            teachers, student = Teachers(len(parts), shape.width), Student(shape.width, self.hidden)
+        run = PateSteps(
+            network.to(device), teachers.to(device), student.to(device), data.to(device), sizes.to(device),
+            batch=self.batch, inverse_scale=1 / (self.vote_noise or len(parts) / 20), learning_rate=self.learning_rate,
+        )  # fmt: skip
+
+        def epoch(number: int) -> dict[str, float] | None:
+            for _ in range(0 if number else self.warm_up):
+                run.teach()  # untrained teachers disagree, and votes without agreement are dear
+            losses: list[tuple[float, float, float]] = []
+            for _ in range(self.steps):
+                taught = [run.teach() for _ in range(self.teacher_steps)][-1]
+                labelled = run.label(self.delta, self.epsilon)
+                if labelled is None:
+                    break
+                losses.append((taught, *run.learn(*labelled)))
+            if not losses:
+                return None
+            taught, judged, own = np.mean(losses, axis=0).tolist()
+            return {"generator_loss": own, "student_loss": judged, "steps": float(len(losses))}
+
+        optimisers = {f"{name} optimiser": one for name, one in run.optimisers.items()}
+        kept = {"network": network, "teachers": teachers, "student": student, **optimisers}
+        loop = Loop(self.name, training, kept, self.epochs, stop=lambda history: history[-1]["steps"] < self.steps)
+        history = loop.run(epoch, cells_fingerprint(cells, self.settings()))
+        spent = epsilon_of_moments(student.moments.numpy(), self.delta) if history else 0.0
+        ended = (
+            f"its budget paid for {sum(row['steps'] for row in history):g} steps" if spent else "its budget paid for"
+        )
+        training.progress(f"{self.name}: {ended}" if history else f"{self.name}: {ended} no step; raise epsilon")
+        return network, history
+
+    def _parts(self, rows: int, training: Training) -> list[np.ndarray]:
+        """The rows of each teacher, as equal in number as people allow; InputError when there are too few."""
+        whose = np.arange(rows) if training.people is None else np.unique(training.people, return_inverse=True)[1]
+        people = int(whose.max()) + 1
+        teachers = self.teachers or min(max(rows // 50, 10), 1000)
+        teachers = teachers if self.teachers else min(teachers, people // _FEWEST_ROWS)
+        if teachers < 2 or people < _FEWEST_ROWS * teachers:
+            needed = _FEWEST_ROWS * max(teachers, 2)
+            fix = f"give rows of at least {needed} people, or ask for fewer teachers"
+            raise InputError(f"{people} people are too few for {max(teachers, 2)} teachers", where="train", fix=fix)
+        teacher_of = np.random.default_rng([training.seed, 4]).permutation(people) % teachers
+        return [np.flatnonzero(teacher_of[whose] == place) for place in range(teachers)]
