@@ -5,6 +5,7 @@ from __future__ import annotations
 from privacy_assets.engine.metrics.attribute_inference import AttributeInference
 from privacy_assets.engine.metrics.base import FigureSpec, Metric
 from privacy_assets.engine.metrics.dcr import Dcr
+from privacy_assets.engine.metrics.fidelity import Fidelity
 from privacy_assets.engine.metrics.linkability import Linkability
 from privacy_assets.engine.metrics.membership_inference import MembershipInference
 from privacy_assets.engine.metrics.memorization import Memorization
@@ -24,6 +25,7 @@ METRICS: dict[str, type[Metric]] = {
         Memorization,
         Vulnerability,
         ShadowMembership,
+        Fidelity,
     )
 }
 
