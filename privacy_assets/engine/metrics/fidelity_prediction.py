@@ -12,7 +12,7 @@ from privacy_assets.engine.metrics.fidelity_tables import CANDIDATES, Cells, Com
 from privacy_assets.engine.tables.coding import Coding
 
 _MOST_CODES = 255  # that the library takes for a category; columns of more are read as numbers
-_MODEL = {"max_iter": 50, "learning_rate": 0.2, "max_leaf_nodes": 15, "early_stopping": False}
+_MODEL = {"max_iter": 40, "learning_rate": 0.25, "max_leaf_nodes": 8, "early_stopping": False}
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,14 +98,13 @@ def predict(
     return Predictions(questions, ranks)
 
 
-def _ranks(
-    known: np.ndarray, answers: np.ndarray, asked: np.ndarray, categorical: np.ndarray, seed: int
-) -> np.ndarray:
+def _ranks(known: np.ndarray, answers: np.ndarray, asked: np.ndarray, categorical: np.ndarray, seed: int) -> np.ndarray:
     """Ranks of the scores of ``asked`` by gradient boosting on ``known`` rows; all equal after one answer only."""
     from sklearn.ensemble import HistGradientBoostingClassifier  # slow to import
 
     if answers.all() or not answers.any():
         return np.zeros(len(asked), dtype=np.int32)
+    known = np.where(np.isnan(known).all(axis=0), 0.0, known)  # the library cannot bin a column without a value
     model = HistGradientBoostingClassifier(**_MODEL, categorical_features=categorical, random_state=seed)
     scores = model.fit(known, answers).decision_function(asked)
     return np.unique(scores, return_inverse=True)[1].astype(np.int32)

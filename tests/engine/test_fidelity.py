@@ -1,0 +1,373 @@
+"""Fidelity: SDMetrics and naive twins of every figure, and what must happen to tables of known usefulness."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from given_tables import given
+from scipy import stats
+from sdmetrics.column_pairs import ContingencySimilarity, CorrelationSimilarity
+from sdmetrics.single_column import KSComplement, TVComplement
+from sklearn.metrics import roc_auc_score
+from threadpoolctl import threadpool_limits
+
+from privacy_assets.engine.metrics.fidelity import Fidelity
+from privacy_assets.engine.metrics.fidelity_prediction import Question, auc
+from privacy_assets.engine.metrics.fidelity_tables import ROLES, Compared, tally
+from privacy_assets.engine.policy import Limit, judge_limit
+from privacy_assets.engine.registry import METRICS
+from privacy_assets.engine.results import Figure, MetricResult
+from privacy_assets.errors import ConfigError
+
+QUICK = Fidelity(replicates=40, targets=("plan",))
+BASES = ("column_similarity", "pair_similarity", "correlation_difference", "prediction")
+
+
+def people_table(rows: int, seed: int, missing: float = 0.05) -> pd.DataFrame:
+    """A table of every kind of column that hang together, with missing values in each."""
+    rng = np.random.default_rng(seed)
+    age = rng.integers(18, 90, rows)
+    plan = np.where(rng.random(rows) < age / 100, "gold", rng.choice(["iron", "lead"], rows))
+    frame = pd.DataFrame(
+        {
+            "income": np.round(rng.lognormal(size=rows) * 10 * age, -1),
+            "age": pd.array(age, dtype="Int64"),
+            "plan": plan,
+            "smoker": pd.array(rng.random(rows) < np.where(plan == "gold", 0.1, 0.5), dtype="boolean"),
+            "visit": pd.Timestamp("2020-01-01") + pd.to_timedelta(age * 3 + rng.integers(0, 90, rows), unit="D"),
+        }
+    )
+    return frame.mask(rng.random(frame.shape) < missing)
+
+
+def parts(sizes: tuple[int, int, int], seed: int, missing: float = 0.05) -> list[pd.DataFrame]:
+    """Train, holdout and fresh rows of one population."""
+    table, ends = people_table(sum(sizes), seed, missing), np.cumsum(sizes)
+    return [table[end - size : end].reset_index(drop=True) for size, end in zip(sizes, ends, strict=True)]
+
+
+def shuffled(table: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
+    """The same columns without any relation between them."""
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame({name: table[name].iloc[rng.permutation(len(table))].array for name in table})
+
+
+def run(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, metric=QUICK, **more) -> MetricResult:
+    return metric.evaluate(given(train, holdout, synthetic, **more))
+
+
+def value(result: MetricResult, name: str) -> float:
+    return result.figure(name).value
+
+
+def kept(figures: tuple[Figure, ...]) -> list[tuple]:
+    return [(f.name, f.value, f.low, f.high, f.n, f.subjects, f.note) for f in figures]
+
+
+# ---- oracles ----
+
+
+def test_figures_are_those_of_sdmetrics_where_nothing_is_missing() -> None:
+    train, holdout, fresh = parts((400, 300, 400), 1, missing=0)
+    result = run(train, holdout, fresh)
+    rows = {row["column"]: row for row in result.tables["columns"]}
+    for name, oracle in {"income": KSComplement, "age": KSComplement, "visit": KSComplement,
+                         "plan": TVComplement, "smoker": TVComplement}.items():  # fmt: skip
+        assert rows[name]["similarity"] == pytest.approx(oracle.compute(holdout[name], fresh[name]), abs=1e-12)
+        assert rows[name]["similarity_real"] == pytest.approx(oracle.compute(holdout[name], train[name]), abs=1e-12)
+    assert value(result, "column_similarity") == pytest.approx(np.mean([row["similarity"] for row in rows.values()]))
+    for row in result.tables["pairs"]:
+        pair = [row["first"], row["second"]]
+        if pair == ["plan", "smoker"]:
+            oracle = ContingencySimilarity.compute(holdout[pair], fresh[pair])
+            assert row["similarity"] == pytest.approx(oracle, abs=1e-12)
+        if "correlation_difference" in row:
+            oracle = CorrelationSimilarity.compute(holdout[pair], fresh[pair], coefficient="Spearman")
+            assert row["correlation_difference"] == pytest.approx(2 * (1 - oracle), abs=1e-12)
+    assert sum("correlation_difference" in row for row in result.tables["pairs"]) == 3
+
+
+def naive_column(a: pd.Series, b: pd.Series, ordered: bool) -> float:
+    """Missing is the smallest number, or a category."""
+    if ordered:
+        x, y = (np.sort(s.astype("float64").fillna(-np.inf)) for s in (a, b))
+        return 1 - max(abs((x <= at).mean() - (y <= at).mean()) for at in {*x, *y})
+    x, y = (s.astype(object).where(s.notna(), "?") for s in (a, b))
+    return 1 - sum(abs((x == at).mean() - (y == at).mean()) for at in {*x, *y}) / 2
+
+
+def test_figures_with_missing_values_are_those_of_naive_twins() -> None:
+    train, holdout, fresh = parts((300, 200, 300), 2, missing=0.2)
+    fresh["plan"] = fresh["plan"].fillna("never seen")
+    for table in (train, holdout, fresh):
+        table["visit"] = (table["visit"] - pd.Timestamp("2020-01-01")).dt.days.astype("Float64")
+    result = run(train, holdout, fresh)
+    for row in result.tables["columns"]:
+        name = row["column"]
+        ordered = name not in ("plan", "smoker")
+        assert row["similarity"] == pytest.approx(naive_column(holdout[name], fresh[name], ordered), abs=1e-12)
+        assert row["similarity_real"] == pytest.approx(naive_column(holdout[name], train[name], ordered), abs=1e-12)
+    for row in result.tables["pairs"]:
+        pair = [row["first"], row["second"]]
+        if "correlation_difference" in row:
+            rho = [stats.spearmanr(*t[pair].astype("float64").dropna().T.to_numpy())[0] for t in (holdout, fresh)]
+            assert row["correlation_difference"] == pytest.approx(abs(rho[0] - rho[1]), abs=1e-12)
+
+
+def test_pairs_are_compared_in_bins_of_equally_many_real_rows() -> None:
+    train, holdout, fresh = parts((500, 500, 500), 3, missing=0.1)
+    compared = Compared.of(given(train, holdout, fresh))
+    cells = compared.columns["income"].binned(10)
+    real = np.concatenate([cells.cells["holdout"], cells.cells["train"]])
+    counts = np.bincount(real)
+    missing = int(train["income"].isna().sum() + holdout["income"].isna().sum())
+    assert counts[0] == missing and len(counts) == 11
+    assert counts[1:].max() < 1.3 * counts[1:].min()
+    frames = {role: pd.DataFrame({"a": cells.cells[role], "b": compared.columns["plan"].cells[role]}) for role in ROLES}
+    oracle = ContingencySimilarity.compute(frames["holdout"], frames["synthetic"])
+    pairs = run(train, holdout, fresh).tables["pairs"]
+    found = next(row for row in pairs if (row["first"], row["second"]) == ("income", "plan"))
+    assert found["similarity"] == pytest.approx(oracle, abs=1e-12)
+
+
+def test_rare_categories_stand_together_and_invented_ones_apart() -> None:
+    train, holdout, fresh = (
+        pd.DataFrame({"a": [f"v{i}" for i in rows]}) for rows in ([0, 0, 1, 1, 2], [0, 1, 3], [9] * 5)
+    )
+    cells = Compared.of(given(train, holdout, fresh)).columns["a"].binned(2)
+    own, other, rare = (set(cells.cells[role].tolist()) for role in ROLES)
+    assert own | rare == {0, 1, 2} and other == {3}
+
+
+def test_the_area_is_that_of_scikit_learn_under_weights() -> None:
+    rng = np.random.default_rng(4)
+    answers, ranks = rng.random(80) < 0.4, rng.integers(0, 12, 80).astype(np.int32)
+    weights = rng.integers(0, 3, (80, 5)).astype(np.float32)
+    found = auc(answers, ranks, weights)
+    for at in range(5):
+        assert found[at] == pytest.approx(roc_auc_score(answers, ranks, sample_weight=weights[:, at]), abs=1e-12)
+    assert auc(answers, ranks, weights * answers[:, None]).tolist() == [0.5] * 5
+    naive = [weights[ranks == cell].sum(axis=0) for cell in range(12)]
+    assert np.allclose(tally(ranks, 12, weights), naive)
+
+
+def test_questions_halve_numbers_and_ask_for_the_most_common_category() -> None:
+    train, holdout, fresh = parts((300, 300, 300), 5, missing=0.1)
+    for table in (train, holdout, fresh):
+        table["zeros"] = np.where(np.arange(300) < 270, 0, np.arange(300))
+    columns = Compared.of(given(train, holdout, fresh)).columns
+    asked = {name: Question.about(name, column) for name, column in columns.items()}
+    real = {name: np.concatenate([q.answers["holdout"], q.answers["train"]]).mean() for name, q in asked.items()}
+    assert abs(real["visit"] - 0.5) < 0.02 and abs(real["age"] - 0.5) < 0.02
+    assert real["zeros"] == pytest.approx(0.1)
+    both = pd.concat([train, holdout])
+    assert real["plan"] == pytest.approx((both["plan"] == "gold").mean())
+    assert real["smoker"] == pytest.approx((both["smoker"] == False).fillna(False).mean())  # noqa: E712
+
+
+def test_intervals_are_as_wide_as_figures_spread_over_samples() -> None:
+    results = [run(*parts((300, 200, 300), 100 + seed)) for seed in range(20)]
+    for name in ("column_similarity", "pair_similarity_real", "correlation_difference", "prediction_loss"):
+        values = np.array([value(result, name) for result in results])
+        half = np.mean([(r.figure(name).high - r.figure(name).low) / 2 for r in results])
+        assert 0.6 < half / (1.96 * values.std(ddof=1)) < 2.2, name
+
+
+def test_people_with_several_rows_are_one_witness() -> None:
+    tables = parts((100, 100, 400), 7)
+    repeated = [table.loc[table.index.repeat(4)].reset_index(drop=True) for table in tables[:2]]
+    owners = {"train": np.repeat(np.arange(100), 4), "holdout": np.repeat(np.arange(100, 200), 4)}
+    metric, everybody = Fidelity(targets=("plan",)), {"train": np.arange(400), "holdout": np.arange(400, 800)}
+    wide, narrow = (run(*repeated, tables[2], metric, subjects=subjects) for subjects in (owners, everybody))
+    assert {(f.n, f.subjects) for f in wide.figures} == {(800, 100)}
+    for name, times in {"prediction": 1.6, "column_similarity_real": 1.2, "pair_similarity_real": 1.1}.items():
+        widths = [result.figure(name).high - result.figure(name).low for result in (wide, narrow)]
+        assert widths[0] > times * widths[1], name
+
+
+# ---- what must happen ----
+
+
+def test_a_copy_of_the_holdout_is_perfect_and_a_copy_of_train_is_as_good_as_real_rows() -> None:
+    train, holdout, _ = parts((400, 300, 1), 8)
+    perfect, equal = run(train, holdout, holdout), run(train, holdout, train)
+    assert value(perfect, "column_similarity") == value(perfect, "pair_similarity") == 1
+    assert value(perfect, "correlation_difference") == 0
+    for base in BASES:
+        figure = equal.figure(base)
+        assert figure.value == figure.null == value(equal, f"{base}_real")
+    assert value(equal, "prediction_loss") == 0
+    twice = run(train, pd.concat([holdout, holdout], ignore_index=True), holdout)
+    assert value(twice, "column_similarity") == value(twice, "pair_similarity") == 1
+
+
+def test_fresh_rows_are_as_good_as_real_ones_and_worse_tables_fall_behind() -> None:
+    train, holdout, fresh = parts((800, 800, 800), 9)
+    good, loose = run(train, holdout, fresh), run(train, holdout, shuffled(fresh))
+    for base in BASES:
+        assert value(good, base) == pytest.approx(value(good, f"{base}_real"), abs=0.05)
+    assert value(loose, "column_similarity") == value(good, "column_similarity")
+    assert loose.figure("pair_similarity").high < good.figure("pair_similarity").low
+    assert loose.figure("correlation_difference").low > good.figure("correlation_difference").high
+    assert loose.figure("prediction_loss").low > 0.1
+    assert abs(value(loose, "prediction") - 0.5) < 0.1
+    wrong = run(train, holdout, fresh.assign(age=90, plan="lead"))
+    assert value(wrong, "column_similarity") < value(good, "column_similarity") - 0.2
+
+
+def test_likeness_falls_with_the_share_of_wrong_rows() -> None:
+    train, holdout, fresh = parts((600, 600, 600), 10)
+    wrong = shuffled(fresh).assign(income=1.0)
+    mixed = [pd.concat([fresh[k:], wrong[:k]], ignore_index=True) for k in (0, 150, 400, 600)]
+    results = [run(train, holdout, table) for table in mixed]
+    for name in ("column_similarity", "pair_similarity"):
+        values = [value(result, name) for result in results]
+        assert values == sorted(values, reverse=True) and values[0] > values[-1] + 0.1
+
+
+@pytest.mark.parametrize("name", ["income", "age", "plan", "smoker", "visit"])
+def test_missing_values_of_every_kind_of_column_count(name: str) -> None:
+    train, holdout, fresh = parts((300, 300, 300), 11, missing=0)
+    gone = fresh.copy()
+    gone[name] = gone[name].mask(np.arange(300) < 120)
+    rows = {row["column"]: row for row in run(train, holdout, gone).tables["columns"]}
+    assert rows[name]["similarity"] <= 0.6 + 1e-12
+    nowhere = run(train, holdout, gone.assign(**{name: fresh[name].mask(fresh[name].notna())}))
+    assert {row["column"]: row for row in nowhere.tables["columns"]}[name]["similarity"] == pytest.approx(0, abs=1e-12)
+    assert all(figure.measurable for figure in nowhere.figures)
+
+
+def test_the_order_of_rows_changes_nothing() -> None:
+    tables = parts((200, 150, 260), 12)
+    owners = {"train": np.random.default_rng(0).integers(0, 90, 200), "holdout": np.arange(100, 250)}
+    orders = [np.random.default_rng(3).permutation(len(table)) for table in tables]
+    moved = [table.iloc[order].reset_index(drop=True) for table, order in zip(tables, orders, strict=True)]
+    for subjects in ({}, owners):
+        again = {role: subjects[role][order] for role, order in zip(subjects, orders[:2], strict=False)}
+        first, second = run(*tables, subjects=subjects), run(*moved, subjects=again)
+        assert kept(first.figures) == kept(second.figures)
+        assert first.tables == second.tables
+
+
+def test_longer_tables_are_cut_to_the_same_number_of_rows() -> None:
+    train, holdout, fresh = parts((300, 200, 900), 13)
+    result = run(train, holdout, fresh)
+    assert {figure.n for figure in result.figures} == {500}
+    assert value(result, "pair_similarity") == pytest.approx(value(result, "pair_similarity_real"), abs=0.05)
+    few = run(train, holdout, fresh[:40])
+    assert {(figure.n, figure.subjects) for figure in few.figures} == {(240, 40)}
+    assert value(few, "pair_similarity_real") < value(result, "pair_similarity_real") - 0.05
+
+
+def test_seeds_and_threads() -> None:
+    tables = parts((200, 150, 260), 14)
+    zero, one = run(*tables, seed=0), run(*tables, seed=1)
+    with threadpool_limits(2):
+        assert kept(run(*tables, seed=0).figures) == kept(zero.figures)
+    assert kept(zero.figures) != kept(one.figures)
+    state = np.random.get_state()[1].tolist()  # noqa: NPY002
+    run(*tables)
+    assert np.random.get_state()[1].tolist() == state  # noqa: NPY002
+
+
+def test_constant_columns_and_columns_without_a_real_value() -> None:
+    train, holdout, fresh = parts((200, 200, 200), 15)
+    for table in (train, holdout, fresh):
+        table["same"], table["one"] = 3, "x"
+        table["none"] = pd.Series(1.5 if table is fresh else pd.NA, index=table.index, dtype="Float64")
+    result = run(train, holdout, fresh, Fidelity(replicates=20))
+    rows = {row["column"]: row for row in result.tables["columns"]}
+    assert [rows[name]["similarity"] for name in ("same", "one", "none")] == [1, 1, 0]
+    assert all(
+        rows[name]["similarity_real"] == 1 and "prediction" not in rows[name] for name in ("same", "one", "none")
+    )
+    assert sum("prediction" in row for row in rows.values()) == 5
+    assert sum("correlation_difference" in row for row in result.tables["pairs"]) == 3
+    assert all(figure.measurable for figure in result.figures)
+    # Constant in the synthetic table alone: unrelated to everything, and no model can learn it.
+    flat = run(train, holdout, fresh.assign(plan="gold", age=50))
+    assert value(flat, "prediction") == 0.5
+    assert all(figure.measurable for figure in flat.figures)
+
+
+def test_what_cannot_be_measured_says_why_and_passes_no_limit() -> None:
+    train, holdout, fresh = parts((50, 50, 50), 16)
+    for tables in ((train, holdout, fresh[:1]), (train, holdout, fresh[:0]), (train, holdout[:1], fresh),
+                   (train[:1], holdout, fresh), (train[:0], holdout, fresh)):  # fmt: skip
+        for figure in run(*tables).figures:
+            assert not figure.measurable and figure.note.startswith("not measurable: train, holdout and synthetic")
+    one_person = {"train": np.zeros(50, dtype=int), "holdout": np.arange(1, 51)}
+    assert not run(train, holdout, fresh, subjects=one_person).figure("prediction").measurable
+    single = run(train[["plan"]], holdout[["plan"]], fresh[["plan"]])
+    assert [f.name for f in single.figures if f.measurable] == ["column_similarity", "column_similarity_real"]
+    limit = Limit("fidelity.pair_similarity", at_least=0.5)
+    assert judge_limit(limit, single).status == "not_assessable"
+    two = run(train[:2], holdout[:2], fresh[:2])
+    assert two.figure("column_similarity").measurable
+
+
+def test_a_policy_can_limit_it() -> None:
+    train, holdout, fresh = parts((400, 400, 400), 17)
+    good, loose = run(train, holdout, fresh), run(train, holdout, shuffled(fresh))
+    limits = (Limit("fidelity.pair_similarity", at_least=0.75), Limit("fidelity.prediction_loss", at_most=0.12))
+    assert [judge_limit(limit, good).status for limit in limits] == ["pass", "pass"]
+    assert [judge_limit(limit, loose).status for limit in limits] == ["fail", "fail"]
+    assert METRICS["fidelity"] is Fidelity and not Fidelity.default_limits and Fidelity.by_default
+
+
+def test_settings() -> None:
+    train, holdout, fresh = parts((200, 200, 200), 18)
+    result = run(train, holdout, fresh, Fidelity(targets=["smoker", "plan", "plan"], pairs=3, rows=50, replicates=20))
+    assert [row["column"] for row in result.tables["columns"] if "prediction" in row] == ["plan", "smoker"]
+    assert sum("similarity" in row for row in result.tables["pairs"]) == 3
+    assert Fidelity(targets=["plan"]) == Fidelity(targets=("plan",))
+    with pytest.raises(ConfigError, match="Did you mean 'smoker'"):
+        run(train, holdout, fresh, Fidelity(targets=["smokr"]))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"targets": "plan"}, {"targets": []}, {"targets": [3]}, {"rows": 5}, {"rows": True}, {"pairs": 0},
+     {"replicates": 19}, {"replicates": 20.0}],
+)  # fmt: skip
+def test_wrong_settings_are_refused_when_the_metric_is_built(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        Fidelity(**wrong)
+
+
+def test_results_are_json_and_hold_no_values() -> None:
+    heard: list[str] = []
+    train, holdout, fresh = parts((150, 150, 150), 19)
+    result = run(train, holdout, fresh, progress=heard.append)
+    text = json.dumps(result.to_json(), allow_nan=False) + " ".join(heard)
+    assert heard and not any(word in text for word in ("gold", "iron", "2020-", "2021-"))
+    assert [figure.name for figure in result.figures] == [spec.name for spec in Fidelity.figures]
+    assert all(figure.low <= figure.value <= figure.high for figure in result.figures)
+    assert MetricResult.from_json(json.loads(json.dumps(result.to_json()))).figure("prediction").value > 0.5
+    assert math.isnan(result.figure("prediction").resolution)
+
+
+def test_nearly_unique_texts_and_many_categories() -> None:
+    rng, tables = np.random.default_rng(20), []
+    for table in parts((400, 300, 400), 20):
+        texts = rng.choice(10**9, len(table)).astype(str)
+        tables.append(table.assign(text=[f"t{x}" for x in texts], code=rng.integers(0, 280, len(table)).astype(str)))
+    metric = Fidelity(replicates=20, targets=("text", "code", "plan"))
+    result = metric.evaluate(given(*tables))
+    rows = {row["column"]: row for row in result.tables["columns"]}
+    assert rows["text"]["similarity"] == rows["text"]["similarity_real"] == 0
+    assert all(figure.measurable for figure in result.figures)
+
+
+def test_importing_the_metric_is_cheap() -> None:
+    code = (
+        "import sys, privacy_assets.engine.metrics.fidelity\n"
+        "raise SystemExit(any(name in sys.modules for name in ('numba', 'torch', 'sklearn', 'sdmetrics', 'scipy')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
