@@ -26,8 +26,10 @@ from privacy_assets.report.text import (
     limit_text,
     number,
     sentence,
+    usefulness_text,
     what_to_do,
 )
+from privacy_assets.report.usefulness import usefulness
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -36,8 +38,8 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 60
 DIRECTIONS = {
-    "higher_is_riskier": "higher is riskier",
-    "lower_is_riskier": "lower is riskier",
+    "higher_is_riskier": "higher is worse",
+    "lower_is_riskier": "lower is worse",
     "two_sided": "two-sided",
 }
 BOUNDS = {
@@ -92,6 +94,11 @@ def _view(report: Report) -> dict[str, Any]:
         "figures": [_figure_view(name, f, specs) for name, result in report.results.items() for f in result.figures],
         "metrics": [_metric_view(name, result, summaries.get(name, "")) for name, result in report.results.items()],
         "data_privacy_score": report.data_privacy_score,
+        "usefulness": [
+            {"name": f"fidelity.{name}", "own": interval(own), "real": interval(real)}
+            for name, own, real in usefulness(report.results)
+        ],
+        "usefulness_text": usefulness_text(report),
         "filter": _filter_view(report),
         "sizes": [_size_view(role, size) for role, size in report.tables.items()],
         "facts": _facts(report),

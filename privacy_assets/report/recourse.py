@@ -15,7 +15,7 @@ from typing import Any, Literal
 from privacy_assets.engine.policy import LimitOutcome
 
 Loss = Literal["none", "small", "medium", "large"]
-State = Literal["leak", "avoidance", "doubt", "other"]
+State = Literal["leak", "avoidance", "doubt", "useless", "other"]
 
 _ALONE = (
     "singling_out",
@@ -23,6 +23,7 @@ _ALONE = (
     "membership_inference.isolated_excess",
     "membership_inference.advantage_subgroups",
 )
+_USEFULNESS = "fidelity"  # asks for useful tables: what protects people does not help it
 _GENERATOR = ("shadow_membership",)  # attacks the generator, without its filter, at a fixed number of rows
 _VALUES = ("singling_out", "linkability", "attribute_inference", "dcr.identical_excess")
 
@@ -63,6 +64,13 @@ RECOURSES = (  # the least loss first
         "none",
         "each person weighs less and the table gets more accurate, if more people can be had",
         but=_GENERATOR,
+    ),
+    Recourse(
+        "closer fitting",
+        "Fit closer: more epochs, smaller leaves, a larger epsilon, or another generator",
+        "none",
+        "the table gets more useful, and may give more away: every limit is judged anew",
+        against="useless",
     ),
     Recourse(
         "more tests",
@@ -124,14 +132,16 @@ RECOURSES = (  # the least loss first
 
 
 def state_of(outcome: LimitOutcome) -> State:
-    """What is wrong with a limit: "leak" (broken), "avoidance" (broken because members are avoided), "doubt" (too few
-    people to judge) or "other" (it passed, or its figure was not measured).
+    """What is wrong with a limit: "leak" (broken), "avoidance" (broken because members are avoided), "useless" (broken
+    for usefulness), "doubt" (too few people to judge) or "other" (it passed, or its figure was not measured).
     """
     figure = outcome.figure
     if outcome.passed or figure is None or not figure.measurable:
         return "other"
     if outcome.status == "not_assessable":
         return "doubt"
+    if outcome.limit.metric == _USEFULNESS:
+        return "useless"
     avoids = figure.direction == "two_sided" and figure.null - figure.low > figure.high - figure.null
     return "avoidance" if avoids else "leak"
 

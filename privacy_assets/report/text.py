@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from privacy_assets.engine.policy import Limit, LimitOutcome
 from privacy_assets.engine.results import Figure
 from privacy_assets.report.recourse import recourses
+from privacy_assets.report.usefulness import usefulness
 
 if TYPE_CHECKING:
     from privacy_assets.report.report import Report
@@ -140,8 +141,20 @@ def report_table(report: Report) -> str:
         *textwrap.wrap(headline(report), 100),
         "",
         *limits_table(report.judgement.outcomes),
+        *_usefulness_lines(report),
     ]
     return "\n".join([*lines, *_advice_lines(report.judgement.broken), *_recourse_lines(report.judgement.broken)])
+
+
+def _usefulness_lines(report: Report) -> list[str]:
+    words = usefulness_text(report)
+    return ["", *textwrap.wrap(f"Usefulness, beside as many real rows: {words}.", 100)] if words else []
+
+
+def usefulness_text(report: Report) -> str:
+    """Every figure of fidelity with that of as many real rows; empty unless it was measured."""
+    found = usefulness(report.results)
+    return ", ".join(f"{name.replace('_', ' ')} {number(x.value)} (real {number(y.value)})" for name, x, y in found)
 
 
 def _advice_lines(broken: Sequence[LimitOutcome]) -> list[str]:

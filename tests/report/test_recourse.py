@@ -90,6 +90,14 @@ def test_attacks_on_the_generator_have_recourses_that_change_the_generator_or_th
     assert names(outcome(few, 0.0, subjects=few.smallest_n - 1)) == ["more tests"]
 
 
+def test_a_table_of_too_little_use_asks_for_more_fitting_and_not_for_less():
+    at_least, at_most = Limit("fidelity.prediction", at_least=0.8), Limit("fidelity.prediction_loss", at_most=0.02)
+    for state in (outcome(at_least, 0.6), outcome(at_most, 0.2)):
+        assert state.status == "fail" and state_of(state) == "useless"
+        assert names(state) == ["closer fitting"]
+    assert names(outcome(at_least, 0.9, subjects=5)) == ["more people to judge by"]
+
+
 def test_what_passed_or_was_not_measured_has_no_recourse():
     limit = Policy.default().limits[0]
     nothing = judge_limit(limit, None)

@@ -662,6 +662,23 @@ def test_bars_have_the_length_and_the_colour_of_their_points():
     assert bars_svg([{"c": "x", "p": None}, {"c": "y", "p": "80"}], "c", "p") == ""
 
 
+def test_usefulness_stands_in_every_form_beside_that_of_real_rows():
+    names = ("column_similarity", "pair_similarity", "correlation_difference", "prediction")
+    found = [
+        figure(name + end, value, value - 0.01, value + 0.01)
+        for at, name in enumerate(names)
+        for end, value in (("", 0.611 + at / 100), ("_real", 0.711 + at / 100))
+    ]
+    made = report(dcr(), MetricResult("fidelity", tuple(found)))
+    page, text = " ".join(" ".join(Page(made.to_html()).words).split()), " ".join(made.to_text().split())
+    note = " ".join(" ".join(Page(made._repr_html_()).words).split())
+    assert "0.611 [0.601, 0.621] 0.711 [0.701, 0.721]" in page
+    for shown in (text, note):
+        assert "column similarity 0.611 (real 0.711), pair similarity 0.621 (real 0.721)" in shown
+    for less in (report(dcr()), report(dcr(), MetricResult("fidelity", (figure("prediction", math.nan, 0, 0),)))):
+        assert all("Usefulness" not in shown for shown in (less.to_html(), less.to_text(), less._repr_html_()))
+
+
 def test_the_data_privacy_score_is_the_mean_with_the_worse_grade():
     both = report(membership(), attribute(80.0, 45.0))
     assert both.data_privacy_score == {
