@@ -15,7 +15,7 @@ from privacy_assets.engine.intervals import CONFIDENCE
 from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
 from privacy_assets.engine.metrics.entries import not_measurable
 from privacy_assets.engine.metrics.fidelity_measures import correlation_differences, related, similarity
-from privacy_assets.engine.metrics.fidelity_prediction import predict
+from privacy_assets.engine.metrics.fidelity_prediction import Predictions, predict
 from privacy_assets.engine.metrics.fidelity_tables import Compared, Weights
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import Figure
@@ -128,32 +128,23 @@ class Fidelity(Metric):
         if compared.counts[1] < 2:
             reason = "train, holdout and synthetic need at least two rows and two people each"
             return Measured(tuple(not_measurable(spec, reason, compared.counts) for spec in self.figures), {})
-        columns, rng = compared.columns, inputs.rng("fidelity")
-        pairs = compared.pairs(list(columns), self.pairs, rng)
-        numbers = related(
-            columns, compared.pairs([name for name in columns if columns[name].ordered], self.pairs, rng)
-        )  # fmt: skip
-        cells = {name: column.binned(_BINS if column.ordered else _COMMON) for name, column in columns.items()}
-        joined = [cells[first].with_(cells[second]) for first, second in pairs]
-        steps = [column.binned(_STEPS) for column in columns.values()]
+        names, rng = list(compared.columns), inputs.rng("fidelity")
+        pairs = compared.pairs(names, self.pairs, rng)
+        ordered = [name for name in names if compared.columns[name].ordered]
+        numbers = related(compared.columns, compared.pairs(ordered, self.pairs, rng))
         predictions = predict(compared, targets, self.rows, rng, inputs.progress)
-        scorers: dict[str, Scorer] = {
-            "column_similarity": lambda weights: similarity(steps, weights),
-            "pair_similarity": lambda weights: similarity(joined, weights),
-            "correlation_difference": lambda weights: correlation_differences(columns, numbers, weights),
-            "prediction": predictions.auc,
-        }
+        scorers = _scorers(compared, pairs, numbers, predictions)
         once = compared.as_they_are()
         found = {name: score(once)[:, :, 0] for name, score in scorers.items()}
-        found["column_similarity"] = similarity(list(columns.values()), once)[:, :, 0]
-        scorers = {name: score for name, score in scorers.items() if len(found[name])}
+        found["column_similarity"] = similarity(list(compared.columns.values()), once)[:, :, 0]
         inputs.progress("fidelity: intervals")
-        drawn = _replicates(compared, scorers, self.replicates, rng)
+        measurable = {name: score for name, score in scorers.items() if len(found[name])}
+        drawn = _replicates(compared, measurable, self.replicates, rng)
         asked = {question.name: question.asks for question in predictions.questions}
         return Measured(
             self._figures(found, drawn, compared.counts),
             {
-                "columns": _columns(list(columns), found["column_similarity"], asked, found["prediction"]),
+                "columns": _columns(names, found["column_similarity"], asked, found["prediction"]),
                 "pairs": _pairs(pairs, found["pair_similarity"], numbers, found["correlation_difference"]),
             },
         )
@@ -182,6 +173,22 @@ class Fidelity(Metric):
             else:
                 figures.append(_figure(spec, value, values, float(real), counts))
         return tuple(figures)
+
+
+def _scorers(
+    compared: Compared, pairs: Sequence[tuple[str, str]], numbers: Sequence[tuple[str, str]], predictions: Predictions
+) -> dict[str, Scorer]:
+    """By figure; columns in steps, which a replicate needs no finer."""
+    columns = compared.columns
+    cells = {name: column.binned(_BINS if column.ordered else _COMMON) for name, column in columns.items()}
+    steps = [column.binned(_STEPS) for column in columns.values()]
+    return {
+        "column_similarity": lambda weights: similarity(steps, weights),
+        # One pair at a time: all of them together would not fit for millions of rows.
+        "pair_similarity": lambda weights: similarity((cells[a].with_(cells[b]) for a, b in pairs), weights),
+        "correlation_difference": lambda weights: correlation_differences(columns, numbers, weights),
+        "prediction": predictions.auc,
+    }
 
 
 def _replicates(

@@ -6,7 +6,7 @@ of train beside it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from privacy_assets.engine.metrics.fidelity_tables import CANDIDATES, Cells, Wei
 _VARIES = 1e-9  # of a variance in units of the whole table's: less is rounding
 
 
-def similarity(columns: Sequence[Cells], weights: Weights) -> np.ndarray:
+def similarity(columns: Iterable[Cells], weights: Weights) -> np.ndarray:
     """1 less the Kolmogorov-Smirnov distance of ordered cells, or the total variation distance of others."""
     found = [_similarity(column, weights) for column in columns]
     return np.stack(found) if found else np.empty((0, 2, weights["holdout"].shape[1]))
