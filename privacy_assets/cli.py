@@ -1,4 +1,4 @@
-"""The command line: ``privacy-assets evaluate``, ``policy`` and ``demo``; audits and the gate stand next door.
+"""The command line: ``privacy-assets evaluate``, ``policy`` and ``demo``; the others stand next door.
 
 Exit status: 0 = the policy holds, 1 = broken or not assessable, 2 = bad input or bad settings.
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from privacy_assets.cli_audit import add_audit
 from privacy_assets.cli_gate import add_commands
+from privacy_assets.cli_generate import add_generate
 from privacy_assets.cli_keys import add_keys
 from privacy_assets.cli_shared import KIND_HELP, SET_HELP, check_out, kinds, progress, settings, write_json
 from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, StepError
@@ -52,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_evaluate(commands)
     add_audit(commands)
+    add_generate(commands)
     add_commands(commands)
     add_keys(commands)
     _add_demo(commands)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from privacy_assets.cli_gate import Commands, add_command, say
-from privacy_assets.cli_shared import KIND_HELP, SET_HELP, check_out, kinds, progress, settings, write_json
+from privacy_assets.cli_shared import KIND_HELP, SET_HELP, canonical_table, check_out, progress, settings, write_json
 from privacy_assets.errors import ConfigError
 from privacy_assets.report.text import aligned, number
 
@@ -108,21 +108,15 @@ def _ids(text: str) -> tuple[int, ...]:
 
 
 def _table(options: argparse.Namespace) -> tuple[np.ndarray, Coding, np.ndarray | None]:
-    from privacy_assets.engine.evaluation import take_subjects
     from privacy_assets.engine.tables.coding import Coding
     from privacy_assets.engine.tables.reading import read_table
-    from privacy_assets.engine.tables.schema import conform, infer_schema
     from privacy_assets.errors import did_you_mean
 
     frame = read_table(options.data)
     for column in options.drop:
         if column not in frame.columns:
             raise ConfigError(f"--drop {column}: there is no such column.{did_you_mean(column, frame.columns)}")
-    frames = {"train": frame.drop(columns=options.drop)}
-    people = take_subjects(frames, {"train": options.data}, options.subject).get("train")
-    frame = frames["train"]
-    schema = infer_schema(frame, kinds(options.kind), where=options.data)
-    canonical = conform(frame, schema, where=options.data)
+    canonical, schema, people = canonical_table(frame.drop(columns=options.drop), options)
     coding = Coding.fit([canonical], schema)
     return coding.code(canonical), coding, people
 

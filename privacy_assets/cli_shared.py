@@ -1,7 +1,8 @@
-"""What several commands of the command line share: kinds of columns, progress, and the file for JSON."""
+"""What several commands of the command line share: tables, kinds of columns, progress, and the file for JSON."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 from privacy_assets.errors import ConfigError
 
 if TYPE_CHECKING:
-    from privacy_assets.engine.tables.schema import Kind
+    import numpy as np
+    import pandas as pd
+
+    from privacy_assets.engine.tables.schema import Kind, TableSchema
 
 KIND_HELP = "override an inferred kind: numeric, integer, categorical, boolean or datetime (repeatable)"
 SET_HELP = "a setting of the generator, as YAML (repeatable)"
@@ -26,6 +30,19 @@ def kinds(pairs: Sequence[str]) -> dict[str, Kind] | None:
             raise ConfigError(f"--kind {pair}: write COLUMN=KIND.")
         found[column] = cast("Kind", kind)  # checked with the table at hand
     return found or None
+
+
+def canonical_table(
+    frame: pd.DataFrame, options: argparse.Namespace
+) -> tuple[pd.DataFrame, TableSchema, np.ndarray | None]:
+    """``frame`` of --data without the column --subject in canonical form, its schema, and the person of each row."""
+    from privacy_assets.engine.evaluation import take_subjects
+    from privacy_assets.engine.tables.schema import conform, infer_schema
+
+    frames = {"train": frame}
+    people = take_subjects(frames, {"train": options.data}, options.subject).get("train")
+    schema = infer_schema(frames["train"], kinds(options.kind), where=options.data)
+    return conform(frames["train"], schema, where=options.data), schema, people
 
 
 def settings(pairs: Sequence[str]) -> dict[str, Any]:

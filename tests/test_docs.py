@@ -105,6 +105,16 @@ def test_the_audit_command_of_its_page_runs(folder: Path, capsys: pytest.Capture
     assert "AUC over records" in capsys.readouterr().out
 
 
+def test_the_generate_commands_of_their_page_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ours = [words[1:] for words in commands(ROOT / "docs" / "generators.md") if words[0] == "privacy-assets"]
+    assert [words[0] for words in ours] == ["generators", "generate", "evaluate", "generate"]
+    (folder / "synthetic.parquet").unlink()
+    statuses = [main([*words, *(["--no-embedder", "--quiet"] if words[0] == "evaluate" else [])]) for words in ours]
+    assert statuses == [0, 0, 1, 0]  # 150 rows: not assessable
+    assert len(pd.read_parquet("synthetic.parquet")) == 1000 and len(pd.read_csv("more.csv")) == 500
+    assert "NOT JUDGED" in capsys.readouterr().err
+
+
 def test_the_commands_inside_the_text_exist(capsys: pytest.CaptureFixture[str]) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from privacy_assets.engine.results import plain
+from privacy_assets.engine.tables.writing import parquet_bytes
 from privacy_assets.errors import PublicationRefused
 from privacy_assets.files import put_atomic
 from privacy_assets.gate.statements import Place, Statement
@@ -53,10 +53,7 @@ class Snapshot:
 
 def write_snapshot(frame: pd.DataFrame, folder: Path) -> tuple[Path, str]:
     """Write ``frame`` (published dtypes) to ``folder/<sha256>.parquet``; the same table gives the same file."""
-    table = pa.Table.from_pandas(frame.reset_index(drop=True), preserve_index=False)
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd", version="2.6")
-    data = buffer.getbuffer()
+    data = parquet_bytes(frame)
     digest = hashlib.sha256(data).hexdigest()
     return put_atomic(folder / f"{digest}.parquet", data), digest
 

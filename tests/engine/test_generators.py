@@ -402,6 +402,8 @@ def test_functions_by_name_and_what_cannot_be_stored(tmp_path: Path) -> None:
         ("synthpop", {"minleaf": 5}, "Did you mean 'min_leaf'"),
         ("copy", {"noise": 1}, "no setting 'noise'"),
         ("callable", {}, "needs the settings function"),
+        ("command", {"timeout": 3}, "needs the settings command\\."),
+        ("noisy_copy", {"noise": "much"}, "of the wrong type"),
         ("callable", {"function": 3}, "is not a function"),
         ("os.path:nothing", {}, "cannot be imported"),
         ("no_such_module:f", {}, "cannot be imported"),
@@ -419,8 +421,10 @@ def test_missing_extras_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Copy, "modules", ("no_such_module.part",))
     monkeypatch.setattr(Copy, "extra", "ctgan")
     found = {info.name: info for info in generator_info()}
-    assert found["copy"] == GeneratorInfo("copy", Copy.summary, "Apache-2.0", "ctgan", ("no_such_module.part",))
-    assert not found["copy"].available
+    missing = ("no_such_module.part",)
+    assert found["copy"] == GeneratorInfo("copy", Copy.summary, "Apache-2.0", "ctgan", missing, True, {}, ())
+    assert not found["copy"].available and found["synthpop"].install is None
+    assert found["command"].required == ("command",) and found["command"].settings["timeout"] == 3600
     with pytest.raises(ConfigError, match=r"pip install 'privacy-assets\[ctgan\]'"):
         build_generator("copy")
 

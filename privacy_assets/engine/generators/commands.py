@@ -42,6 +42,7 @@ class CommandGenerator(Generator):
 
     name = "command"
     summary = "A program of your own: a command that reads a Parquet file and writes the synthetic rows to another."
+    repeatable = False
 
     command: Sequence[str]
     timeout: float = 3600.0

@@ -29,6 +29,7 @@ class CallableGenerator(Generator):
 
     name = "callable"
     summary = "A Python function of your own: function(train, rows, seed) returns the synthetic rows."
+    repeatable = False
 
     function: SampleFunction | str
 

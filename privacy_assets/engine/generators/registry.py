@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -47,28 +47,60 @@ GeneratorLike = str | Mapping[str, Any] | Callable[[pd.DataFrame, int, int], pd.
 
 @dataclass(frozen=True, slots=True)
 class GeneratorInfo:
-    """A registered generator and whether it can run here; ``missing`` are modules that are not installed."""
+    """A registered generator and whether it can run here; ``missing`` are modules that are not installed.
+
+    ``repeatable``: the same seed gives the same rows. ``settings`` are those with a default, ``required`` the others.
+    """
 
     name: str
     summary: str
     licence: str
     extra: str | None
     missing: tuple[str, ...]
+    repeatable: bool
+    settings: Mapping[str, Any]
+    required: tuple[str, ...]
+
+    @classmethod
+    def of(cls, kind: type[Generator]) -> GeneratorInfo:
+        """What is known of a generator; imports none of its modules."""
+        missing = tuple(module for module in kind.modules if not _there(module))
+        settings, required = {}, []
+        for field in fields(kind):  # type: ignore[arg-type]
+            if field.default is not MISSING:
+                settings[field.name] = field.default
+            elif field.default_factory is not MISSING:
+                settings[field.name] = field.default_factory()
+            else:
+                required.append(field.name)
+        what = (kind.name, kind.summary, kind.licence, kind.extra)
+        return cls(*what, missing, kind.repeatable, settings, tuple(required))
 
     @property
     def available(self) -> bool:
         """True when nothing is missing."""
         return not self.missing
 
+    @property
+    def install(self) -> str | None:
+        """The command that installs what is missing; None when nothing is."""
+        if self.available:
+            return None
+        return f"pip install '{f'privacy-assets[{self.extra}]' if self.extra else self.missing[0]}'"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain mapping."""
+        return {**asdict(self), "available": self.available, "install": self.install}
+
+    def check_available(self) -> None:
+        """ConfigError naming what is missing and how to install it."""
+        if not self.available:
+            raise ConfigError(f"generator {self.name} needs {self.missing[0]}. Fix: {self.install}.")
+
 
 def generator_info() -> list[GeneratorInfo]:
     """Every registered generator, in the order of the registry; imports nothing heavy."""
-    return [
-        GeneratorInfo(
-            kind.name, kind.summary, kind.licence, kind.extra, tuple(m for m in kind.modules if not _there(m))
-        )
-        for kind in GENERATORS.values()
-    ]
+    return [GeneratorInfo.of(kind) for kind in GENERATORS.values()]
 
 
 def build_generator(
@@ -89,18 +121,19 @@ def build_generator(
     if generator not in GENERATORS:
         raise ConfigError(f"unknown generator {generator!r}.{did_you_mean(generator, GENERATORS)}")
     kind = GENERATORS[generator]
-    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    info = GeneratorInfo.of(kind)
+    known = {*info.settings, *info.required}
     for key in given:
         if key not in known:
             raise ConfigError(f"generator {generator} has no setting {key!r}.{did_you_mean(key, known)}")
-    absent = [module for module in kind.modules if not _there(module)]
+    absent = [key for key in info.required if key not in given]
     if absent:
-        source = f"privacy-assets[{kind.extra}]" if kind.extra else absent[0]
-        raise ConfigError(f"generator {generator} needs {absent[0]}. Fix: pip install '{source}'.")
+        raise ConfigError(f"generator {generator} needs the settings {', '.join(absent)}.")
+    info.check_available()
     try:
         return kind(**given)
     except TypeError:
-        raise ConfigError(f"generator {generator} needs the settings {', '.join(sorted(known))}.") from None
+        raise ConfigError(f"generator {generator}: a setting is of the wrong type.") from None
 
 
 def as_generator(given: GeneratorLike) -> Generator:
@@ -121,11 +154,12 @@ def as_generator(given: GeneratorLike) -> Generator:
 
 
 def load_generator(folder: str | Path) -> FittedGenerator:
-    """Read a fitted generator that :meth:`FittedGenerator.save` wrote."""
+    """Read a fitted generator that :meth:`FittedGenerator.save` wrote; ConfigError when a module of it is missing."""
     manifest = read_manifest(folder)
     name = str(manifest.get("name"))
     if name not in GENERATORS:
         raise InputError(f"unknown generator {name!r}.{did_you_mean(name, GENERATORS)}", where=str(folder))
+    GeneratorInfo.of(GENERATORS[name]).check_available()
     fitted = GENERATORS[name].load(Path(folder), manifest)
     fitted.history = tuple(manifest.get("history", ()))
     return fitted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 from pathlib import Path
+from typing import BinaryIO
 
 import pandas as pd
 import pyarrow as pa
@@ -56,21 +57,26 @@ def _read_file(file: Path) -> pd.DataFrame:
         raise InputError("the file is empty", where=str(file), fix="give a file with a header and rows")
     if kind is None:
         raise InputError(f"unknown file type {file.suffix!r}", where=str(file), fix="give .parquet or .csv")
+    return parse_table(file, kind, where=str(file))
+
+
+def parse_table(source: Path | BinaryIO, kind: str, *, where: str) -> pd.DataFrame:
+    """Parse one file, or a stream of its bytes, of ``kind`` "parquet" or "csv"; InputError naming ``where``."""
     try:
         if kind == "parquet":
-            table = pa.parquet.ParquetFile(file).read()
+            table = pa.parquet.ParquetFile(source).read()
         else:
             options = pa.csv.ConvertOptions(strings_can_be_null=True, null_values=_MISSING)
-            table = pa.csv.read_csv(file, convert_options=options)
+            table = pa.csv.read_csv(source, convert_options=options)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         # The parser's own message can quote cells of the private table.
-        raise InputError(f"cannot be read as {kind} ({type(error).__name__})", where=str(file)) from None
+        raise InputError(f"cannot be read as {kind} ({type(error).__name__})", where=where) from None
     repeated = [name for name in table.column_names if table.column_names.count(name) > 1]
     if repeated:
-        raise InputError("the name stands twice", where=str(file), column=repeated[0], fix="rename one of the columns")
+        raise InputError("the name stands twice", where=where, column=repeated[0], fix="rename one of the columns")
     try:
         frame: pd.DataFrame = table.to_pandas(date_as_object=False)
     except (pa.ArrowException, ValueError) as error:
-        raise InputError(f"cannot be read as {kind} ({type(error).__name__})", where=str(file)) from None
+        raise InputError(f"cannot be read as {kind} ({type(error).__name__})", where=where) from None
     stored = [name for name in frame.index.names if name is not None]
     return frame.reset_index(level=stored) if stored else frame
