@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from privacy_assets.engine.filters import FittedFilter, MemorizationFilter
+from privacy_assets.engine.filters import FittedFilter, MemorizationFilter, draw
 from privacy_assets.engine.generators import build_generator
 from privacy_assets.engine.generators.base import FittedGenerator, Generator, Training
 from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
@@ -86,7 +86,7 @@ class FittedScreened(FittedGenerator):
         self.dropped = 0.0
 
     def _sample(self, rows: int, seed: int) -> pd.DataFrame:
-        found = self.fitted.sample(self.inner, rows, seed=seed)
+        found = draw(self.inner, [self.fitted], rows, seed=seed)
         self.dropped = found.dropped / found.drawn
         return found.rows
 

@@ -111,17 +111,16 @@ def check_made(
     if snapshot.train != inputs["train"]:
         text = "the synthetic table was made from another train table; materialise generator and synthetic again."
         raise PublicationRefused(text)
-    made, now = snapshot.filter or {}, plain(setup.get("filter")) or {}
-    if {name: made.get(name) for name in ("name", "settings")} != {
-        name: now.get(name) for name in ("name", "settings")
-    }:
+    made = snapshot.filter
+    if (None if made is None else plain(made.get("filters", {}))) != plain(setup.get("filter")):
         raise PublicationRefused("the synthetic table was made with another filter; materialise it again.")
-    for role, read in sorted(made.get("inputs", {}).items()):
+    for role, read in sorted((made or {}).get("inputs", {}).items()):
         if read != inputs.get(role):
             raise PublicationRefused(f"the synthetic table was filtered by another {role} table; materialise it again.")
+    made_by = snapshot.generator and {key: plain(snapshot.generator.get(key)) for key in ("name", "settings")}
     for name, metric in metrics.items():
         attacked = plain(metric.settings().get("generator"))
-        if None not in (attacked, snapshot.generator) and attacked != plain(snapshot.generator):
+        if None not in (attacked, made_by) and attacked != made_by:
             text = f"the synthetic table was made by another generator than {name} attacks"
             raise PublicationRefused(f"{text}; materialise generator and synthetic again.")
 

@@ -25,9 +25,10 @@ class Snapshot:
 
     ``train`` is the keyed fingerprint of the rows it was made from, ``content`` the keyed fingerprint of its own
     rows whatever their order and file format: by it a failed verdict is remembered. ``filter`` says what left rows of
-    it out, None for nothing: "name" and "settings", the keyed fingerprints by role of the real rows that it read,
-    "inputs", how many rows were "drawn" and "dropped", and figures of what was drawn, "before" the filter.
-    ``generator`` is what made it, "name" and "settings"; None for a table that was brought.
+    it out, None for nothing: the settings of the "filters" by name, the keyed fingerprints by role of the real rows
+    that they read, "inputs", how many rows were "drawn" and "dropped", "dropped_by" each, and figures of what was
+    drawn, "before" they went. ``generator`` is what made it, "name" and "settings", and what protects its training
+    rows: "overfitting" and "privacy"; None for a table that was brought.
     """
 
     place: Place

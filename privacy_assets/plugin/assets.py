@@ -253,10 +253,10 @@ def build_synthetic(settings: TableSettings) -> dg.AssetsDefinition:
     made = {} if settings.brought else {"generator": dg.AssetIn(key=settings.key("generator"))}
     text = f"from {own['synthetic'].describe()}" if own else f"sampled from {settings.generator_label}"
     real = split_ins(settings)
-    if settings.filter is None:
+    if not settings.filters:
         real = {"train": real["train"]}
     else:
-        text += f", filtered by {settings.filter.name} against all real rows"
+        text += f", filtered by {', '.join(one.name for one in settings.filters)} against all real rows"
 
     @dg.asset(
         **common(settings, "synthetic", "parquet"),

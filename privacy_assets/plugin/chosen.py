@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from privacy_assets.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from privacy_assets.engine.filters import MemorizationFilter
+    from privacy_assets.engine.filters import Filter
     from privacy_assets.engine.generators import Generator, GeneratorLike
 
 
@@ -25,23 +25,17 @@ def chosen_generator(given: GeneratorLike, where: str) -> tuple[Generator, str]:
     return built, named if isinstance(named, str) else getattr(named, "__qualname__", type(named).__name__)
 
 
-def chosen_filter(given: Any, brought: bool, where: str) -> MemorizationFilter | None:
-    """A filter from its name, or ``{"name", "settings"}``."""
-    from privacy_assets.engine.filters import build_filter
+def chosen_filters(given: Any, brought: bool, where: str) -> tuple[Filter, ...]:
+    """Filters from a name, ``{"name", "settings"}``, or a list of these; in the order of the registry."""
+    from privacy_assets.engine.filters import as_filters
 
-    if given is None:
-        return None
-    if brought:
-        raise ConfigError(f"{where}: a filter draws further rows from the generator; filter your own table yourself.")
-    named: Mapping[str, Any] = given if isinstance(given, Mapping) else {"name": given}
-    settings = named.get("settings") or {}
-    known = isinstance(named.get("name"), str) and isinstance(settings, Mapping)
-    if not known or set(named) - {"name", "settings"}:
-        raise ConfigError(f"{where}: filter is a name, or a mapping of 'name' and 'settings'.")
     try:
-        return build_filter(named["name"], settings)
+        found = as_filters(given)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
+    if found and brought:
+        raise ConfigError(f"{where}: a filter draws further rows from the generator; filter your own table yourself.")
+    return found
 
 
 def chosen_embedder(given: Mapping[str, Any] | bool, where: str) -> dict[str, Any] | None:

@@ -84,8 +84,9 @@ class PrivacyGate(dg.Component, dg.Model, dg.Resolvable):
         "synthpop", description='A registered generator, "module:function", or {name: ..., settings: {...}}.'
     )
     rows: int | None = Field(None, description="Rows to generate; as many as train has when not given.")
-    filter: str | dict[str, Any] | None = Field(
-        None, description="memorization, or {name: memorization, settings: {...}}: leaves out rows that point at few."
+    filter: str | dict[str, Any] | list[str | dict[str, Any]] | None = Field(
+        None,
+        description="memorization, similarity, outliers, {name: ..., settings: {...}}, or a list: leaves out rows.",
     )
     synthetic: Rows = Field(None, description="A synthetic table of your own; then train and holdout as well.")
     train: Rows = Field(None, description="The rows that your own synthetic table was made from.")

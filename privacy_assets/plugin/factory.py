@@ -34,7 +34,7 @@ def build_privacy_assets(
     kinds: Mapping[str, Kind] | None = None,
     generator: str | Mapping[str, Any] | Callable[..., Any] = "synthpop",
     rows: int | None = None,
-    filter: str | Mapping[str, Any] | None = None,
+    filter: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None,
     synthetic: Rows | None = None,
     train: Rows | None = None,
     holdout: Rows | None = None,
@@ -55,12 +55,12 @@ def build_privacy_assets(
 
     ``source`` is ``"demo"``, a path (Parquet or CSV file, folder or glob) or one of your assets. ``subject`` names the
     column that tells people apart; ``kinds`` overrides inferred column kinds. ``generator`` is a registered name, a
-    mapping of ``name`` and ``settings``, a function, or ``"module:function"``; ``rows`` is how many to sample (as
-    many as train has); ``filter`` ("memorization", or a mapping of ``name`` and ``settings``) leaves out those that
-    point at few real people. A ``synthetic`` table of your own (file or asset) comes with the ``train`` it was made
-    from and a ``holdout`` that its generator has not seen, in place of a source. ``shares`` are those of the split,
-    ``metrics`` names or ``{name: settings}``, ``policy`` a Policy, a mapping or a YAML file, ``embedder`` its settings
-    or False.
+    mapping of ``name`` and ``settings``, a function, or ``"module:function"``; ``rows`` is how many to sample (as many
+    as train has); ``filter`` leaves out those near few real people ("memorization"), near any ("similarity"), or far
+    from all ("outliers"): a name, a mapping of ``name`` and ``settings``, or a list of these. A ``synthetic`` table of
+    your own (file or asset) comes with the ``train`` it was made from and a ``holdout`` that its generator has not
+    seen, in place of a source. ``shares`` are those of the split, ``metrics`` names or ``{name: settings}``, ``policy``
+    a Policy, a mapping or a YAML file, ``embedder`` its settings or False.
     With ``partitions_def`` a path holds ``{partition}`` or ``partition_column`` says which rows belong together.
     ``schedule`` is a cron line: a run on it while the source is new.
 

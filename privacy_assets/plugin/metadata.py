@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import dagster as dg
@@ -17,6 +17,9 @@ from privacy_assets.engine.policy import LimitOutcome
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.schema import TableSchema
 from privacy_assets.plugin.tagging import schema_of, subject_of
+
+if TYPE_CHECKING:
+    from privacy_assets.report.configuration import Protection
 
 PACKAGE = Path(__file__).parents[1]
 _SMALL = 1000  # the UI renders longer markdown only behind a dialog
@@ -89,8 +92,11 @@ def score_metadata(result: MetricResult, outcomes: Sequence[LimitOutcome]) -> di
     return facts
 
 
-def limit_metadata(outcome: LimitOutcome) -> dict[str, Any]:
-    """What was measured against one limit, a small picture of it and, when it does not hold, what can be done."""
+def limit_metadata(outcome: LimitOutcome, configuration: Sequence[Protection] = ()) -> dict[str, Any]:
+    """What was measured against one limit, a small picture of it and, when it does not hold, what can be done.
+
+    ``configuration`` are the protections of the table, where they are known.
+    """
     from privacy_assets.report.text import what_to_do
 
     limit, figure = outcome.limit, outcome.figure
@@ -110,16 +116,16 @@ def limit_metadata(outcome: LimitOutcome) -> dict[str, Any]:
         facts |= {name: float(number) for name, number in numbers.items() if math.isfinite(number)}
     if what_to_do(outcome):
         facts["what to do"] = what_to_do(outcome)
-    return facts | _recourses([outcome])
+    return facts | _recourses([outcome], configuration)
 
 
-def _recourses(outcomes: Sequence[LimitOutcome]) -> dict[str, Any]:
+def _recourses(outcomes: Sequence[LimitOutcome], configuration: Sequence[Protection]) -> dict[str, Any]:
     """What can be done about limits that do not hold, as a table."""
     from privacy_assets.report.recourse import recourses
 
     records = [
         dg.TableRecord({"loss of usefulness": found["loss"], "what": found["action"], "why": found["why"]})
-        for found in recourses(outcomes)
+        for found in recourses(outcomes, configuration)
     ]
     return {"what can be done": dg.MetadataValue.table(records)} if records else {}
 
@@ -132,12 +138,16 @@ def picture(outcome: LimitOutcome) -> dg.MetadataValue[Any]:
     return dg.MetadataValue.md(markdown) if len(markdown) < _SMALL else dg.MetadataValue.text(outcome.reason)
 
 
-def broken_metadata(outcomes: Sequence[LimitOutcome]) -> dict[str, Any]:
-    """One entry a limit that does not hold: what was measured and what to do about it; and what can be done."""
+def broken_metadata(outcomes: Sequence[LimitOutcome], configuration: Sequence[Protection] | None) -> dict[str, Any]:
+    """One entry a limit that does not hold: what was measured and what to do about it; and what can be done.
+
+    ``configuration`` are the protections of the table; None where another step has told what can be done.
+    """
     from privacy_assets.report.text import what_to_do
 
     texts = {x.limit.key: f"{x.status}: {x.reason}. {what_to_do(x)}".strip() for x in outcomes}
-    return {key: dg.MetadataValue.text(text) for key, text in texts.items()} | _recourses(outcomes)
+    facts = {key: dg.MetadataValue.text(text) for key, text in texts.items()}
+    return facts if configuration is None else facts | _recourses(outcomes, configuration)
 
 
 def training_metadata(history: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:

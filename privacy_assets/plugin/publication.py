@@ -1,7 +1,7 @@
 """Attestation and publication: the verdict, and the one step that releases a table."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -14,10 +14,13 @@ from privacy_assets.plugin.assets import RELEASES, SEALED, common, place_of, spl
 from privacy_assets.plugin.io import Published
 from privacy_assets.plugin.metadata import broken_metadata, synthetic_metadata
 from privacy_assets.plugin.refusals import REFUSALS, failure, refused_check
-from privacy_assets.plugin.scores import embedder_in, score_ins, signed_results, synthetic_in, taken
+from privacy_assets.plugin.scores import embedder_in, protections, score_ins, signed_results, synthetic_in, taken
 from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import TableSettings
 from privacy_assets.plugin.versions import CHECK
+
+if TYPE_CHECKING:
+    from privacy_assets.report.configuration import Protection
 
 HOLDS, RELEASED = "policy_holds", "released"
 
@@ -51,12 +54,14 @@ def build_attestation(settings: TableSettings) -> dg.AssetsDefinition:
         except REFUSALS as error:
             yield refused_check(key, HOLDS, error)
             raise failure(error) from None
-        yield from _attested(settings, stated, sealed)
+        yield from _attested(settings, stated, sealed, protections(snapshot))
 
     return attestation
 
 
-def _attested(settings: TableSettings, stated: Attestation, sealed: Sealed) -> Iterator[Any]:
+def _attested(
+    settings: TableSettings, stated: Attestation, sealed: Sealed, configuration: "Sequence[Protection]"
+) -> Iterator[Any]:
     judgement = stated.judge(settings.policy)
     passed = stated.verdict == "pass"
     yield dg.AssetCheckResult(
@@ -64,7 +69,7 @@ def _attested(settings: TableSettings, stated: Attestation, sealed: Sealed) -> I
         check_name=HOLDS,
         passed=passed,
         description=f"all {len(judgement.outcomes)} limits hold" if passed else refusal(judgement, stated.remembered),
-        metadata={"verdict": stated.verdict, **broken_metadata(judgement.broken)},
+        metadata={"verdict": stated.verdict, **broken_metadata(judgement.broken, configuration)},
     )
     facts: dict[str, Any] = {
         "verdict": stated.verdict,

@@ -1,7 +1,8 @@
 """Scores and report: what the synthetic table gives away, measured, signed and shown."""
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pandas as pd
@@ -33,6 +34,9 @@ from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import TableSettings
 from privacy_assets.plugin.tagging import seal_of
 from privacy_assets.plugin.versions import CHECK
+
+if TYPE_CHECKING:
+    from privacy_assets.report.configuration import Protection
 
 
 def synthetic_in(settings: TableSettings) -> dict[str, dg.AssetIn]:
@@ -67,6 +71,23 @@ def taken(
     return gate, snapshot, rows, prints
 
 
+def told_of(snapshot: Snapshot) -> dict[str, Any]:
+    """What the signed snapshot tells of how its rows were protected; nothing of a table that was brought."""
+    if snapshot.generator is None:
+        return {}
+    told = {key: snapshot.generator[key] for key in ("overfitting", "privacy") if key in snapshot.generator}
+    if snapshot.filter is None:
+        return {**told, "filter": None}
+    return {**told, "filter": {key: value for key, value in snapshot.filter.items() if key != "inputs"}}
+
+
+def protections(snapshot: Snapshot) -> "list[Protection]":
+    """The same as a list of protections, each with its state."""
+    from privacy_assets.report.configuration import privacy_configuration
+
+    return privacy_configuration(told_of(snapshot))
+
+
 def real_tables(settings: TableSettings, inputs: dict[str, Any]) -> dict[str, pd.DataFrame]:
     """The real tables among the inputs, by role."""
     return {role: inputs[role] for role in settings.roles}
@@ -90,15 +111,17 @@ def limit_spec(settings: TableSettings, limit: Limit) -> dg.AssetCheckSpec:
     )
 
 
-def limit_result(asset: dg.AssetKey, outcome: LimitOutcome) -> dg.AssetCheckResult:
-    """The check result of one limit."""
+def limit_result(
+    asset: dg.AssetKey, outcome: LimitOutcome, configuration: "Sequence[Protection]" = ()
+) -> dg.AssetCheckResult:
+    """The check result of one limit; ``configuration`` are the protections of the table, where they are known."""
     return dg.AssetCheckResult(
         asset_key=asset,
         check_name=check_name(outcome.limit),
         passed=outcome.passed,
         severity=dg.AssetCheckSeverity.ERROR,
         description=outcome.reason,
-        metadata=limit_metadata(outcome),
+        metadata=limit_metadata(outcome, configuration),
     )
 
 
@@ -131,7 +154,8 @@ def build_score(settings: TableSettings, metric: Metric) -> dg.AssetsDefinition:
         result = replace(measured, inputs=prints)
         outcomes = [judge_limit(limit, result) for limit in limits]
         sealed = gate.sign_result(result, snapshot, outcomes)
-        checks = [limit_result(settings.key(metric.name), outcome) for outcome in outcomes]
+        made_under = protections(snapshot)
+        checks = [limit_result(settings.key(metric.name), outcome, made_under) for outcome in outcomes]
         facts = {**score_metadata(result, outcomes), "seed": str(settings.seed)}
         return dg.MaterializeResult(value=sealed, metadata=facts, check_results=checks)
 
@@ -158,9 +182,7 @@ def build_report(settings: TableSettings) -> dg.AssetsDefinition:
         ready = steps.metric_inputs(real_tables(settings, inputs), rows, seed=settings.seed)
         partition = partition_of(context)
         title = settings.name + (f", {partition}" if partition else "")
-        generator: dict[str, Any] = {"name": settings.generator_label or "brought by the user"}
-        if snapshot.filter is not None:
-            generator["filter"] = {key: value for key, value in snapshot.filter.items() if key != "inputs"}
+        generator = {"name": settings.generator_label or "brought by the user", **told_of(snapshot)}
         report = assemble(ready, results, settings.policy, title=title, generator=generator)
         facts: dict[str, Any] = {"verdict": report.verdict, "broken limits": len(report.judgement.broken)}
         return dg.MaterializeResult(value=report, metadata=facts)

@@ -18,10 +18,10 @@ from privacy_assets.engine.tables.reading import SUFFIXES
 from privacy_assets.engine.tables.schema import Kind
 from privacy_assets.engine.tables.splitting import DEFAULT_SHARES, check_shares
 from privacy_assets.errors import ConfigError, did_you_mean
-from privacy_assets.plugin.chosen import chosen_embedder, chosen_filter, chosen_generator
+from privacy_assets.plugin.chosen import chosen_embedder, chosen_filters, chosen_generator
 
 if TYPE_CHECKING:
-    from privacy_assets.engine.filters import MemorizationFilter
+    from privacy_assets.engine.filters import Filter, FilterLike
     from privacy_assets.engine.generators import Generator
 
 PARTITION_MARK = "{partition}"
@@ -71,7 +71,7 @@ class TableSettings:
     kinds: Mapping[str, Kind]
     generator: Any
     generator_label: str
-    filter: MemorizationFilter | None
+    filters: Sequence[Filter]
     rows: int | None
     shares: Mapping[str, float]
     metrics: Mapping[str, Metric]
@@ -116,8 +116,8 @@ class TableSettings:
 
     @property
     def filter_setup(self) -> dict[str, Any] | None:
-        """Name and settings of the filter, as snapshots and attestations state them."""
-        return None if self.filter is None else {"name": self.filter.name, "settings": self.filter.settings()}
+        """Settings of the filters by name, as snapshots and attestations state them; None without any."""
+        return {one.name: one.settings() for one in self.filters} or None
 
     def key(self, asset: str) -> dg.AssetKey:
         """Key of one of this table's assets."""
@@ -136,7 +136,7 @@ def table_settings(
     kinds: Mapping[str, Kind] | None = None,
     generator: str | Mapping[str, Any] | Callable[..., Any] = "synthpop",
     rows: int | None = None,
-    filter: str | Mapping[str, Any] | None = None,
+    filter: FilterLike | Sequence[FilterLike] | None = None,
     synthetic: Any = None,
     train: Any = None,
     holdout: Any = None,
@@ -173,7 +173,7 @@ def table_settings(
         kinds=dict(kinds or {}),
         generator=built,
         generator_label=label,
-        filter=chosen_filter(filter, "synthetic" in feeds, where),
+        filters=chosen_filters(filter, "synthetic" in feeds, where),
         rows=rows,
         shares=dict(shares or DEFAULT_SHARES),
         metrics=chosen,

@@ -131,28 +131,38 @@ def sampled(
 ) -> Sampled:
     """Rows of the trained generator in the dtypes of the private table; ``tables`` are the real ones by role.
 
-    With a filter, they are less what it leaves out, measured against all ``tables``, and attacked as they were before.
+    With filters, they are less what these leave out, measured against all ``tables``, and attacked as they were before.
     """
+    from privacy_assets.engine.filters import draw
+
     train, generator = tables["train"], trained.generator
     schema, rows = schema_of(train, "train"), settings.rows or len(train)
-    made_by = {"name": generator.generator.name, "settings": generator.generator.settings()}
-    if settings.filter is None:
+    made_by = generator.described()
+    if not settings.filters:
         frame = conform(generator.sample(rows, seed=settings.seed), schema, where="the generator's output")
         return Sampled(restore(frame, schema), made_by)
     subject = subject_of(train, "train")
     people = None
     if subject is not None:
         people = pd.factorize(pd.concat([frame[subject] for frame in tables.values()], ignore_index=True))[0]
-    fitted = settings.filter.fit([data_columns(frame, role) for role, frame in tables.items()], schema, people)
-    found = fitted.sample(generator, rows, seed=settings.seed)
-    counts = {"drawn": found.drawn, "dropped": found.dropped}
+    real = [data_columns(frame, role) for role, frame in tables.items()]
+    filters = [one.fit(real, schema, people) for one in settings.filters]
+    found = draw(generator, filters, rows, seed=settings.seed)
     stated = {
-        **(settings.filter_setup or {}),
-        **counts,
+        "filters": settings.filter_setup,
+        "drawn": found.drawn,
+        "dropped": found.dropped,
+        "dropped_by": dict(found.dropped_by),
         "inputs": {role: table_fingerprint(table, role, releases) for role, table in tables.items()},
         "before": before_filter(settings, tables, found.unfiltered, progress),
     }
-    told = {"filter": settings.filter.name, "lambda": fitted.radius, **{f"rows {k}": n for k, n in counts.items()}}
+    told = {
+        "filter": ", ".join(found.dropped_by),
+        "rows drawn": found.drawn,
+        "rows dropped": found.dropped,
+        **{f"rows dropped by {name}": count for name, count in found.dropped_by.items()},
+        **{f"radius of {one.filter.name}": one.radius for one in filters},
+    }
     return Sampled(restore(found.rows, schema), made_by, stated, told)
 
 

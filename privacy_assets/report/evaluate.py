@@ -69,7 +69,10 @@ def evaluate(
     )  # fmt: skip
     if embedder and wants_embedder(chosen.values()):
         inputs = attach_embedder(inputs, fit_embedder(inputs))
-    made = None if made_by is None else {"name": made_by.name, "settings": made_by.settings()}
+    made = None
+    if made_by is not None:
+        protection = made_by.overfitting_protection()
+        made = {"name": made_by.name, "settings": made_by.settings(), "overfitting": protection}
     return assemble(inputs, run_metrics(inputs, chosen), in_force, generator=made)
 
 

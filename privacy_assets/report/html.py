@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
     from privacy_assets.engine.metrics.base import FigureSpec
+    from privacy_assets.report.configuration import Protection
 
 MOST_ROWS = 60
 DIRECTIONS = {
@@ -88,7 +89,8 @@ def _view(report: Report) -> dict[str, Any]:
         "label": LABELS[report.verdict],
         "headline": headline(report),
         "broken": _broken(report),
-        "recourses": _recourses(report.judgement.broken),
+        "recourses": _recourses(report),
+        "configuration": [_protection_view(one, report.results) for one in report.privacy_configuration],
         "limits": [_limit_view(outcome) for outcome in report.judgement.outcomes],
         "colours": COLOURS,
         "figures": [_figure_view(name, f, specs) for name, result in report.results.items() for f in result.figures],
@@ -127,12 +129,13 @@ def _broken(report: Report) -> list[dict[str, Any]]:
     return [section for section in sections if section["groups"]]
 
 
-def _recourses(broken: Sequence[LimitOutcome]) -> list[dict[str, Any]]:
+def _recourses(report: Report) -> list[dict[str, Any]]:
     """What can be done, each beside the figures it is for; none where all of several limits are meant."""
+    broken = report.judgement.broken
     every, figures = len(broken), {x.limit.key: clean(x.limit.figure, 60) for x in broken}
     return [
         {**x, "limits": [] if len(x["limits"]) == every > 1 else list(dict.fromkeys(figures[k] for k in x["limits"]))}
-        for x in recourses(broken)
+        for x in recourses(broken, report.privacy_configuration)
     ]
 
 
@@ -205,12 +208,32 @@ def _table_view(name: str, rows: Rows) -> dict[str, Any]:
 
 
 def _filter_view(report: Report) -> dict[str, Any] | None:
-    """What a filter left out, and figures before and after it as bars; None without a filter."""
+    """What the filters left out, and figures before and after them as bars; None without a filter."""
     found = (report.generator or {}).get("filter")
     if not isinstance(found, Mapping):
         return None
     plot = _plot_view(before_and_after(found.get("before"), report.results))
-    return {**{key: found.get(key) for key in ("name", "drawn", "dropped")}, "plot": plot if plot["svg"] else None}
+    names = [clean(name) for name in found.get("filters") or {}]
+    return {
+        **{key: found.get(key) for key in ("drawn", "dropped")},
+        "names": names,
+        "plot": plot if plot["svg"] else None,
+    }
+
+
+def _protection_view(protection: Protection, results: Mapping[str, MetricResult]) -> dict[str, Any]:
+    """A row of the privacy configuration, beside the figures that were measured of what it protects from."""
+    found = {name: _measured(name, results) for name in protection.figures}
+    return {
+        **{key: getattr(protection, key) for key in ("title", "state", "how", "covers")},
+        "figures": [(clean(name), interval(figure)) for name, figure in found.items() if figure is not None],
+    }
+
+
+def _measured(name: str, results: Mapping[str, MetricResult]) -> Figure | None:
+    metric, _, wanted = name.partition(".")
+    figures = results[metric].figures if metric in results else ()
+    return next((figure for figure in figures if figure.name == wanted), None)
 
 
 def _size_view(role: str, size: Mapping[str, int]) -> dict[str, Any]:

@@ -3,28 +3,28 @@
 Gretel (Data Privacy Score, section "Recourse", and the techniques of its introduction) names the recourses: fewer
 epochs and over-fitting protection, filters of similar and of outlying synthetic rows, differential privacy or a lower
 epsilon, a larger training set, de-identified columns; and says that each can lower the quality of the table. How much
-each costs, and which limits it helps, is this project's judgement, with its reason; nothing of it was measured.
+each costs, and which limits it helps, is this project's judgement, with its reason; nothing of it was measured. What is
+on already (:mod:`privacy_assets.report.configuration`) is not asked for again, but can be turned up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from privacy_assets.engine.policy import LimitOutcome
+
+if TYPE_CHECKING:
+    from privacy_assets.report.configuration import Protection
 
 Loss = Literal["none", "small", "medium", "large"]
 State = Literal["leak", "avoidance", "doubt", "useless", "other"]
 
-_ALONE = (
-    "singling_out",
-    "membership_inference.advantage_isolated",
-    "membership_inference.isolated_excess",
-    "membership_inference.advantage_subgroups",
-)
+_ALONE = ("membership_inference.advantage_isolated", "membership_inference.isolated_excess")
 _USEFULNESS = "fidelity"  # asks for useful tables: what protects people does not help it
 _GENERATOR = ("shadow_membership",)  # attacks the generator, without its filter, at a fixed number of rows
+_FILTERS = ("similarity", "memorization", "outliers")
 _VALUES = ("singling_out", "linkability", "attribute_inference", "dcr.identical_excess")
 
 
@@ -33,7 +33,8 @@ class Recourse:
     """One thing to do, the usefulness it is expected to cost, and why.
 
     ``against`` is the state of a limit that it is for, see :func:`state_of`; ``only`` are the metrics and figures it
-    helps, all when empty, but for those of the metrics ``but``.
+    helps, all when empty, but for those of the metrics ``but``. It turns protections on (where none of those named in
+    ``turns_on`` is), or up (where one of those in ``turns_up`` is on); or has nothing to do with any.
     """
 
     name: str
@@ -43,6 +44,14 @@ class Recourse:
     against: State = "leak"
     only: tuple[str, ...] = ()
     but: tuple[str, ...] = ()
+    turns_on: tuple[str, ...] = ()
+    turns_up: tuple[str, ...] = ()
+
+    def fits(self, on: Collection[str]) -> bool:
+        """True when it still can be done where the protections ``on`` are on."""
+        return not any(name in on for name in self.turns_on) and (
+            not self.turns_up or any(x in on for x in self.turns_up)
+        )
 
     def helps(self, outcome: LimitOutcome) -> bool:
         """True when this is a recourse for the limit as it came out."""
@@ -89,25 +98,45 @@ RECOURSES = (  # the least loss first
         but=_GENERATOR,
     ),
     Recourse(
-        "similarity filter",
-        "Filter the synthetic rows that lie closest to real rows, measured against train and holdout alike: "
+        "memorization filter",
+        "Leave out the synthetic rows that point at few people, measured against train and holdout alike: "
         "filter: memorization",
         "small",
         "few rows go; combinations that are common anyway get a little rarer",
         but=_GENERATOR,
+        turns_on=("memorization", "similarity"),
     ),
     Recourse(
         "over-fitting protection",
         "Stop training when rows set aside from train (never the holdout) are no longer fitted better",
         "small",
         "what is learnt after that belongs to single rows",
+        turns_on=("over-fitting",),
+    ),
+    Recourse(
+        "similarity filter",
+        "Leave out every synthetic row that lies close to a real one, measured against train and holdout alike: "
+        "filter: similarity",
+        "medium",
+        "combinations that many people share go as well",
+        but=_GENERATOR,
+        turns_on=("similarity",),
     ),
     Recourse(
         "outlier filter",
-        "Filter the synthetic rows that stand alone",
+        "Leave out the synthetic rows that stand alone: filter: outliers",
         "medium",
         "averages stay, but rare groups and extreme values get lost",
         only=_ALONE,
+        turns_on=("outliers",),
+    ),
+    Recourse(
+        "stricter filters",
+        "Let the filters leave out more: raise the quantile of similarity or memorization, lower that of outliers",
+        "medium",
+        "more of what is common, or of the tails, gets lost",
+        but=_GENERATOR,
+        turns_up=_FILTERS,
     ),
     Recourse(
         "coarser columns",
@@ -124,9 +153,17 @@ RECOURSES = (  # the least loss first
     ),
     Recourse(
         "differential privacy",
-        "Use a differentially private generator, or lower its epsilon",
+        "Use a differentially private generator, or one with a lower epsilon",
         "large",
         "noise on everything it learns, most of all on small groups",
+        turns_on=("differential privacy",),
+    ),
+    Recourse(
+        "lower epsilon",
+        "Lower the epsilon of the generator",
+        "large",
+        "more noise on everything it learns, most of all on small groups",
+        turns_up=("differential privacy",),
     ),
 )
 
@@ -146,9 +183,13 @@ def state_of(outcome: LimitOutcome) -> State:
     return "avoidance" if avoids else "leak"
 
 
-def recourses(outcomes: Iterable[LimitOutcome]) -> list[dict[str, Any]]:
-    """Plain records of the recourses that apply, the least loss first, each with the keys of the limits it is for."""
-    broken = list(outcomes)
-    helped = [(recourse, [x.limit.key for x in broken if recourse.helps(x)]) for recourse in RECOURSES]
+def recourses(outcomes: Iterable[LimitOutcome], configuration: Iterable[Protection] = ()) -> list[dict[str, Any]]:
+    """Plain records of the recourses that apply, the least loss first, each with the keys of the limits it is for.
+
+    ``configuration`` are the protections of the table; without it nothing is known to be on.
+    """
+    broken, on = list(outcomes), {protection.name for protection in configuration if protection.state == "on"}
+    fitting = [recourse for recourse in RECOURSES if recourse.fits(on)]
+    helped = [(recourse, [x.limit.key for x in broken if recourse.helps(x)]) for recourse in fitting]
     texts = ("name", "action", "loss", "why")
     return [{**{text: getattr(recourse, text) for text in texts}, "limits": keys} for recourse, keys in helped if keys]

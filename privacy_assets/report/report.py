@@ -14,6 +14,7 @@ from privacy_assets.engine.policy import Judgement, Limit, Policy, Verdict
 from privacy_assets.engine.results import Figure, MetricResult
 from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import ConfigError
+from privacy_assets.report.configuration import Protection, privacy_configuration
 from privacy_assets.report.recourse import recourses
 
 _LIBRARIES = ("privacy-assets", "numpy", "pandas", "pyarrow", "scipy", "scikit-learn", "numba", "torch")
@@ -36,8 +37,9 @@ class Report:
 
     ``results`` are by metric name, ``tables`` the sizes by role (``{"rows", "columns", "subjects"}``). ``fingerprints``
     must be safe to show: the synthetic table's content hash as it is, those of private tables keyed or left out; the
-    fingerprints inside ``results`` are never shown. ``generator`` and ``embedder`` are free descriptions. A report
-    holds no time of day, and one report always gives the same bytes (a second run takes other ``seconds``).
+    fingerprints inside ``results`` are never shown. ``generator`` and ``embedder`` are free descriptions, of which
+    :func:`~privacy_assets.report.configuration.privacy_configuration` reads what protected the rows. A report holds
+    no time of day, and one report always gives the same bytes (a second run takes other ``seconds``).
     """
 
     title: str
@@ -70,6 +72,11 @@ class Report:
         score, level = data_privacy_score(**found)
         return None if math.isnan(score) else {"score": score, "grade": level, **found}
 
+    @property
+    def privacy_configuration(self) -> list[Protection]:
+        """The protections that made the table, as far as they are known."""
+        return privacy_configuration(self.generator)
+
     def to_json(self) -> dict[str, Any]:
         """Return a plain mapping that ``json.dumps(..., allow_nan=False)`` accepts; NaN and infinity become None."""
         return {
@@ -79,7 +86,8 @@ class Report:
             "seed": self.seed,
             "metrics": {name: _metric(result) for name, result in self.results.items()},
             "limits": [plain(outcome.to_json()) for outcome in self.judgement.outcomes],
-            "recourses": recourses(self.judgement.outcomes),
+            "recourses": recourses(self.judgement.outcomes, self.privacy_configuration),
+            "privacy_configuration": [protection.to_json() for protection in self.privacy_configuration],
             "policy": plain(self.policy.to_dict()),
             "data_privacy_score": plain(self.data_privacy_score),
             "tables": plain(self.tables),

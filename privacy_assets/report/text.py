@@ -132,7 +132,7 @@ def _listing(names: Sequence[str], most: int = 4) -> str:
 
 
 def report_table(report: Report) -> str:
-    """Return the verdict, one aligned line per limit, and what to do about those that did not pass.
+    """Return the verdict, one aligned line per limit, the privacy configuration, and what to do about what failed.
 
     Plain text without colours or control characters; ends without a newline.
     """
@@ -143,7 +143,8 @@ def report_table(report: Report) -> str:
         *limits_table(report.judgement.outcomes),
         *_usefulness_lines(report),
     ]
-    return "\n".join([*lines, *_advice_lines(report.judgement.broken), *_recourse_lines(report.judgement.broken)])
+    lines += [*_configuration_lines(report), *_advice_lines(report.judgement.broken), *_recourse_lines(report)]
+    return "\n".join(lines)
 
 
 def _usefulness_lines(report: Report) -> list[str]:
@@ -165,8 +166,14 @@ def _advice_lines(broken: Sequence[LimitOutcome]) -> list[str]:
     return lines
 
 
-def _recourse_lines(broken: Sequence[LimitOutcome]) -> list[str]:
-    found = recourses(broken)
+def _configuration_lines(report: Report) -> list[str]:
+    rows = [(one.title, one.state, clean(one.how) or NOTHING) for one in report.privacy_configuration]
+    return ["", *aligned([("privacy configuration", "state", "settings"), *rows])]
+
+
+def _recourse_lines(report: Report) -> list[str]:
+    broken = report.judgement.broken
+    found = recourses(broken, report.privacy_configuration)
     lines = ["", "What can be done, by the usefulness that it is expected to cost"] if found else []
     for recourse in found:
         helped = recourse["limits"]

@@ -1,4 +1,4 @@
-"""The memorization filter: what it leaves out, against a naive twin, and what becomes of planted copies."""
+"""The filters: what they leave out, against naive twins, and what becomes of planted copies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ import pandas as pd
 import pytest
 
 from privacy_assets.engine.evaluation import prepare_inputs, run_metrics
-from privacy_assets.engine.filters import FILTERS, Filtered, MemorizationFilter, build_filter
+from privacy_assets.engine.filters import (
+    FILTERS,
+    Filtered,
+    MemorizationFilter,
+    OutlierFilter,
+    SimilarityFilter,
+    as_filters,
+    build_filter,
+    draw,
+)
+from privacy_assets.engine.filters.outliers import distance_to_people
 from privacy_assets.engine.generators.base import FittedGenerator
 from privacy_assets.engine.metrics.exposure import TIE
 from privacy_assets.engine.policy import Policy
@@ -55,7 +65,7 @@ def split(frame, *sizes):
     return [frame.iloc[a:b].reset_index(drop=True) for a, b in zip(ends[:-1], ends[1:], strict=True)]
 
 
-def naive(real, rows, schema, radius, crowd, subjects):
+def people_near(real, rows, schema, radius, subjects):
     encoder = Encoder.fit(real, schema, others=[rows])
     people = EncodedTable.stack([encoder.transform(frame) for frame in real])
     out, coded = [], encoder.transform(rows)
@@ -65,30 +75,111 @@ def naive(real, rows, schema, radius, crowd, subjects):
             squared += (people.numeric[:, column].astype(float) - float(coded.numeric[i, column])) ** 2
         near = np.sqrt(squared) <= radius * (1 + TIE)
         parts = sum((near & (subjects == who)).sum() / (subjects == who).sum() for who in np.unique(subjects[near]))
-        out.append(0 < parts < crowd - 1e-6)
+        out.append(parts)
     return np.array(out)
 
 
 # ------------------------------------------------------------------------------------- which rows
 
 
-@pytest.mark.parametrize("radius", [0.0, 0.3, 0.8, 1.2])
-@pytest.mark.parametrize("crowd", [2, 4])
-def test_the_rows_left_out_are_the_naive_ones(radius, crowd):
+RULES = {
+    "similarity": lambda people: people > 0,
+    "memorization": lambda people: (people > 0) & (people < 4 - 1e-6),
+    "outliers": lambda people: people < 4 - 1e-6,
+}
+OF_FOUR = {"similarity": {}, "memorization": {"crowd": 4}, "outliers": {"neighbours": 4}}
+
+
+@pytest.mark.parametrize("radius", [0.0, 0.3, 0.8, 1.2, 2.0])
+@pytest.mark.parametrize("name", RULES)
+def test_the_rows_left_out_are_the_naive_ones(radius, name):
     train, holdout, reference, drawn = split(mixed(260, 0), 90, 40, 30, 100)
     drawn = pd.concat([drawn, train.iloc[:10], holdout.iloc[:5], reference.iloc[:5]], ignore_index=True)
     schema, subjects = infer_schema(mixed(260, 0)), np.random.default_rng(0).integers(0, 60, 160)
     subjects = np.unique(subjects, return_inverse=True)[1]
-    chosen = MemorizationFilter(crowd=crowd, radius=radius)
-    fitted = chosen.fit([train, holdout, reference], schema, subjects)
-    expected = naive([train, holdout, reference], drawn, schema, radius, crowd, subjects)
+    fitted = build_filter(name, {**OF_FOUR[name], "radius": radius}).fit([train, holdout, reference], schema, subjects)
+    expected = RULES[name](people_near([train, holdout, reference], drawn, schema, radius, subjects))
     np.testing.assert_array_equal(fitted.exposed(drawn), expected)
-    assert expected.any() and not expected.all()
+    assert expected.any() and (radius == 0 or not expected.all() or name == "similarity")
 
 
-def test_copies_of_any_real_side_go_and_rows_near_nobody_stay():
+@pytest.mark.parametrize("people", [1, 3, 5])
+@pytest.mark.parametrize("rows_each", ["one", "some", "one with most", "copies"])
+def test_the_radius_of_outliers_is_the_naive_one(people, rows_each):
+    frame = mixed(120, 12)
+    if rows_each == "copies":
+        frame = frame.iloc[np.arange(120) // 4].reset_index(drop=True)
+    schema, g = infer_schema(mixed(120, 12)), np.random.default_rng(0)
+    subjects = {
+        "one": np.arange(120),
+        "some": np.arange(120) // 4,
+        "one with most": np.where(g.random(120) < 0.8, 0, np.arange(120)),
+        "copies": np.arange(120) // 2,
+    }[rows_each]
+    subjects = np.unique(subjects, return_inverse=True)[1]
+    table = Encoder.fit([frame], schema).transform(frame)
+    away = ((table.numeric[:, None].astype(float) - table.numeric[None].astype(float)) ** 2).sum(axis=2)
+    away = np.sqrt(away + (table.codes[:, None] != table.codes[None]).sum(axis=2))
+    expected, weights = np.empty(120), 1 / np.bincount(subjects)[subjects]
+    for i in range(120):
+        reached = [
+            r for r in np.sort(away[i]) if weights[(away[i] <= r) & (subjects != subjects[i])].sum() > people - 1e-6
+        ]
+        expected[i] = reached[0]
+    np.testing.assert_allclose(distance_to_people(table, subjects, people), expected, rtol=1e-6, atol=1e-9)
+    fitted = OutlierFilter(neighbours=people, quantile=0.8).fit([frame], schema, subjects)
+    assert fitted.radius == pytest.approx(np.sort(expected)[int(np.ceil(0.8 * 120)) - 1], rel=1e-6)
+
+
+def test_a_person_with_many_rows_reaches_as_far_as_it_takes(monkeypatch):
+    """The search widens until every row has its neighbours, in blocks of any size."""
+    frame = mixed(150, 13)
+    subjects = np.unique(np.where(np.arange(150) < 100, np.arange(150) % 2, np.arange(150)), return_inverse=True)[1]
+    table = Encoder.fit([frame], schema := infer_schema(frame)).transform(frame)
+    whole = distance_to_people(table, subjects, 40)
+    monkeypatch.setattr("privacy_assets.engine.filters.outliers._CELLS", 200)
+    np.testing.assert_array_equal(distance_to_people(table, subjects, 40), whole)
+    assert np.isfinite(whole).all() and OutlierFilter(neighbours=51).fit([frame], schema, subjects).radius > 0
+    with pytest.raises(InputError, match="52 people were given.*lower neighbours"):
+        OutlierFilter(neighbours=52).fit([frame], schema, subjects)
+
+
+def test_fresh_rows_are_no_outliers_beyond_the_quantile_and_strange_ones_are():
+    real, fresh = split(mixed(5000, 14), 3000, 2000)
+    fitted = OutlierFilter().fit([real], infer_schema(real))
+    assert 0.07 < fitted.exposed(fresh).mean() < 0.14
+    strange = fresh.assign(age=fresh["age"] + 4000, seen=fresh["seen"] + pd.Timedelta(30_000, "D"))
+    assert fitted.exposed(strange).all()
+    alone = real.iloc[:1].assign(age=real["age"].iloc[:1] + 4000)
+    with_one = OutlierFilter().fit([pd.concat([real, alone], ignore_index=True)], infer_schema(real))
+    assert with_one.exposed(alone).all(), "the copy of a person who stands apart"
+    assert with_one.radius == pytest.approx(fitted.radius, rel=0.02), "one outlier does not move the radius"
+
+
+def test_rows_of_one_person_are_no_company():
+    """Four equal rows of one person count as one; four people are four."""
+    frame = conform(pd.DataFrame({"a": ["x"] * 8 + ["y"] * 8 + ["z"] * 4}), schema := infer_schema(
+        pd.DataFrame({"a": ["x", "y", "z"]})), where="real")  # fmt: skip
+    asked = conform(pd.DataFrame({"a": ["x", "y", "z"]}), schema, where="asked")
+    chosen = OutlierFilter(neighbours=3, radius=0.5)
+    assert chosen.fit([frame], schema).exposed(asked).tolist() == [False, False, False]
+    subjects = np.array([*range(8), *(8 + np.arange(8) // 4), *[10] * 4])
+    assert chosen.fit([frame], schema, subjects).exposed(asked).tolist() == [False, True, True]
+
+
+def test_crowds_go_by_similarity_and_stay_by_memorization():
+    frame = conform(pd.DataFrame({"a": ["x"] * 6 + ["y"] * 4}), schema := infer_schema(
+        pd.DataFrame({"a": ["x", "y", "z"]})), where="real")  # fmt: skip
+    asked = conform(pd.DataFrame({"a": ["x", "y", "z"]}), schema, where="asked")
+    assert SimilarityFilter().fit([frame], schema).radius == 0.0
+    assert SimilarityFilter().fit([frame], schema).exposed(asked).tolist() == [True, True, False]
+    assert MemorizationFilter().fit([frame], schema).exposed(asked).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("name", ["similarity", "memorization"])
+def test_copies_of_any_real_side_go_and_rows_near_nobody_stay(name):
     train, holdout, reference, fresh = split(mixed(700, 1), 300, 100, 100, 200)
-    fitted = MemorizationFilter().fit([train, holdout, reference], infer_schema(mixed(700, 1)))
+    fitted = build_filter(name).fit([train, holdout, reference], infer_schema(mixed(700, 1)))
     for side in (train, holdout, reference):
         assert fitted.exposed(side).all()
     assert fitted.exposed(fresh).mean() < 0.1
@@ -104,19 +195,21 @@ def test_a_crowd_hides_a_row_and_one_person_is_no_crowd():
     assert alone.exposed(asked).tolist() == [True, True, True]
 
 
-def test_which_side_a_row_stands_on_does_not_matter():
+@pytest.mark.parametrize("chosen", [build_filter(name, {"quantile": 0.5}) for name in FILTERS], ids=FILTERS)
+def test_which_side_a_row_stands_on_does_not_matter(chosen):
     real = mixed(400, 2)
     schema, drawn = infer_schema(real), mixed(200, 3)
     sides = [split(real, 240, 80, 80), split(real.sample(frac=1, random_state=0), 100, 200, 100), [real]]
-    masks = [MemorizationFilter(quantile=0.1).fit(side, schema).exposed(drawn) for side in sides]
-    assert masks[0].any()
+    masks = [chosen.fit(side, schema).exposed(drawn) for side in sides]
+    assert masks[0].any() and not masks[0].all()
     for mask in masks[1:]:
         np.testing.assert_array_equal(mask, masks[0])
 
 
-def test_each_row_is_judged_by_itself():
+@pytest.mark.parametrize("chosen", [build_filter(name, {"quantile": 0.5}) for name in FILTERS], ids=FILTERS)
+def test_each_row_is_judged_by_itself(chosen):
     real, drawn = mixed(300, 4), mixed(120, 5)
-    fitted = MemorizationFilter(quantile=0.2).fit([real], infer_schema(real))
+    fitted = chosen.fit([real], infer_schema(real))
     whole, order = fitted.exposed(drawn), np.random.default_rng(0).permutation(120)
     np.testing.assert_array_equal(fitted.exposed(drawn.iloc[order].reset_index(drop=True)), whole[order])
     parts = [fitted.exposed(drawn.iloc[a : a + 40].reset_index(drop=True)) for a in (0, 40, 80)]
@@ -130,6 +223,7 @@ def test_a_missing_value_that_no_real_row_has_is_near_nobody():
     drawn["income"] = np.nan
     fitted = MemorizationFilter().fit([real], infer_schema(mixed(200, 6)))
     assert fitted.exposed(real).all() and not fitted.exposed(drawn).any()
+    assert OutlierFilter(radius=0.9).fit([real], infer_schema(mixed(200, 6))).exposed(drawn).all()
 
 
 # ------------------------------------------------------------------------------------- drawing
@@ -138,7 +232,7 @@ def test_a_missing_value_that_no_real_row_has_is_near_nobody():
 def test_nothing_is_drawn_anew_when_everything_passes():
     real, pool = mixed(300, 7), mixed(100, 8)
     drawn = Given(pool)
-    found = MemorizationFilter(radius=0.0).fit([real], infer_schema(real)).sample(drawn, 100, seed=0)
+    found = draw(drawn, [MemorizationFilter(radius=0.0).fit([real], infer_schema(real))], 100, seed=0)
     assert (found.drawn, found.dropped, drawn.asked) == (100, 0, [(100, 0)])
     pd.testing.assert_frame_equal(found.rows, pool)
 
@@ -147,12 +241,12 @@ def test_rows_are_drawn_until_there_are_enough():
     real, fresh = split(mixed(1200, 9), 400, 800)
     pool = pd.concat([real.iloc[:80], fresh], ignore_index=True)
     fitted, drawn = MemorizationFilter().fit([real], infer_schema(real)), Given(pool)
-    found = fitted.sample(drawn, 200, seed=3)
+    found = draw(drawn, [fitted], 200, seed=3)
     assert len(found.rows) == 200 and not fitted.exposed(found.rows).any()
     assert found.dropped >= 80 and found.drawn == sum(rows for rows, _ in drawn.asked) <= 2000
     assert len({seed for _, seed in drawn.asked}) == len(drawn.asked) >= 2
     pd.testing.assert_frame_equal(found.unfiltered, Given(pool).sample(200, seed=3))
-    again = fitted.sample(Given(pool), 200, seed=3)
+    again = draw(Given(pool), [fitted], 200, seed=3)
     pd.testing.assert_frame_equal(again.rows, found.rows)
     assert isinstance(found, Filtered)
 
@@ -161,38 +255,83 @@ def test_a_generator_of_copies_is_an_error_and_says_nothing_private():
     real = mixed(300, 10)
     fitted, drawn = MemorizationFilter(attempts=3).fit([real], infer_schema(real)), Given(real)
     with pytest.raises(InputError, match=r"0 of 300 rows drawn passed, 100 are wanted.*memorise less"):
-        fitted.sample(drawn, 100, seed=0)
+        draw(drawn, [fitted], 100, seed=0)
     assert sum(rows for rows, _ in drawn.asked) == 300
 
 
+def test_filters_together_leave_out_what_any_of_them_does():
+    real, fresh = split(mixed(1200, 15), 400, 800)
+    strange = fresh.iloc[:60].assign(age=fresh["age"].iloc[:60] + 4000)
+    pool = pd.concat([real.iloc[:50], strange, fresh.iloc[60:]], ignore_index=True)
+    filters = [one.fit([real], infer_schema(real)) for one in as_filters(["outliers", "similarity"])]
+    found = draw(Given(pool), filters, 300, seed=0)
+    masks = {fitted.filter.name: fitted.exposed(pool.iloc[: found.drawn]) for fitted in filters}
+    assert found.drawn <= len(pool), "so that the counts can be seen to be those of the pool"
+    assert dict(found.dropped_by) == {name: mask.sum() for name, mask in masks.items()}
+    assert found.dropped == np.logical_or(*masks.values()).sum() >= 110
+    assert not any(fitted.exposed(found.rows).any() for fitted in filters)
+    turned = draw(Given(pool), filters[::-1], 300, seed=0)
+    pd.testing.assert_frame_equal(turned.rows, found.rows)
+
+
+def test_too_few_rows_are_told_with_the_fix_of_the_filter_that_left_out_most():
+    real = mixed(300, 16)
+    strange = real.assign(age=real["age"] + 4000)
+    filters = [one.fit([real], infer_schema(real)) for one in as_filters(["memorization", "outliers"])]
+    with pytest.raises(InputError, match=r"filter memorization, outliers: 0 of 1000 rows.*stay nearer"):
+        draw(Given(strange), filters, 100, seed=0)
+    with pytest.raises(InputError, match=r"filter memorization, outliers: 0 of 1000 rows.*memorise less"):
+        draw(Given(real.iloc[:100]), filters, 100, seed=0)
+
+
+@pytest.mark.parametrize("name", FILTERS)
 @pytest.mark.parametrize("rows", [0, 1])
-def test_too_few_real_rows(rows):
+def test_too_few_real_rows(rows, name):
     real = mixed(20, 11)
-    with pytest.raises(InputError, match="two or more"):
-        MemorizationFilter().fit([real.iloc[:rows]], infer_schema(real))
+    with pytest.raises(InputError, match=f"filter {name}.*two or more"):
+        build_filter(name).fit([real.iloc[:rows]], infer_schema(real))
 
 
 # ------------------------------------------------------------------------------------- settings
 
 
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"crowd": 1}, "crowd"), ({"crowd": 2.5}, "crowd"), ({"crowd": True}, "crowd"), ({"attempts": 1}, "attempts"),
-        ({"radius": -0.1}, "radius"), ({"radius": float("nan")}, "radius"), ({"quantile": 0.0}, "quantile"),
-        ({"quantile": 0.6}, "quantile"), ({"crwd": 3}, "Did you mean 'crowd'"),
-    ],
-)  # fmt: skip
-def test_wrong_settings_are_named(settings, named):
+WRONG = [
+    ("memorization", {"crowd": 1}, "crowd"), ("memorization", {"crowd": 2.5}, "crowd"),
+    ("memorization", {"crowd": True}, "crowd"), ("memorization", {"crwd": 3}, "Did you mean 'crowd'"),
+    ("similarity", {"quantile": 0.0}, "quantile"), ("memorization", {"quantile": 0.6}, "quantile"),
+    ("outliers", {"quantile": 0.4}, "quantile"), ("outliers", {"quantile": 1.0}, "quantile"),
+    ("outliers", {"neighbours": 0}, "neighbours"), ("similarity", {"crowd": 3}, "no setting 'crowd'"),
+    *[(name, {"attempts": 1}, f"filter {name}: attempts") for name in FILTERS],
+    *[(name, {"radius": bad}, f"filter {name}: radius") for name in FILTERS for bad in (-0.1, float("nan"), "1")],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "settings", "named"), WRONG)
+def test_wrong_settings_are_named(name, settings, named):
     with pytest.raises(ConfigError, match=named):
-        build_filter("memorization", settings)
+        build_filter(name, settings)
 
 
 def test_filters_are_named():
     with pytest.raises(ConfigError, match="Did you mean 'memorization'"):
         build_filter("memorisation")
-    assert {name: kind.name for name, kind in FILTERS.items()} == {"memorization": "memorization"}
+    assert {name: kind.name for name, kind in FILTERS.items()} == {name: name for name in RULES}
     assert build_filter("memorization", {"crowd": 3}).settings()["crowd"] == 3
+
+
+def test_a_list_of_filters_has_one_order():
+    one, other = as_filters(["outliers", {"name": "similarity"}]), as_filters(("similarity", "outliers"))
+    assert one == other == (SimilarityFilter(), OutlierFilter())
+    assert as_filters(None) == as_filters([]) == ()
+    assert as_filters({"name": "memorization", "settings": {"crowd": 3}}) == (MemorizationFilter(crowd=3),)
+    with pytest.raises(ConfigError, match="outliers was given twice"):
+        as_filters(["outliers", {"name": "outliers", "settings": {"quantile": 0.8}}])
+
+
+@pytest.mark.parametrize("given", [3, [3], {"nam": "outliers"}, {"name": "outliers", "settings": 3}, [["outliers"]]])
+def test_what_is_no_filter_is_told(given):
+    with pytest.raises(ConfigError, match="a list of these"):
+        as_filters(given)
 
 
 # ------------------------------------------------------------------------------------- acceptance
@@ -208,24 +347,35 @@ def test_planted_copies_stop_giving_members_away_and_honest_tables_hold_the_limi
     planted = np.random.default_rng(0).random(len(fresh)) < 0.1
     both = pd.concat([fresh, copies], ignore_index=True)
     leaky = both.iloc[np.arange(len(fresh)) + len(fresh) * planted].reset_index(drop=True)
-    fitted = MemorizationFilter().fit([train, holdout, reference], schema)
     metrics = {key: build_metric(key) for key in ("dcr", "membership_inference")}
 
     def measured(rows):
         inputs = prepare_inputs(train, holdout, rows, reference, schema=schema)
         results = run_metrics(inputs, metrics)
         policy = Policy.default(metrics)
-        return results["membership_inference"].figure("precision").value - 0.5, policy.judge(results)
+        return results["membership_inference"], policy.judge(results)
+
+    def left(pool, *chosen, real=(train, holdout, reference)):
+        return draw(Given(pool), [one.fit(real, schema) for one in chosen], 8000, seed=0).rows
 
     before, judged = measured(leaky.iloc[:8000])
     assert judged.verdict == "fail"
-    after, judged = measured(fitted.sample(Given(leaky), 8000, seed=0).rows)
-    assert after <= before / 2
-    assert judged.verdict == "pass", [outcome.reason for outcome in judged.broken]
-    _, judged = measured(fitted.sample(Given(fresh), 8000, seed=0).rows)
-    assert judged.verdict == "pass", [outcome.reason for outcome in judged.broken]
+    near = [(MemorizationFilter(),), (SimilarityFilter(),), (MemorizationFilter(), OutlierFilter())]
+    for chosen in near:
+        after, judged = measured(left(leaky, *chosen))
+        assert after.figure("precision").value - 0.5 <= (before.figure("precision").value - 0.5) / 2
+        assert after.figure("advantage").value < before.figure("advantage").value / 2
+        assert judged.verdict == "pass", [outcome.reason for outcome in judged.broken]
+    for chosen in (*near, (OutlierFilter(),)):  # nobody is given away by absence: every limit is two-sided
+        honest, judged = measured(left(fresh, *chosen))
+        assert honest.figure("advantage").low < 0.01
+        assert judged.verdict == "pass", [outcome.reason for outcome in judged.broken]
+    alone, _ = measured(left(leaky, OutlierFilter()))  # it saves those who stand apart, and nobody else
+    isolated = [result.figure("advantage_isolated").value for result in (before, alone)]
+    assert isolated[1] < isolated[0]
+    assert alone.figure("advantage").value > before.figure("advantage").value * 0.8
 
     # The filter that DESIGN warns of: by distance to train alone.
-    alone = MemorizationFilter().fit([train], schema)
-    _, judged = measured(alone.sample(Given(fresh), 8000, seed=0).rows)
-    assert "dcr.member_excess_any.lower" in {outcome.limit.key for outcome in judged.broken}
+    for chosen in near[:2]:
+        _, judged = measured(left(fresh, *chosen, real=(train,)))
+        assert "dcr.member_excess_any.lower" in {outcome.limit.key for outcome in judged.broken}

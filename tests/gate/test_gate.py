@@ -136,24 +136,26 @@ def test_a_result_of_a_metric_that_is_not_run_is_not_attested(ready: Chain) -> N
         attested(ready, metrics={})
 
 
-FILTER: dict[str, Any] = {"name": "memorization", "settings": {"crowd": 5}}
+FILTERS: dict[str, Any] = {"memorization": {"crowd": 5}}
 
 
 def test_a_filtered_table_is_attested_as_such(ready: Chain) -> None:
-    filtered = {**FILTER, "inputs": {role: INPUTS[role] for role in ("train", "holdout")}}
+    filtered = {"filters": FILTERS, "inputs": {role: INPUTS[role] for role in ("train", "holdout")}}
     snapshot, taken = ready.gate.take_snapshot(FRAME, PLACE, INPUTS["train"], filtered)
     assert ready.gate.snapshot(taken, PLACE) == snapshot
-    assert attested(ready, snapshot=snapshot, setup={**SETUP, "filter": FILTER}).setup["filter"] == FILTER
+    assert attested(ready, snapshot=snapshot, setup={**SETUP, "filter": FILTERS}).setup["filter"] == FILTERS
 
 
 @pytest.mark.parametrize(
     ("then", "now", "match"),
     [
-        (None, FILTER, "made with another filter"),
-        ({**FILTER, "inputs": {}}, None, "made with another filter"),
-        ({**FILTER, "inputs": {}}, {**FILTER, "settings": {"crowd": 4}}, "made with another filter"),
-        ({**FILTER, "inputs": {"holdout": "other"}}, FILTER, "filtered by another holdout table"),
-        ({**FILTER, "inputs": {"reference": "r"}}, FILTER, "filtered by another reference table"),
+        (None, FILTERS, "made with another filter"),
+        ({"filters": FILTERS, "inputs": {}}, None, "made with another filter"),
+        ({"name": "memorization", "settings": {"crowd": 5}, "inputs": {}}, None, "made with another filter"),
+        ({"filters": FILTERS, "inputs": {}}, {"memorization": {"crowd": 4}}, "made with another filter"),
+        ({"filters": FILTERS, "inputs": {}}, {**FILTERS, "outliers": {}}, "made with another filter"),
+        ({"filters": FILTERS, "inputs": {"holdout": "other"}}, FILTERS, "filtered by another holdout table"),
+        ({"filters": FILTERS, "inputs": {"reference": "r"}}, FILTERS, "filtered by another reference table"),
     ],
 )
 def test_a_table_that_was_filtered_otherwise_is_not_attested(ready: Chain, then: Any, now: Any, match: str) -> None:

@@ -27,7 +27,8 @@ class PrivacyBudget:
     """Differential privacy that fitting and sampling spent. ``epsilon`` None: no formal guarantee at all.
 
     ``accountant`` is how epsilon was computed, ``covers`` what it is about, and ``unpaid`` names, without values, what
-    was read from the private rows outside the guarantee.
+    was read from the private rows outside the guarantee. ``known`` False: somebody else's code does the work, and may
+    protect rows in ways that nobody stated here.
     """
 
     epsilon: float | None = None
@@ -35,13 +36,14 @@ class PrivacyBudget:
     unpaid: tuple[str, ...] = ()
     accountant: str = ""
     covers: str = ""
+    known: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "unpaid", tuple(self.unpaid))
 
     def __str__(self) -> str:
         if self.epsilon is None:
-            return "none (no formal guarantee)"
+            return "none (no formal guarantee)" if self.known else "none known (code of your own)"
         covered = f" for {self.covers}" if self.covers else ""
         counted = f" ({self.accountant})" if self.accountant else ""
         besides = f"; outside of it: {', '.join(self.unpaid)}" if self.unpaid else ""
@@ -113,6 +115,13 @@ class Generator(ABC):
         """The settings as a plain mapping that JSON can hold."""
         return asdict(self) if is_dataclass(self) else {}
 
+    def overfitting_protection(self) -> str | None:
+        """What keeps it from learning single rows by heart, in words with settings; "" for nothing, None: not known.
+
+        That it is there does not say that it suffices, which is measured.
+        """
+        return None
+
 
 class FittedGenerator(ABC):
     """A generator after fitting. It holds values of the private table: keep it and its files as private as that.
@@ -134,6 +143,12 @@ class FittedGenerator(ABC):
         if len(frame) != rows:
             raise InputError(f"{len(frame)} rows came where {rows} were asked for", where=where, fix="return them all")
         return frame
+
+    def described(self) -> dict[str, Any]:
+        """What made its rows, in plain values: "name", "settings", "overfitting" protection and "privacy" budget."""
+        made = self.generator
+        protection, budget = made.overfitting_protection(), asdict(self.privacy)
+        return {"name": made.name, "settings": made.settings(), "overfitting": protection, "privacy": budget}
 
     @abstractmethod
     def _sample(self, rows: int, seed: int) -> pd.DataFrame:

@@ -18,7 +18,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from privacy_assets.engine.generators.base import FittedGenerator, Generator, Training, read_train, write_train
+from privacy_assets.engine.generators.base import (
+    FittedGenerator,
+    Generator,
+    PrivacyBudget,
+    Training,
+    read_train,
+    write_train,
+)
 from privacy_assets.engine.tables.schema import TableSchema, restore
 from privacy_assets.errors import ConfigError, StepError
 
@@ -75,6 +82,7 @@ class FittedCommand(FittedGenerator):
     """The command and its training table; what it learns it learns anew for each sample."""
 
     generator: CommandGenerator
+    privacy = PrivacyBudget(known=False)
 
     def __init__(self, generator: CommandGenerator, schema: TableSchema, train: pd.DataFrame) -> None:
         self.generator, self.schema, self.train = generator, schema, train

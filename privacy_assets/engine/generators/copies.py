@@ -25,6 +25,10 @@ class Copy(Generator):
     name = "copy"
     summary = "DEMONSTRATION ONLY: publishes the private rows themselves, so that the gate can be seen to close."
 
+    def overfitting_protection(self) -> str:
+        """See :meth:`Generator.overfitting_protection`: nothing."""
+        return ""
+
     def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
         return FittedCopy(self, schema, train.copy())
 

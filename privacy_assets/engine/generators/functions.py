@@ -12,7 +12,14 @@ from typing import Any
 
 import pandas as pd
 
-from privacy_assets.engine.generators.base import FittedGenerator, Generator, Training, read_train, write_train
+from privacy_assets.engine.generators.base import (
+    FittedGenerator,
+    Generator,
+    PrivacyBudget,
+    Training,
+    read_train,
+    write_train,
+)
 from privacy_assets.engine.tables.schema import TableSchema, restore
 from privacy_assets.errors import ConfigError, InputError, StepError
 
@@ -79,6 +86,7 @@ class FittedCallable(FittedGenerator):
     """The function and its training table; what it learns it learns anew for each sample."""
 
     generator: CallableGenerator
+    privacy = PrivacyBudget(known=False)
 
     def __init__(self, generator: CallableGenerator, schema: TableSchema, train: pd.DataFrame) -> None:
         self.generator, self.schema, self.train = generator, schema, train

@@ -55,6 +55,10 @@ class SynthPop(CodedGenerator):
                 raise ConfigError("synthpop: visit must be a list of column names.")
             object.__setattr__(self, "visit", tuple(self.visit))
 
+    def overfitting_protection(self) -> str:
+        """See :meth:`Generator.overfitting_protection`: the leaves, unless single rows make one."""
+        return f"every leaf holds at least {self.min_leaf} training rows" if self.min_leaf > 1 else ""
+
     def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
         from privacy_assets.engine.generators._tree_kernels import fit_part, has_part
 

@@ -1,0 +1,109 @@
+"""The one form of a filter: it counts the real people near a synthetic row (docs/adr/0022, docs/adr/0024)."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+
+from privacy_assets.engine.metrics.exposure import near
+from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
+from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.errors import ConfigError, InputError
+
+ROUNDING = 1e-9  # of people who are counted in parts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filter(ABC):
+    """A filter: subclass it as a frozen dataclass whose fields are the settings, each with a default.
+
+    It leaves out synthetic rows by how many real people stand within a radius of them: ``radius`` or, without one, what
+    real rows themselves keep from each other. Distances are Euclidean in the raw encoding (DESIGN section 5,
+    "Encoding"), up to a share of 1e-4. Real are all rows of train, holdout and reference alike: a filter by train alone
+    empties the neighbourhoods of its members, which gives them away as well. Each row of a person counts as an equal
+    part of them. Nothing but the row itself and the real rows decides: the order of rows, and how many are drawn,
+    change nothing. At most ``attempts`` times as many rows are drawn as are wanted.
+
+    ``name`` is the registry key, ``covers`` what it protects from, ``fix`` what helps when it leaves too few rows.
+    """
+
+    radius: float | None = None
+    attempts: int = 10
+
+    name: ClassVar[str]
+    covers: ClassVar[str]
+    fix: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        self._check("attempts", 2, whole=True)
+        if self.radius is not None:
+            self._check("radius", 0)
+
+    def settings(self) -> dict[str, Any]:
+        """The settings as a plain mapping that JSON can hold."""
+        return asdict(self)
+
+    def fit(
+        self, real: Sequence[pd.DataFrame], schema: TableSchema, subjects: np.ndarray | None = None
+    ) -> FittedFilter:
+        """Know all real rows: canonical frames without the subject; ``subjects`` int64 (N,) tell whose they are.
+
+        These are codes 0..s-1 of the stacked rows; None: each row is a person. InputError for fewer than two rows.
+        """
+        frames = [frame for frame in real if len(frame)]
+        rows = sum(len(frame) for frame in frames)
+        if rows < 2:
+            raise InputError(f"{rows} real rows were given", where=f"filter {self.name}", fix="give two or more")
+        codes = np.arange(rows) if subjects is None else subjects
+        radius = self.radius
+        if radius is None:
+            radius = self._typical(encoded(Encoder.fit(frames, schema), frames), codes)
+        return FittedFilter(self, schema, tuple(frames), parts(codes), float(radius))
+
+    @abstractmethod
+    def _typical(self, rows: EncodedTable, subjects: np.ndarray) -> float:
+        """The radius that real rows (two or more) suggest; ``subjects`` int64 (n,), codes 0..s-1."""
+
+    @abstractmethod
+    def leaves_out(self, people: np.ndarray) -> np.ndarray:
+        """Which rows go, bool (n,), by the number float64 (n,) of people within the radius, who may count in parts."""
+
+    def _check(self, key: str, low: float, high: float = math.inf, *, whole: bool = False) -> None:
+        value = getattr(self, key)
+        number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+        if not (number and low <= value <= high and math.isfinite(value)):
+            kind = "whole number" if whole else "number"
+            raise ConfigError(f"filter {self.name}: {key} must be a {kind} from {low:g} to {high:g}.")
+
+
+@dataclass(frozen=True, eq=False)
+class FittedFilter:
+    """The filter and the real rows: as private as they are. ``weights`` (N,) is what part of a person each row is."""
+
+    filter: Filter
+    schema: TableSchema
+    real: tuple[pd.DataFrame, ...]
+    weights: np.ndarray
+    radius: float
+
+    def exposed(self, frame: pd.DataFrame) -> np.ndarray:
+        """Which rows of a canonical frame are to be left out, bool (n,)."""
+        encoder = Encoder.fit(self.real, self.schema, others=[frame])
+        people = near(encoder.transform(frame), encoded(encoder, self.real), self.radius, self.weights)
+        return self.filter.leaves_out(people)
+
+
+def parts(subjects: np.ndarray) -> np.ndarray:
+    """What part of a person each row is, float64 (n,), of codes 0..s-1."""
+    return np.asarray(1 / np.bincount(subjects)[subjects])
+
+
+def encoded(encoder: Encoder, frames: Sequence[pd.DataFrame]) -> EncodedTable:
+    """Stacked canonical frames."""
+    return EncodedTable.stack([encoder.transform(frame) for frame in frames])

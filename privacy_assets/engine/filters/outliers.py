@@ -1,0 +1,69 @@
+"""The filter of synthetic rows that stand alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from privacy_assets.engine.filters.base import ROUNDING, Filter, parts
+from privacy_assets.engine.geometry.neighbours import nearest_rows
+from privacy_assets.engine.tables.encoding import EncodedTable
+from privacy_assets.errors import InputError
+
+_CELLS = 4_000_000  # neighbours held at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutlierFilter(Filter):
+    """Leave out synthetic rows in the far tail: with fewer than ``neighbours`` real people within the radius.
+
+    Without ``radius`` it is the smallest one within which at least the share ``quantile`` of the real rows have so many
+    *other* people. So of fresh rows about 1 - quantile go, and of copies those of people who stand apart themselves.
+    InputError where there are not more than ``neighbours`` people.
+    """
+
+    neighbours: int = 5
+    quantile: float = 0.9
+
+    name = "outliers"
+    covers = "rows unlike those of most people, copies of people who stand apart among them"
+    fix = "let the generator stay nearer to the real rows (more training, fewer free columns), or raise quantile"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("neighbours", 1, whole=True)
+        self._check("quantile", 0.5, 1 - 1e-9)
+
+    def _typical(self, rows: EncodedTable, subjects: np.ndarray) -> float:
+        people = int(subjects.max()) + 1
+        if people <= self.neighbours:
+            fix = f"give more than {self.neighbours} people, or lower neighbours"
+            raise InputError(f"{people} people were given", where=f"filter {self.name}", fix=fix)
+        distances = distance_to_people(rows, subjects, self.neighbours)
+        return float(np.quantile(distances, self.quantile, method="inverted_cdf"))
+
+    def leaves_out(self, people: np.ndarray) -> np.ndarray:
+        """Those that stand alone."""
+        return people < self.neighbours - ROUNDING
+
+
+def distance_to_people(rows: EncodedTable, subjects: np.ndarray, people: int) -> np.ndarray:
+    """Distance (n,) of each row within which the rows of other subjects make up ``people`` of them.
+
+    ``subjects`` are codes 0..s-1 with s > ``people``; each row is an equal part of its subject.
+    """
+    weights, out = parts(subjects), np.full(len(rows), np.inf)
+    asked, k = np.arange(len(rows)), min(len(rows), math.ceil((people + 1) / weights.mean()))
+    while len(asked):
+        block, missed = max(1, _CELLS // k), []
+        for start in range(0, len(asked), block):
+            own = asked[start : start + block]
+            found = nearest_rows(rows.take(own), rows, k)
+            foreign = subjects[found.indices] != subjects[own][:, None]
+            enough = np.cumsum(weights[found.indices] * foreign, axis=1) >= people - ROUNDING
+            out[own] = np.where(enough[:, -1], found.distances[np.arange(len(own)), enough.argmax(axis=1)], np.inf)
+            missed.append(own[~enough[:, -1]])
+        asked, k = np.concatenate(missed), min(len(rows), 4 * k)
+    return out
