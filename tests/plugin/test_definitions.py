@@ -129,7 +129,7 @@ FULL = {
     "kinds": {"age": "integer"},
     "generator": {"name": "synthpop", "settings": {}},
     "rows": 100,
-    "filter": {"name": "memorization", "settings": {"crowd": 3}},
+    "filter": [{"name": "memorization", "settings": {"crowd": 3}}, "outliers"],
     "shares": {"train": 0.5, "holdout": 0.5},
     "metrics": {"dcr": {"bootstraps": 50}},
     "policy": LENIENT,
@@ -153,6 +153,8 @@ FULL = {
         ),
         ({}, {}, {"synthetic": "s.csv", "train": "t.csv", "holdout": "h.csv", "metrics": ["dcr"], "policy": LENIENT}),
         ({"source": {"asset": "raw/people"}}, {"source": dg.AssetKey(["raw", "people"])}, {}),
+        ({}, {}, {"source": "demo", "filter": "similarity"}),
+        ({}, {}, {"source": "demo", "filter": {"name": "outliers", "settings": {"quantile": 0.95}}}),
     ],
 )
 def test_yaml_is_python(

@@ -12,7 +12,7 @@ import pytest
 from standins import QUICK, failures, independent, made, memorise, people, resources, run
 
 from privacy_assets import build_privacy_assets, read_published
-from privacy_assets.engine.filters import MemorizationFilter
+from privacy_assets.engine.filters import MemorizationFilter, as_filters
 from privacy_assets.engine.tables.schema import conform
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.releases import ReleaseStore
@@ -53,7 +53,8 @@ def test_a_filtered_table_is_published_and_says_so(place: Path) -> None:
     assert result.success, failures(result)
     facts = made(result)
     told = facts["synthetic"]
-    assert told["filter"] == "memorization" and told["lambda"] > 0
+    assert told["filter"] == "memorization" and told["radius of memorization"] > 0
+    assert told["rows dropped by memorization"] == told["rows dropped"]
     assert told["rows dropped"] >= told["dagster/row_count"] // 3
     assert told["rows drawn"] >= told["rows dropped"] + told["dagster/row_count"]
     upstream = {found.asset_key.path[-1] for found in told["dagster/column_lineage"].deps_by_column["age"]}
@@ -70,7 +71,7 @@ def test_a_filtered_table_is_published_and_says_so(place: Path) -> None:
     assert len(released) == len(frames["train"]) and not fitted.exposed(released).any()
 
     page = next((place / "storage/people/privacy_report").rglob("*.html")).read_text()
-    assert f"{told['rows dropped']:,}" in page.replace("\u202f", ",") and "filter.settings.crowd" in page
+    assert f"{told['rows dropped']:,}" in page.replace("\u202f", ",") and "filter.filters.memorization.crowd" in page
 
     assert "rows drawn were left out" in page and "Before and after the filter" in page
     report = json.loads(next((place / "storage/people/privacy_report").rglob("*.json")).read_text())
@@ -79,7 +80,89 @@ def test_a_filtered_table_is_published_and_says_so(place: Path) -> None:
     assert "filter.before" not in page and "before" not in json.dumps(attested(place))
 
     predicate = attested(place)["predicate"]
-    assert predicate["setup"]["filter"] == {"name": "memorization", "settings": chosen.settings()}
+    assert predicate["setup"]["filter"] == {"memorization": chosen.settings()}
+
+
+def test_several_filters_leave_out_what_any_of_them_does(place: Path) -> None:
+    """Whatever their order; each stands in metadata, report and attestation with its settings and its count."""
+    outliers = {"name": "outliers", "settings": {"quantile": 0.8}}
+    with dg.DagsterInstance.ephemeral() as instance:
+        filtered = table(place, generator=half_memorised, filter=[outliers, FILTER])
+        result = run(filtered, "people_pipeline", instance)
+        assert result.success, failures(result)
+        turned = table(place, generator=half_memorised, filter=[FILTER, outliers])
+        assert run(turned, "people_pipeline", instance, only="people/published").success
+    told = made(result)["synthetic"]
+    assert told["filter"] == "memorization, outliers"
+    each = [told[f"rows dropped by {name}"] for name in ("memorization", "outliers")]
+    assert min(each) > 0 and max(each) <= told["rows dropped"] <= sum(each)
+    report = json.loads(next((place / "storage/people/privacy_report").rglob("*.json")).read_text())
+    assert report["generator"]["filter"]["dropped_by"] == dict(zip(("memorization", "outliers"), each, strict=True))
+    rows = {row["name"]: row for row in report["privacy_configuration"]}
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "similarity": "off", "memorization": "on", "outliers": "on", "over-fitting": "unknown",
+        "differential privacy": "unknown",
+    }  # fmt: skip
+    assert "quantile 0.8" in rows["outliers"]["how"] and f"{each[1]:,} of" in rows["outliers"]["how"]
+    stated = attested(place)["predicate"]["setup"]["filter"]
+    assert stated == {one.name: one.settings() for one in as_filters([FILTER, outliers])}
+
+
+@pytest.mark.parametrize(
+    ("generator", "overfitting", "privacy"),
+    [
+        ({"name": "synthpop", "settings": {"min_leaf": 40}}, ("on", "40 training rows"), ("off", "")),
+        ("copy", ("off", ""), ("off", "")),
+        ({"name": "privbayes", "settings": {"epsilon": 3}}, ("on", "at most 1 others"), ("on", "epsilon 3, delta 0")),
+    ],
+)
+def test_the_report_tells_how_the_generator_protects_its_rows(
+    place: Path, generator: object, overfitting: tuple[str, str], privacy: tuple[str, str]
+) -> None:
+    """From the signed snapshot; nothing of it but names of columns, epsilon and settings comes from the fit."""
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = run(table(place, generator=generator), "people_pipeline", instance)
+    assert "privacy_report" in made(result), failures(result)
+    report = json.loads(next((place / "storage/people/privacy_report").rglob("*.json")).read_text())
+    rows = {row["name"]: row for row in report["privacy_configuration"]}
+    for name, (state, words) in {"over-fitting": overfitting, "differential privacy": privacy}.items():
+        assert rows[name]["state"] == state and words in rows[name]["how"]
+    assert {rows[name]["state"] for name in ("similarity", "memorization", "outliers")} == {"off"}
+    if privacy[0] == "on":
+        assert "outside of it: range of age" in rows["differential privacy"]["how"]
+        assert report["generator"]["privacy"]["epsilon"] == 3
+
+
+def test_nothing_is_known_of_a_table_that_was_brought(place: Path) -> None:
+    real = people()
+    sides = {
+        "train": real[:400],
+        "holdout": real[400:],
+        "synthetic": independent(real[:400].drop(columns="pid"), 300, 0),
+    }
+    for role, frame in sides.items():
+        frame.to_parquet(place / f"{role}.parquet")
+    given = {role: place / f"{role}.parquet" for role in sides}
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = run(table(place, source=None, generator="synthpop", **given), "people_pipeline", instance)
+    assert "privacy_report" in made(result), failures(result)
+    report = json.loads(next((place / "storage/people/privacy_report").rglob("*.json")).read_text())
+    assert {row["state"] for row in report["privacy_configuration"]} == {"unknown"}
+
+
+def test_checks_do_not_ask_for_a_filter_that_is_on(place: Path) -> None:
+    strict = {"limits": [{"figure": "dcr.identical_excess", "at_most": -0.99, "smallest_n": 5}]}
+    actions = {}
+    for name in (None, FILTER):
+        with dg.DagsterInstance.ephemeral() as instance:
+            result = run(table(place, filter=name, policy=strict), "people_pipeline", instance)
+        check = next(e for e in result.get_asset_check_evaluations() if e.check_name == "policy_holds")
+        actions[name is None] = " ".join(r.data["what"] for r in check.metadata["what can be done"].records)
+        score = next(e for e in result.get_asset_check_evaluations() if e.asset_key.path[-1] == "dcr")
+        assert [r.data["what"] for r in score.metadata["what can be done"].records]
+        assert actions[name is None] == " ".join(r.data["what"] for r in score.metadata["what can be done"].records)
+    assert "filter: memorization" in actions[True] and "filter: memorization" not in actions[False]
+    assert "leave out more" in actions[False] and "leave out more" not in actions[True]
 
 
 def test_without_a_filter_the_attestation_says_so(place: Path) -> None:
@@ -88,7 +171,9 @@ def test_without_a_filter_the_attestation_says_so(place: Path) -> None:
     assert attested(place)["predicate"]["setup"]["filter"] is None
 
 
-@pytest.mark.parametrize(("then", "now"), [(None, FILTER), (FILTER, None), (FILTER, "memorization")])
+@pytest.mark.parametrize(
+    ("then", "now"), [(None, FILTER), (FILTER, None), (FILTER, "memorization"), (FILTER, [FILTER, "outliers"])]
+)
 def test_another_filter_is_another_setup(place: Path, then: object, now: object) -> None:
     """Neither can a table that was made otherwise be attested, nor an attestation of then publish."""
     with dg.DagsterInstance.ephemeral() as instance:
@@ -110,11 +195,11 @@ def test_a_generator_that_only_copies_leaves_nothing(place: Path) -> None:
 
 
 def test_the_filter_reads_every_real_table(place: Path) -> None:
-    plain, filtered = table(place), table(place, filter="memorization")
+    plain, filtered = table(place), table(place, filter=["outliers", "memorization"])
     for defs, expected in ((plain, {"train"}), (filtered, {"train", "holdout", "reference"})):
         spec = next(s for asset in defs.assets for s in asset.specs if s.key.path[-1] == "synthetic")
         assert {dep.asset_key.path[-1] for dep in spec.deps} == {*expected, "generator"}
-        assert ("filtered by memorization" in spec.description) == (len(expected) > 1)
+        assert ("filtered by memorization, outliers" in spec.description) == (len(expected) > 1)
 
 
 @pytest.mark.parametrize(
@@ -126,6 +211,8 @@ def test_the_filter_reads_every_real_table(place: Path) -> None:
         ({"filter": {"name": "memorization", "settings": 3}}, "'name' and 'settings'"),
         ({"filter": {"name": "memorization", "settings": {"crwd": 3}}}, "Did you mean 'crowd'"),
         ({"filter": {"name": "memorization", "settings": {"crowd": 1}}}, "crowd"),
+        ({"filter": ["outliers", "outlier"]}, "Did you mean 'outliers'"),
+        ({"filter": ["outliers", "outliers"]}, "given twice"),
     ],
 )
 def test_wrong_filters_fail_when_the_code_location_loads(arguments: dict, words: str) -> None:

@@ -10,6 +10,7 @@ from test_report import Page, dcr, failing, figure, not_assessable, passing, rep
 from privacy_assets.engine.policy import Limit, Policy, judge_limit
 from privacy_assets.engine.registry import METRICS, figure_specs
 from privacy_assets.engine.results import Figure, MetricResult
+from privacy_assets.report.configuration import privacy_configuration
 from privacy_assets.report.recourse import RECOURSES, recourses, state_of
 
 LOSSES = ["none", "small", "medium", "large"]
@@ -53,16 +54,17 @@ def test_which_recourses_apply_hangs_on_which_limits_failed():
     rows = names(broken(limits["dcr.member_excess"]))
     assert "outlier filter" not in rows and "coarser columns" not in rows
     assert "outlier filter" in names(broken(limits["membership_inference.isolated_excess.lower"]))
+    assert "outlier filter" not in names(broken(limits["singling_out.risk"])), "measured: it does not help there"
     assert "coarser columns" in names(broken(limits["attribute_inference.protection_score"]))
-    assert {"outlier filter", "coarser columns"} <= set(names(broken(limits["singling_out.risk"])))
+    assert "coarser columns" in names(broken(limits["singling_out.risk"]))
 
 
 def test_each_recourse_names_the_limits_it_is_for_and_no_other():
     limits = {limit.key: limit for limit in Policy.default().limits}
-    leak, lone = broken(limits["dcr.member_excess"]), broken(limits["singling_out.risk"])
+    leak, lone = broken(limits["dcr.member_excess"]), broken(limits["membership_inference.isolated_excess.lower"])
     found = {entry["name"]: entry["limits"] for entry in recourses([leak, lone, *passing().judgement.outcomes])}
-    assert found["less fitting"] == ["dcr.member_excess", "singling_out.risk"]
-    assert found["outlier filter"] == ["singling_out.risk"]
+    assert found["less fitting"] == ["dcr.member_excess", "membership_inference.isolated_excess.lower"]
+    assert found["outlier filter"] == ["membership_inference.isolated_excess.lower"]
     assert "more people to judge by" not in found
 
 
@@ -86,7 +88,7 @@ def test_attacks_on_the_generator_have_recourses_that_change_the_generator_or_th
     leak, few = METRICS["shadow_membership"].default_limits
     found = names(broken(leak))
     assert {"less fitting", "differential privacy"} <= set(found)
-    assert not {"more training people", "similarity filter"} & set(found)
+    assert not {"more training people", "similarity filter", "memorization filter", "stricter filters"} & set(found)
     assert names(outcome(few, 0.0, subjects=few.smallest_n - 1)) == ["more tests"]
 
 
@@ -104,6 +106,47 @@ def test_what_passed_or_was_not_measured_has_no_recourse():
     unmeasured = judge_limit(limit, MetricResult("dcr", (Figure("privacy_score", *[float("nan")] * 3, 5, 5),)))
     assert [state_of(x) for x in (nothing, unmeasured, outcome(limit, 0.0))] == ["other"] * 3
     assert recourses([nothing, unmeasured, outcome(limit, 0.0)]) == []
+
+
+# --- what is on already -----------------------------------------------------------------------------------------------
+
+
+def told(*filters, **more):
+    """What a report tells of its generator, with these filters on."""
+    stated = {"filters": {name: {} for name in filters}, "drawn": 10, "dropped": 1, "dropped_by": {}}
+    return privacy_configuration({"filter": stated if filters else None, **more})
+
+
+ALONE = next(x for x in Policy.default().limits if x.key == "membership_inference.isolated_excess.lower")
+TURNED_ON = {"memorization filter", "similarity filter", "outlier filter", "over-fitting protection",
+             "differential privacy"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("configuration", "turned_on", "turned_up"),
+    [
+        ((), TURNED_ON, set()),
+        (privacy_configuration({"name": "brought by the user"}), TURNED_ON, set()),
+        (told(), TURNED_ON, set()),
+        (told("memorization"), TURNED_ON - {"memorization filter"}, {"stricter filters"}),
+        (told("similarity"), TURNED_ON - {"memorization filter", "similarity filter"}, {"stricter filters"}),
+        (told("outliers"), TURNED_ON - {"outlier filter"}, {"stricter filters"}),
+        (told(overfitting="leaves of 50 rows"), TURNED_ON - {"over-fitting protection"}, set()),
+        (told(overfitting=""), TURNED_ON, set()),
+        (told(privacy={"epsilon": 1.0}), TURNED_ON - {"differential privacy"}, {"lower epsilon"}),
+        (told(privacy={"epsilon": None}), TURNED_ON, set()),
+    ],
+)
+def test_what_is_on_is_not_asked_for_again_but_can_be_turned_up(configuration, turned_on, turned_up):
+    found = {entry["name"] for entry in recourses([broken(ALONE)], configuration)}
+    assert found & TURNED_ON == turned_on
+    assert found & {"stricter filters", "lower epsilon"} == turned_up
+    assert {"less fitting", "more training people"} <= found
+
+
+def test_every_protection_that_a_recourse_turns_is_one():
+    known = {protection.name for protection in privacy_configuration(None)}
+    assert {name for found in RECOURSES for name in (*found.turns_on, *found.turns_up)} == known
 
 
 # --- where it is shown ------------------------------------------------------------------------------------------------
@@ -146,5 +189,5 @@ def test_the_words_of_a_policy_stand_beside_the_list():
 def test_text_names_the_limits_or_says_that_all_are_meant():
     limits = (Limit("dcr.member_excess", at_most=0.05), Limit("dcr.identical_excess", at_most=0.05))
     one, both = (" ".join(report(dcr(0.31, 1.0), limits=limits[:n]).to_text().split()) for n in (1, 2))
-    assert one.count("For dcr.member_excess.") == 5
-    assert (both.count("For all of them."), both.count("For dcr.identical_excess.")) == (5, 1)
+    assert one.count("For dcr.member_excess.") == 6
+    assert (both.count("For all of them."), both.count("For dcr.identical_excess.")) == (6, 1)
