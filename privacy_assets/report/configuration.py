@@ -77,7 +77,7 @@ def _filter(name: str, told: Mapping[str, Any]) -> tuple[State, str]:
         return "unknown", ""
     if name not in filters:
         return "off", ""
-    settings = [f"{key} {value}" for key, value in filters[name].items() if value is not None]
+    settings = [f"{key} {value}" for key, value in filters[name].items() if value is not None and key != "attempts"]
     dropped, drawn = (stated.get("dropped_by") or {}).get(name), stated.get("drawn")
     counts = [f"{number(dropped)} of {number(drawn)} rows left out"] if dropped is not None and drawn else []
     return "on", ", ".join([*settings, *counts])

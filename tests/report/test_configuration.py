@@ -35,8 +35,8 @@ def test_every_protection_is_told_with_its_settings():
     found = states(TOLD)
     assert list(found) == [*FILTERS, "over-fitting", "differential privacy"]
     assert found["similarity"] == ("off", "")
-    assert found["memorization"] == ("on", "attempts 10, quantile 0.02, crowd 5, 1,200 of 12,000 rows left out")
-    assert found["outliers"] == ("on", "attempts 10, neighbours 5, quantile 0.9, 400 of 12,000 rows left out")
+    assert found["memorization"] == ("on", "quantile 0.02, crowd 5, 1,200 of 12,000 rows left out")
+    assert found["outliers"] == ("on", "neighbours 5, quantile 0.9, 400 of 12,000 rows left out")
     assert found["over-fitting"] == ("on", "leaves of 50 rows")
     words = "epsilon 1.5, delta 1e-05, for one row, by Renyi; outside of it: range of age"
     assert found["differential privacy"] == ("on", words)
