@@ -113,7 +113,7 @@ def test_several_filters_leave_out_what_any_of_them_does(place: Path) -> None:
     [
         ({"name": "synthpop", "settings": {"min_leaf": 40}}, ("on", "40 training rows"), ("off", "")),
         ("copy", ("off", ""), ("off", "")),
-        ({"name": "privbayes", "settings": {"epsilon": 3}}, ("on", "at most 1 others"), ("on", "epsilon 3, delta 0")),
+        ({"name": "privbayes", "settings": {"epsilon": 3}}, ("on", "at most 1 parents"), ("on", "epsilon 3, delta 0")),
     ],
 )
 def test_the_report_tells_how_the_generator_protects_its_rows(

@@ -53,8 +53,8 @@ class BayNet(CodedGenerator):
             raise ConfigError(f"{self.name}: bins must be a whole number of at least 2.")
 
     def overfitting_protection(self) -> str:
-        """See :meth:`Generator.overfitting_protection`: how little a network of this degree can hold."""
-        return f"a column depends on at most {self.degree} others; numbers are cut into {self.bins} bins"
+        """See :meth:`Generator.overfitting_protection`: what bounds how much a network can hold."""
+        return f"each column has at most {self.degree} parents; numbers are cut into {self.bins} bins"
 
     def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
         from privacy_assets.engine.generators._bayes_kernels import learn_conditionals, learn_structure
