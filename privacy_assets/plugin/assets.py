@@ -16,6 +16,7 @@ from privacy_assets.gate.statements import Place, Sealed
 from privacy_assets.plugin import steps
 from privacy_assets.plugin.io import Trained
 from privacy_assets.plugin.metadata import synthetic_metadata, table_metadata, training_metadata
+from privacy_assets.plugin.pipes import piped
 from privacy_assets.plugin.resources import ReleaseResource
 from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import Feed, TableSettings
@@ -231,7 +232,7 @@ def build_generator_asset(settings: TableSettings) -> dg.AssetsDefinition:
     def generator(context: dg.AssetExecutionContext, train: pd.DataFrame) -> dg.MaterializeResult:
         schema = schema_of(train, "train")
         rows = data_columns(train, "train")
-        with device_of(context, torch) as device:
+        with device_of(context, torch) as device, piped(context, settings.generator) as reported:
             fitted = settings.generator.fit(rows, schema, seed=settings.seed, device=device, progress=context.log.info)
         facts: dict[str, Any] = {
             "generator": settings.generator_label,
@@ -239,6 +240,7 @@ def build_generator_asset(settings: TableSettings) -> dg.AssetsDefinition:
             "privacy budget": str(fitted.privacy),
             "same seed, same rows": settings.generator.repeatable,
             "device": device,
+            **reported,
             **training_metadata(fitted.history),
         }
         trained = Trained(fitted, steps.table_fingerprint(train, "train", context.resources.releases))
@@ -268,6 +270,7 @@ def build_synthetic(settings: TableSettings) -> dg.AssetsDefinition:
     def synthetic(context: dg.AssetExecutionContext, train: pd.DataFrame, **given: Any) -> dg.MaterializeResult:
         releases: ReleaseResource = context.resources.releases
         check_feeds(context, settings, own)
+        reported: dict[str, Any] = {}
         if settings.brought:
             made_from, schema = steps.table_fingerprint(train, "train", releases), schema_of(train, "train")
             feed, partition = given.get("given_synthetic"), partition_of(context)
@@ -275,12 +278,13 @@ def build_synthetic(settings: TableSettings) -> dg.AssetsDefinition:
         else:
             trained: Trained = given["generator"]
             tables = {"train": train, **{role: given[role] for role in real if role != "train"}}
-            made_from, made = trained.train, steps.sampled(settings, trained, tables, releases, context.log.info)
+            with piped(context, settings.generator) as reported:
+                made_from, made = trained.train, steps.sampled(settings, trained, tables, releases, context.log.info)
         snapshot, sealed = releases.gate().take_snapshot(
             made.rows, place_of(context, settings), made_from, made.filter, made.generator
         )
         lineage = synthetic_metadata(made.rows, snapshot.sha256, *(settings.key(role) for role in real))
-        facts = {**lineage, **made.told}
+        facts = {**reported, **lineage, **made.told}
         return dg.MaterializeResult(value=sealed, metadata=facts, data_version=dg.DataVersion(snapshot.sha256))
 
     return synthetic

@@ -159,7 +159,7 @@ def training_metadata(history: Sequence[Mapping[str, float | None]]) -> dict[str
     records = [dg.TableRecord({key: _shown(value) for key, value in row.items()}) for row in rows]
     facts: dict[str, Any] = {"epochs": len(history), "training": dg.MetadataValue.table(records)}
     for key in [key for key in rows[0] if key != "epoch"]:
-        if curve := _curve([row[key] for row in rows]):
+        if curve := _curve([row[key] for row in rows if key in row]):
             told = key.replace("_", " ")
             facts[f"{told} by epoch"] = dg.MetadataValue.md(f"![{told}](data:image/svg+xml,{curve})")
     return facts | {f"last {key}": float(value) for key, value in rows[-1].items() if key != "epoch"}

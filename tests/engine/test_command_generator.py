@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.engine.generators import build_generator, load_generator
+from privacy_assets.engine.generators import build_generator, load_generator, programs
+from privacy_assets.engine.generators.reports import MESSAGES
 from privacy_assets.engine.tables.schema import conform, infer_schema, restore
 from privacy_assets.errors import ConfigError, InputError, StepError
 
@@ -76,7 +77,7 @@ open(os.path.join(os.environ["TMPDIR"], "left"), "w").close()
     program(lines + SAMPLE, variables=["MODEL_FOLDER"]).sample(3, seed=0)  # type: ignore[operator]
     pd.testing.assert_frame_equal(pd.read_pickle(seen / "train"), restore(TRAIN, SCHEMA))
     environment = pd.read_pickle(seen / "env")
-    allowed = {"PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "MODEL_FOLDER", "mode"}
+    allowed = {"PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "MODEL_FOLDER", "mode", MESSAGES}
     assert set(environment.index) <= allowed and environment["MODEL_FOLDER"] == "here"
     assert environment["mode"].endswith("700") and not Path(environment["TMPDIR"]).exists()
     monkeypatch.delenv("MODEL_FOLDER")
@@ -149,6 +150,104 @@ open({str(note)!r}, "w").write(str(child.pid))
         with pytest.raises(StepError, match="took longer than 4 seconds"):
             program(lines + "time.sleep(300)", timeout=4).sample(4, seed=0)  # type: ignore[operator]
     assert gone(int(note.read_text()))
+
+
+def test_a_program_that_prints_without_end_is_stopped(
+    program: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "PRINTED", 100_000)
+    log = tmp_path / "log.txt"
+    lines = f"while True: print({SECRET!r} * 1000, flush=True)"
+    with pytest.raises(StepError, match="printed more than 100,000 bytes"):
+        program(lines, log=str(log)).sample(3, seed=0)  # type: ignore[operator]
+    assert log.stat().st_size > 100_000
+
+
+TRAIN_LINES = """
+import os, random, shutil, sys, time
+if sys.argv[1] == "train":
+    train, model, seed = sys.argv[2:]
+    os.makedirs(model + "/deep")
+    open(model + "/deep/seed", "w").write(seed)
+    shutil.copy(train, model + "/rows")
+    {in_train}
+else:
+    model, out, rows, seed = sys.argv[2:]
+    import pyarrow.parquet as pq
+    rows = pq.read_table(model + "/rows").take(random.Random(int(seed)).choices(range(4), k=int(rows)))
+    {in_sample}
+    pq.write_table(rows, out)
+    os.remove(model + "/rows")
+"""
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> object:
+    """A function that fits a command of two parts."""
+
+    def fit(in_train: str = "pass", in_sample: str = "pass", **settings: object) -> object:
+        path = tmp_path / "parts.py"
+        path.write_text(TRAIN_LINES.format(in_train=in_train, in_sample=in_sample))
+        train = [sys.executable, str(path), "train", "{train}", "{model}", "{seed}"]
+        command = [sys.executable, str(path), "sample", "{model}", "{out}", "{rows}", "{seed}"]
+        return build_generator("command", {"command": command, "train": train, **settings}).fit(TRAIN, SCHEMA, seed=7)
+
+    return fit
+
+
+def test_a_command_of_two_parts_is_trained_once(trained: object, tmp_path: Path) -> None:
+    fitted = trained()  # type: ignore[operator]
+    frame = fitted.sample(50, seed=0)
+    pd.testing.assert_frame_equal(fitted.sample(50, seed=0), frame)  # what a sample does to its model stays there
+    assert not fitted.sample(50, seed=1).equals(frame)
+    fitted.save(tmp_path / "model")
+    assert sorted(p.name for p in (tmp_path / "model").iterdir()) == ["generator.json", "model"]
+    assert (tmp_path / "model/model/deep/seed").read_text() == "7"
+    loaded = load_generator(tmp_path / "model")
+    kept = loaded.model.path
+    assert loaded.generator == fitted.generator
+    pd.testing.assert_frame_equal(loaded.sample(50, seed=0), frame)
+    del loaded
+    assert kept.name == "model" and not kept.exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"in_train": f"raise ValueError({SECRET!r})"}, r"ended with exit status 1 \(ValueError\)"),
+        ({"in_train": "time.sleep(300)", "timeout": 2}, "took longer than 2 seconds"),
+        ({"in_train": "shutil.rmtree(model); os.mkdir(model)"}, "wrote nothing to"),
+        ({"in_train": "shutil.rmtree(model)"}, "wrote nothing to"),
+        ({"in_train": "os.symlink('/nowhere', model + '/link')"}, "wrote to .*model.* what cannot be copied"),
+        ({"in_train": "os.mkfifo(model + '/pipe')"}, "wrote to .*model.* what cannot be copied"),
+        ({"in_sample": f"raise KeyError({SECRET!r})"}, r"ended with exit status 1 \(KeyError\)"),
+        ({"in_sample": "pq.write_table(rows, out); sys.exit(4)"}, "ended with exit status 4"),
+        ({"in_sample": "rows = rows.slice(0, 2)"}, "2 rows came where 20 were asked for"),
+        ({"in_sample": "rows = rows.drop_columns('b')"}, "column 'b': the column is missing"),
+        ({"in_sample": "open(out, 'wb').write(b'PAR1'); sys.exit()"}, "no Parquet file that can be read"),
+        ({"in_sample": "sys.exit()"}, r"wrote no file to \{out\}"),
+    ],
+)
+def test_failures_of_either_part(trained: object, settings: dict, message: str) -> None:
+    with pytest.raises((StepError, InputError), match=message) as caught:
+        trained(**settings).sample(20, seed=0)  # type: ignore[operator]
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"train": ["x", "{train}", "{model}"]}, r"\{seed\} does not stand in the arguments of train"),
+        ({"train": "x {train} {model} {seed}"}, "train must be a list of texts"),
+        ({"command": ["x", "{out}", "{rows}", "{seed}"]}, r"\{model\} does not stand in the arguments of command"),
+        ({"command": ["x", "{train}{model}{out}{rows}{seed}"]}, r"cannot read \{train\} beside train"),
+    ],
+)
+def test_bad_settings_of_two_parts(settings: dict, message: str) -> None:
+    good = {"train": ["x", "{train}{model}{seed}"], "command": ["x", "{model}{out}{rows}{seed}"]}
+    build_generator("command", good)
+    with pytest.raises(ConfigError, match=message):
+        build_generator("command", {**good, **settings})
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from privacy_assets.engine.generators.dpgan import DpGan
 from privacy_assets.engine.generators.functions import CallableGenerator
 from privacy_assets.engine.generators.pategan import PateGan
 from privacy_assets.engine.generators.privbayes import PrivBayes
+from privacy_assets.engine.generators.realtabformer import RealTabFormer
 from privacy_assets.engine.generators.rvae import Rvae
 from privacy_assets.engine.generators.synthpop import SynthPop
 from privacy_assets.engine.generators.wgan_gp import WganGp
@@ -35,6 +36,7 @@ GENERATORS: dict[str, type[Generator]] = {
         DpGan,
         DpCtGan,
         PateGan,
+        RealTabFormer,
         Copy,
         NoisyCopy,
         CallableGenerator,

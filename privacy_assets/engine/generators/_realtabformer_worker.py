@@ -1,0 +1,190 @@
+"""Train REaLTabFormer, or draw rows from it: run by path in an environment of its own, where this package is not.
+
+``fit TRAIN MODEL SEED DEVICE SETTINGS`` and ``sample MODEL OUT ROWS SEED BATCH``. Tables are those of ``DigitCoding``:
+whole numbers from 0 on, and texts. A model is ``rtf_config.json``, ``weights.safetensors`` and ``largest.json``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import random
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+# Before the libraries read them: nothing comes from a network, and no cache of private rows outlives the run.
+os.environ.update(
+    HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_DATASETS_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1",
+    HF_HOME=os.environ["TMPDIR"], TOKENIZERS_PARALLELISM="false",
+)  # fmt: skip
+
+CONFIG, WEIGHTS, LARGEST = "rtf_config.json", "weights.safetensors", "largest.json"
+NAMES = {"loss": "loss", "eval_loss": "validation_loss", "learning_rate": "learning_rate", "grad_norm": "grad_norm"}
+TRIES = 20  # rounds of drawing more rows than are missing
+
+
+def report(method: str, params: dict[str, Any]) -> None:
+    """Send a message of Dagster Pipes, where somebody listens."""
+    variable = os.environ.get("DAGSTER_PIPES_MESSAGES")
+    if variable is None:
+        return
+    path = json.loads(zlib.decompress(base64.b64decode(variable))).get("path")
+    if path is not None:
+        message = {"__dagster_pipes_version": "0.1", "method": method, "params": params}
+        with open(path, "a", encoding="utf-8") as stream:
+            stream.write(json.dumps(message) + "\n")
+
+
+def choose_device(device: str) -> str:
+    """Let the libraries see ``device`` alone, and name it as they do."""
+    kind, _, number = device.partition(":")
+    if kind == "cuda":
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+        os.environ["CUDA_VISIBLE_DEVICES"] = seen.split(",")[int(number or 0)] if seen else number or "0"
+    else:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    return kind
+
+
+def set_seeds(seed: int) -> None:
+    """Seed every generator of random numbers that the libraries use."""
+    import numpy as np
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 (that is what the library draws from)
+    torch.manual_seed(seed)
+
+
+def read_rows(path: str) -> Any:
+    """The training table as the library takes it: whole numbers, and texts as objects."""
+    import pandas as pd
+
+    frame = pd.read_parquet(path)
+    return frame.astype({name: "int64" if name in numeric(frame) else "object" for name in frame})
+
+
+def numeric(frame: Any) -> list[str]:
+    """Columns of numbers."""
+    return list(frame.select_dtypes("number").columns)
+
+
+def fit(train: str, model: str, seed: str, device: str, settings: str) -> None:
+    """Train on the table ``train`` and write into the folder ``model``."""
+    kind, chosen = choose_device(device), json.loads(settings)
+    from transformers import GPT2Config
+
+    rows, number = read_rows(train), int(seed) % 2**31
+    set_seeds(number)
+    drop = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), chosen["dropout"])
+    size = {"n_layer": chosen["layers"], "n_embd": chosen["width"], "n_head": chosen["width"] // 64}
+    critic = chosen["n_critic"]
+    share = 0.0 if critic or chosen["validation"] * len(rows) < 1 else chosen["validation"]
+    best = share > 0 and chosen["patience"] > 0
+    built = reporting()(
+        model_type="tabular",
+        tabular_config=GPT2Config(**size, **drop),
+        checkpoints_dir=os.path.join(os.environ["TMPDIR"], "checkpoints"),
+        epochs=chosen["epochs"],
+        batch_size=chosen["batch_size"],
+        random_state=number or 2**31,  # the library takes 0 for no seed at all
+        train_size=1 - share,
+        early_stopping_patience=chosen["patience"],
+        eval_strategy="epoch" if share else "no",
+        logging_strategy="epoch",
+        save_strategy="epoch" if best or critic else "no",
+        save_only_model=not critic,  # the critic's rounds go on from the optimiser's state
+        save_total_limit=1,
+        load_best_model_at_end=best,
+        seed=number,
+        use_cpu=kind == "cpu",
+        report_to=[],
+    )
+    built.fit(rows, device=kind, n_critic=critic, gen_kwargs={}, save_full_every_epoch=0)
+    save(built, Path(model), {name: int(rows[name].max()) for name in numeric(rows)})
+
+
+def reporting() -> type:
+    """The library's class, whose trainers report every epoch, and go on to the end when nothing chooses the best."""
+    from realtabformer import REaLTabFormer
+    from transformers import TrainerCallback
+
+    class Telling(TrainerCallback):
+        def __init__(self, epochs: int) -> None:
+            self.epochs = epochs
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+            told = {ours: logs[theirs] for theirs, ours in NAMES.items() if theirs in (logs or {})}
+            if told and state.epoch is not None:
+                payload = {"epoch": round(state.epoch, 2), "epochs": self.epochs, **told}
+                report("report_custom_message", {"payload": payload})
+
+    class Reporting(REaLTabFormer):
+        def _build_tabular_trainer(self, *args: Any, **kwargs: Any) -> Any:
+            trainer = super()._build_tabular_trainer(*args, **kwargs)
+            trainer.add_callback(Telling(self.epochs))
+            return trainer
+
+    return Reporting
+
+
+def save(built: Any, model: Path, largest: dict[str, int]) -> None:
+    """Write what the library saves, its weights without pickle."""
+    from safetensors.torch import save_file
+
+    place = Path(os.environ["TMPDIR"]) / "saved"
+    built.full_save_dir, built.experiment_id = "", "model"
+    built.save(place)
+    (model / CONFIG).write_text((place / "model" / CONFIG).read_text())
+    # Copies: some tensors are one and the same, which the format has no word for.
+    save_file({name: tensor.contiguous().clone() for name, tensor in built.model.state_dict().items()}, model / WEIGHTS)
+    (model / LARGEST).write_text(json.dumps(largest))
+
+
+def load(model: Path) -> Any:
+    """Inverse of :func:`save`."""
+    import torch
+    from realtabformer import REaLTabFormer
+    from safetensors.torch import load_file
+
+    place = Path(os.environ["TMPDIR"]) / "loaded"
+    place.mkdir()
+    (place / CONFIG).write_text((model / CONFIG).read_text())
+    torch.save(load_file(model / WEIGHTS), place / "rtf_model.pt")
+    return REaLTabFormer.load_from_dir(place)
+
+
+def sample(model: str, out: str, rows: str, seed: str, batch: str) -> None:
+    """Draw rows; those with a number beyond the largest of the training table are drawn again."""
+    choose_device("cpu")
+    import pandas as pd
+
+    built, largest = load(Path(model)), json.loads((Path(model) / LARGEST).read_text())
+    set_seeds(int(seed))
+    built.random_state = int(seed) % 2**32
+    wanted = int(rows)
+    parts: list[Any] = []
+    for _ in range(TRIES):
+        missing = wanted - sum(len(part) for part in parts)
+        if missing < 1:
+            break
+        count = missing + missing // 2 + 8
+        drawn = built.sample(n_samples=count, gen_batch=min(int(batch), count), device="cpu")
+        inside = [drawn[name].astype("float64").between(0, top) for name, top in largest.items()]
+        parts.append(drawn[pd.concat(inside, axis=1).all(axis=1)] if inside else drawn)
+    frame = pd.concat(parts, ignore_index=True).head(wanted)
+    frame.astype({name: "int64" if name in largest else "object" for name in frame}).to_parquet(out)
+
+
+def main() -> None:
+    """Do what the first argument says."""
+    report("opened", {"extras": {}})
+    {"fit": fit, "sample": sample}[sys.argv[1]](*sys.argv[2:])
+    report("closed", {})
+
+
+if __name__ == "__main__":
+    main()

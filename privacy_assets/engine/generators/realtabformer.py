@@ -1,0 +1,122 @@
+"""REaLTabFormer (Solatorio and Dupriez 2023): rows as sentences of a small GPT-2, by its library, as a program."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from privacy_assets.engine.generators.base import FittedGenerator, Training
+from privacy_assets.engine.generators.commands import check_timeout
+from privacy_assets.engine.generators.digits import DigitCoding
+from privacy_assets.engine.generators.programs import MODEL, FittedModel, Model, ProgramGenerator
+from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.errors import ConfigError
+
+WORKER = Path(__file__).with_name("_realtabformer_worker.py")
+INSTALL = "python -m venv rtf && rtf/bin/pip install 'realtabformer>=0.2.4,<0.3' 'transformers<5' 'datasets<5' pyarrow"
+_COLUMNS = "columns.json"
+_PASSED = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")  # where they are set
+_LEAST = {"epochs": 1, "batch_size": 1, "layers": 1, "width": 64, "patience": 0, "n_critic": 0, "sample_batch": 1}
+
+
+@dataclass(frozen=True)
+class RealTabFormer(ProgramGenerator):
+    """REaLTabFormer, which needs older libraries than this package: ``python`` runs it in an environment of its own.
+
+    ``python`` is the interpreter of that environment (None: this one). The model has ``layers`` layers of ``width``
+    (a multiple of 64, one head for each) with ``dropout``, and is trained for at most ``epochs`` epochs in batches of
+    four times ``batch_size``, as the library does. It stops when the loss on the share ``validation`` of the training
+    rows has not improved for ``patience`` epochs, and takes the best epoch; ``patience`` 0: it goes on to the end and
+    takes the last. ``n_critic`` > 0 is the library's own rule instead: every so many epochs it compares distances of
+    synthetic and real rows; nothing is then kept for validation.
+
+    Rows are drawn on the CPU, ``sample_batch`` at a time. Nothing is fetched from a network.
+    """
+
+    name = "realtabformer"
+    summary = "REaLTabFormer: rows as sentences of a GPT-2, trained by its library in an environment of its own."
+    licence = "MIT"
+    modules = ("torch",)
+    extra = "realtabformer"
+
+    python: str | None = None
+    epochs: int = 100
+    batch_size: int = 8
+    layers: int = 6
+    width: int = 768
+    dropout: float = 0.1
+    validation: float = 0.1
+    patience: int = 5
+    n_critic: int = 0
+    sample_batch: int = 128
+    timeout: float = 86_400.0
+    log: str | None = None
+
+    def __post_init__(self) -> None:
+        for setting, least in _LEAST.items():
+            value = getattr(self, setting)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigError(f"{self.name}: {setting} must be a whole number of at least {least}.")
+        if self.width % 64:
+            raise ConfigError(f"{self.name}: width must be a multiple of 64.")
+        for setting in ("dropout", "validation"):
+            value = getattr(self, setting)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+                raise ConfigError(f"{self.name}: {setting} must be a number from 0 to less than 1.")
+        check_timeout(self.name, self.timeout)
+        if self.python is None and find_spec("realtabformer") is None:
+            fix = f"{INSTALL}; then set python to rtf/bin/python"
+            raise ConfigError(f"{self.name} is not installed here. Fix: give it an environment of its own: {fix}.")
+
+    @property
+    def passed(self) -> tuple[str, ...]:
+        """See :attr:`ProgramGenerator.passed`."""
+        return tuple(name for name in _PASSED if name in os.environ)
+
+    @property
+    def sampler(self) -> Sequence[str]:
+        """See :attr:`ProgramGenerator.sampler`."""
+        return [*self._worker("sample"), "{model}", "{out}", "{rows}", "{seed}", str(self.sample_batch)]
+
+    def _worker(self, part: str) -> list[str]:
+        # Isolated: beside the script lie modules of ours, which would hide others of the same name.
+        return [self.python or sys.executable, "-I", str(WORKER), part]
+
+    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
+        coding = DigitCoding.fit(train, schema)
+        settings = {name: value for name, value in asdict(self).items() if name not in ("python", "log", "timeout")}
+        arguments = [*self._worker("fit"), "{train}", "{model}", "{seed}", "{device}", json.dumps(settings)]
+        model, reports = self.trained(arguments, coding.code(train), training)
+        fitted = FittedRealTabFormer(self, schema, model, coding)
+        fitted.history = tuple(reports.rows)
+        return fitted
+
+    @classmethod
+    def load(cls, folder: Path, manifest: Mapping[str, Any]) -> FittedGenerator:
+        """See :meth:`Generator.load`."""
+        schema = TableSchema.from_json(manifest["schema"])
+        coding = DigitCoding.from_json(json.loads((folder / _COLUMNS).read_text(encoding="utf-8")), schema)
+        return FittedRealTabFormer(cls(**manifest["settings"]), schema, Model(folder / MODEL), coding)
+
+
+class FittedRealTabFormer(FittedModel):
+    """The trained network, and how the columns were written for it."""
+
+    def __init__(self, generator: RealTabFormer, schema: TableSchema, model: Model, coding: DigitCoding) -> None:
+        super().__init__(generator, schema, model)
+        self.coding = coding
+
+    def _sample(self, rows: int, seed: int) -> pd.DataFrame:
+        return self.coding.frame(super()._sample(rows, seed), where=f"the output of {self.generator.name}")
+
+    def _save(self, folder: Path) -> dict[str, Any]:
+        (folder / _COLUMNS).write_text(json.dumps(self.coding.to_json()), encoding="utf-8")
+        return super()._save(folder)
