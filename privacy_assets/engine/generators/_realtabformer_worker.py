@@ -15,12 +15,6 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-# Before the libraries read them: nothing comes from a network, and no cache of private rows outlives the run.
-os.environ.update(
-    HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_DATASETS_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1",
-    HF_HOME=os.environ["TMPDIR"], TOKENIZERS_PARALLELISM="false",
-)  # fmt: skip
-
 CONFIG, WEIGHTS, LARGEST = "rtf_config.json", "weights.safetensors", "largest.json"
 NAMES = {"loss": "loss", "eval_loss": "validation_loss", "learning_rate": "learning_rate", "grad_norm": "grad_norm"}
 TRIES = 20  # rounds of drawing more rows than are missing
@@ -179,8 +173,16 @@ def sample(model: str, out: str, rows: str, seed: str, batch: str) -> None:
     frame.astype({name: "int64" if name in largest else "object" for name in frame}).to_parquet(out)
 
 
+def stay_offline() -> None:
+    """Before the libraries read it: nothing comes from a network, and no cache of private rows outlives the run."""
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
+        os.environ[name] = "1"
+    os.environ.update(HF_HOME=os.environ["TMPDIR"], TOKENIZERS_PARALLELISM="false")
+
+
 def main() -> None:
     """Do what the first argument says."""
+    stay_offline()
     report("opened", {"extras": {}})
     {"fit": fit, "sample": sample}[sys.argv[1]](*sys.argv[2:])
     report("closed", {})

@@ -21,7 +21,10 @@ from privacy_assets.engine.tables.schema import TableSchema
 from privacy_assets.errors import ConfigError
 
 WORKER = Path(__file__).with_name("_realtabformer_worker.py")
-INSTALL = "python -m venv rtf && rtf/bin/pip install 'realtabformer>=0.2.4,<0.3' 'transformers<5' 'datasets<5' pyarrow"
+INSTALL = (
+    "python -m venv rtf && "
+    "rtf/bin/pip install 'realtabformer>=0.2.4,<0.3' 'transformers<5' 'datasets<5' 'pandas<3' pyarrow"
+)
 _COLUMNS = "columns.json"
 _PASSED = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")  # where they are set
 _LEAST = {"epochs": 1, "batch_size": 1, "layers": 1, "width": 64, "patience": 0, "n_critic": 0, "sample_batch": 1}
