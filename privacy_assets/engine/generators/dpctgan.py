@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DpCtGan(PrivateGan):
+class DPCTGAN(PrivateGan):
     """The generator is told one value of one column to make, as in CTGAN, and the discriminator sees what was asked.
 
     How often a value is asked for follows the shares of the private rows, counted once with noise: ``counts_share`` of

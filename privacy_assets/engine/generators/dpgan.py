@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DpGan(PrivateGan):
+class DPGAN(PrivateGan):
     """Wasserstein losses, RMSProp, and weights of the critic held within 0.05 as in the paper's algorithm 1.
 
     Unlike there the clipped gradient is that of each row, and the budget is that of all steps together.

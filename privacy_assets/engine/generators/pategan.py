@@ -25,7 +25,7 @@ _FEWEST_ROWS = 2  # of a teacher
 
 
 @dataclass(frozen=True)
-class PateGan(NeuralGenerator):
+class PATEGAN(NeuralGenerator):
     """Each of the ``teachers`` sees rows of its own; the student, and through it the generator, only their noisy votes.
 
     A teacher tells its rows from generated ones; of each new generated row the teachers vote whether it is real, both

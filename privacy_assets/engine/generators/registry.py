@@ -14,15 +14,16 @@ from privacy_assets.engine.generators.base import FittedGenerator, Generator, re
 from privacy_assets.engine.generators.baynet import BayNet
 from privacy_assets.engine.generators.commands import CommandGenerator
 from privacy_assets.engine.generators.copies import Copy, NoisyCopy
-from privacy_assets.engine.generators.dpctgan import DpCtGan
-from privacy_assets.engine.generators.dpgan import DpGan
+from privacy_assets.engine.generators.ctgan import CTGAN, TVAE
+from privacy_assets.engine.generators.dpctgan import DPCTGAN
+from privacy_assets.engine.generators.dpgan import DPGAN
 from privacy_assets.engine.generators.functions import CallableGenerator
-from privacy_assets.engine.generators.pategan import PateGan
+from privacy_assets.engine.generators.pategan import PATEGAN
 from privacy_assets.engine.generators.privbayes import PrivBayes
 from privacy_assets.engine.generators.realtabformer import RealTabFormer
-from privacy_assets.engine.generators.rvae import Rvae
+from privacy_assets.engine.generators.rvae import RVAE
 from privacy_assets.engine.generators.synthpop import SynthPop
-from privacy_assets.engine.generators.wgan_gp import WganGp
+from privacy_assets.engine.generators.wgan_gp import WGANGP
 from privacy_assets.errors import ConfigError, InputError, did_you_mean
 
 GENERATORS: dict[str, type[Generator]] = {
@@ -31,11 +32,13 @@ GENERATORS: dict[str, type[Generator]] = {
         SynthPop,
         BayNet,
         PrivBayes,
-        Rvae,
-        WganGp,
-        DpGan,
-        DpCtGan,
-        PateGan,
+        CTGAN,
+        TVAE,
+        RVAE,
+        WGANGP,
+        DPGAN,
+        DPCTGAN,
+        PATEGAN,
         RealTabFormer,
         Copy,
         NoisyCopy,

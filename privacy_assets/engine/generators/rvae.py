@@ -25,7 +25,7 @@ _OVERFIT_EPOCHS = 100
 
 
 @dataclass(frozen=True)
-class Rvae(NeuralGenerator):
+class RVAE(NeuralGenerator):
     """Each cell is clean with probability ``clean``, else an outlier that the network need not explain.
 
     Encoder and decoder have ``hidden`` layers (mirrored) around ``latent`` standard normal numbers. Numbers go in as
@@ -77,7 +77,7 @@ class Rvae(NeuralGenerator):
 class _Run:
     """Training of RVAE on the cells (F, n)."""
 
-    def __init__(self, generator: Rvae, cells: np.ndarray, layout: Layout, training: Training) -> None:
+    def __init__(self, generator: RVAE, cells: np.ndarray, layout: Layout, training: Training) -> None:
         import torch
 
         from privacy_assets.engine.generators.networks.training import split_rows
@@ -86,7 +86,7 @@ class _Run:
         self.device = torch.device(training.device)
         self.learned, self.judged = split_rows(layout, cells, generator.validation, training)
 
-    def train(self, chosen: Rvae, best: float | None = None) -> tuple[RvaeNetwork, tuple[dict[str, float], ...]]:
+    def train(self, chosen: RVAE, best: float | None = None) -> tuple[RvaeNetwork, tuple[dict[str, float], ...]]:
         """Train with the settings ``chosen``; with a ``best`` loss L*, until it is exceeded by the factor asked for."""
         import torch
 

@@ -23,7 +23,7 @@ _BETAS = (0.5, 0.9)
 
 
 @dataclass(frozen=True)
-class WganGp(NeuralGenerator):
+class WGANGP(NeuralGenerator):
     """A generator that learns to deceive a critic whose gradient is held near 1 by a penalty.
 
     Generator and critic have ``hidden`` layers; the generator starts from ``noise`` normal numbers and gives levels
@@ -65,7 +65,7 @@ class WganGp(NeuralGenerator):
 
 
 def _train(
-    chosen: WganGp, cells: np.ndarray, layout: Layout, training: Training
+    chosen: WGANGP, cells: np.ndarray, layout: Layout, training: Training
 ) -> tuple[Sampler, tuple[dict[str, float], ...]]:
     import torch
 
