@@ -27,11 +27,12 @@ _TEMPERATURE = 0.2  # of the library's Gumbel softmax
 class CTGAN(LibraryGenerator):
     """A generative adversarial network that is told which category of which column to make (Xu et al. 2019).
 
-    A number is a component of a Gaussian mixture and a place within it; the generator draws every row given one
-    category, chosen by log frequency (``log_frequency``) or frequency, and the discriminator judges ``pac`` rows
-    together (so ``batch_size`` must be even and a multiple of it). Defaults are those of the library and the paper:
-    ``epochs`` of 300, Adam with learning rates 0.0002, two hidden layers of 256 each. ``embedding_dim`` is the width of
-    the noise, ``discriminator_steps`` the steps of the discriminator for each one of the generator.
+    A number is a component of a Gaussian mixture and a place within it. The generator makes every row for one given
+    category: in training one of a column drawn by log frequency (``log_frequency``) or frequency, afterwards by
+    frequency (the library goes on with log frequency, and so makes rare categories too frequent). The discriminator
+    judges ``pac`` rows together, so ``batch_size`` must be even and a multiple of it. Defaults are those of the library
+    and the paper: ``epochs`` of 300, Adam with learning rates 0.0002, two hidden layers of 256 each. ``embedding_dim``
+    is the width of the noise, ``discriminator_steps`` the steps of the discriminator for each one of the generator.
 
     A missing number is a category of its own. Numbers stay within the range of the training rows; whole numbers and
     whole days stay whole. Training for many epochs on few rows can repeat them: let the gate judge. A GAN has no loss
@@ -81,9 +82,10 @@ class CTGAN(LibraryGenerator):
 
     def learned(self, model: Any) -> tuple[nn.Module, np.ndarray]:
         """See :meth:`LibraryGenerator.learned`."""
-        frequency = model._data_sampler._discrete_column_category_prob.flatten()
-        frequency = frequency[frequency != 0]
-        return model._generator, frequency / frequency.sum() if len(frequency) else frequency
+        counts = np.array(
+            [len(rows) for column in model._data_sampler._rid_by_cat_cols for rows in column], dtype=float
+        )
+        return model._generator, counts / max(counts.sum(), 1)
 
     def network(self, width: int, conditions: int) -> nn.Module:
         """See :meth:`LibraryGenerator.network`."""

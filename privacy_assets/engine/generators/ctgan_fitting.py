@@ -1,7 +1,7 @@
 """Fitting a synthesizer of the ctgan library, sampling from what it learned, and storing that without pickle.
 
 The library takes its random numbers from the global states of numpy and torch, which it and :func:`_alone` put back.
-Sampling is our own, on the CPU, from generators of its own: the same rows as the library's own ``sample``.
+Sampling is our own, on the CPU and from generators of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.engine.generators.base import FittedGenerator, Generator, Training
-from privacy_assets.engine.generators.ctgan_columns import CODE, Given, Span, spans_of
+from privacy_assets.engine.generators.ctgan_columns import CODE, NUMBER, Given, Span, spans_of
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.schema import TableSchema
 from privacy_assets.errors import ConfigError, InputError
@@ -87,7 +87,12 @@ class LibraryGenerator(Generator):
             model = _reporting(self.synthesizer(), tell)(**self.settings(), enable_gpu=False)
             model._device = torch.device(device)  # the library knows no more than "a GPU or none"
             model.set_random_state(state)
-            model.fit(table, codes)
+            try:
+                model.fit(table, codes)
+            except ValueError as error:
+                if "gumbel_softmax returning NaN" in str(error):
+                    raise self.diverged() from None
+                raise
         return model, history
 
     def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
@@ -99,8 +104,6 @@ class LibraryGenerator(Generator):
         model, history = self.train(*given.table(cells), training)
         network, conditions = self.learned(model)
         weights = {name: weight.detach().cpu().numpy() for name, weight in network.state_dict().items()}
-        if not all(np.isfinite(weight).all() for weight in weights.values()):
-            raise self.diverged()
         transformer = model._transformer if hasattr(model, "_transformer") else model.transformer
         fitted = FittedLibrary(self, coding, given, spans_of(transformer), conditions, weights)
         fitted.history = tuple(history)
@@ -119,9 +122,9 @@ class LibraryGenerator(Generator):
             )
             weights = {name.removeprefix(_WEIGHTS): part for name, part in arrays.items() if name.startswith(_WEIGHTS)}
             generator, given = cls(**manifest["settings"]), Given.from_arrays(arrays)
-            _check_parts(coding, given, spans, [*weights.values(), arrays["conditions"]])
+            _check_parts(coding, given, spans, arrays["conditions"])
             return FittedLibrary(generator, coding, given, spans, arrays["conditions"], weights)
-        except (OSError, EOFError, KeyError, TypeError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
+        except (OSError, EOFError, LookupError, TypeError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
             wrong = f"the fitted generator is not complete ({type(error).__name__})"
         raise InputError(wrong, where=str(folder), fix="fit it again")  # outside: the other message is not ours
 
@@ -169,9 +172,11 @@ class FittedLibrary(FittedGenerator):
         self.network = self._network() if spans else None
 
     def _network(self) -> nn.Module:
-        """Raises RuntimeError when the weights do not fit spans, conditions and settings."""
+        """Raises RuntimeError when the weights do not fit spans, conditions and settings; InputError for NaN."""
         import torch
 
+        if not all(np.isfinite(weight).all() for weight in self.weights.values()):
+            raise self.generator.diverged()
         with torch.device("meta"):  # draws no weights from the global generator
             network = self.generator.network(sum(span.width for span in self.spans), len(self.conditions))
         network.load_state_dict({name: torch.from_numpy(part) for name, part in self.weights.items()}, assign=True)
@@ -180,8 +185,9 @@ class FittedLibrary(FittedGenerator):
     def draw(self, rows: int, state: int) -> np.ndarray:
         """Values float64 (C, rows) of the given columns, from two generators of random numbers that begin at ``state``.
 
-        The library's own ``sample`` gives the same ones when its random state is ``state`` (TVAE with more than one
-        batch: from the same distribution). Whole batches are drawn: fewer rows are the first ones of more.
+        The library's own ``sample`` gives the same ones when its random state is ``state`` and its conditions are these
+        (TVAE with more than one batch: from the same distribution). Whole batches are drawn: fewer rows are the first
+        ones of more.
         """
         import torch
 
@@ -266,15 +272,18 @@ def _alone(device: str, state: int) -> Iterator[None]:
         yield
 
 
-def _check_parts(coding: Coding, given: Given, spans: Sequence[Span], numbers: Sequence[np.ndarray]) -> None:
-    """Raise ValueError when stored parts do not fit each other."""
-    columns = len(coding.schema.columns)
-    sizes = coding.sizes
+def _check_parts(coding: Coding, given: Given, spans: Sequence[Span], conditions: np.ndarray) -> None:
+    """Raise ValueError when stored parts do not fit each other; the network checks its own."""
+    columns, sizes = len(coding.schema.columns), coding.sizes
     sound = len(coding.values) == len(given.base) == len(given.scales) == len(given.whole) == columns
-    sound &= all(bool(np.isfinite(part).all()) for part in [*numbers, given.scales])
+    sound &= bool(np.isfinite(given.scales).all())
+    sound &= len(conditions) == 0 or bool((conditions >= 0).all() and math.isclose(conditions.sum(), 1))
     for (place, part), span in zip(given.parts.tolist(), spans, strict=True):
-        most = sizes[place] - 2 if part == CODE else 1
-        sound &= span.is_number == (part == 0) and bool(np.isfinite(span.values).all())
-        sound &= span.is_number or bool(np.isin(span.values, np.arange(most + 1)).all())
+        if part == NUMBER:
+            sound &= len(span.values) == len(span.deviations) > 0 and bool((span.deviations > 0).all())
+            sound &= bool(np.isfinite([span.values, span.deviations]).all())
+        else:
+            most = sizes[place] - 2 if part == CODE else 1
+            sound &= not span.is_number and bool(np.isin(span.values, np.arange(most + 1)).all())
     if not sound:
         raise ValueError
