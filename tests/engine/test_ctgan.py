@@ -168,7 +168,7 @@ def test_given_columns_are_turned_back_exactly() -> None:
     assert [frame.columns[at] for at, (_, part) in enumerate(given.parts) if part != NUMBER] == codes
     assert given.parts[4].tolist() == [2, CODE] and given.parts[-2:].tolist() == [[6, NUMBER], [9, MISSING]]
     numbers = frame[[name for name in frame if name not in codes]]
-    assert numbers.abs().max().max() < 20 and numbers["10"].std(ddof=0) == pytest.approx(1)
+    assert numbers.abs().max().max() < 20e4 and numbers["10"].std(ddof=0) == pytest.approx(1e4)
     back = given.cells(frame.to_numpy(dtype=np.float64).T)
     assert np.array_equal(np.isnan(back), np.isnan(cells))
     np.testing.assert_allclose(back, cells, rtol=1e-12)

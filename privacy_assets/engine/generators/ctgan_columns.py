@@ -15,6 +15,7 @@ from privacy_assets.errors import InputError
 NUMBER, CODE, MISSING = range(3)
 _MOST_CELLS = 2**28  # of the matrix of ones and zeros that the library builds; it holds three of them, 2 GiB each
 _MOST_COMPONENTS = 10
+_FINE = 1e4  # numbers are given as multiples of a standard deviation over this
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,9 +25,9 @@ class Given:
     ``parts`` int64 (C, 2): place in the schema, and what is given of it: the NUMBER, the CODE of a category, or whether
     it is MISSING (1) or not (0), for numbers that miss some values. A column that holds one cell throughout is not
     given: it is repeated from ``base`` (F,). ``scales`` (F, 5) are size, centre, deviation, low and high of a number;
-    centre and deviation are those of the numbers over their size. The library is given deviations from the centre,
-    because its mixtures have an absolute least variance, and 0 where a number is missing. ``whole`` bool (F,): dates
-    without a time of day.
+    centre and deviation (over 10,000) are those of the numbers over their size. The library is given distances from the
+    centre in such deviations, because no component of its mixtures is narrower than 0.001, whatever the unit of the
+    numbers. A missing number is given as 0. ``whole`` bool (F,): dates without a time of day.
     """
 
     base: np.ndarray
@@ -144,4 +145,5 @@ def spans_of(transformer: Any) -> tuple[Span, ...]:
 def _scale(known: np.ndarray) -> tuple[float, ...]:
     """Numbers at the ends of float64 are divided by the largest one first, so that no square overflows."""
     size = float(np.abs(known).max())
-    return size, float((known / size).mean()), float((known / size).std()), float(known.min()), float(known.max())
+    unit = known / size
+    return size, float(unit.mean()), float(unit.std() / _FINE), float(known.min()), float(known.max())
