@@ -17,7 +17,7 @@ from privacy_assets.plugin import steps
 from privacy_assets.plugin.io import Trained
 from privacy_assets.plugin.metadata import synthetic_metadata, table_metadata, training_metadata
 from privacy_assets.plugin.pipes import piped
-from privacy_assets.plugin.resources import ReleaseResource
+from privacy_assets.plugin.resources import ReleaseResource, home_of
 from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import Feed, TableSettings
 from privacy_assets.plugin.tagging import data_columns, schema_of, tag, with_seal
@@ -230,21 +230,20 @@ def build_generator_asset(settings: TableSettings) -> dg.AssetsDefinition:
     )
     @guarded
     def generator(context: dg.AssetExecutionContext, train: pd.DataFrame) -> dg.MaterializeResult:
-        schema = schema_of(train, "train")
-        rows = data_columns(train, "train")
+        print_ = steps.table_fingerprint(train, "train", context.resources.releases)
+        place = steps.checkpoint_folder(home_of(context.instance), place_of(context, settings))
         with device_of(context, torch) as device, piped(context, settings.generator) as reported:
-            fitted = settings.generator.fit(rows, schema, seed=settings.seed, device=device, progress=context.log.info)
+            fitted = steps.trained_generator(settings, train, print_, place, device, context.log.info)
         facts: dict[str, Any] = {
             "generator": settings.generator_label,
             "settings": dg.MetadataValue.json(settings.generator.settings()),
             "privacy budget": str(fitted.privacy),
-            "same seed, same rows": settings.generator.repeatable,
+            "same seed, same rows": settings.generator.repeatable and device == "cpu",
             "device": device,
             **reported,
             **training_metadata(fitted.history),
         }
-        trained = Trained(fitted, steps.table_fingerprint(train, "train", context.resources.releases))
-        return dg.MaterializeResult(value=trained, metadata=facts)
+        return dg.MaterializeResult(value=Trained(fitted, print_), metadata=facts)
 
     return generator
 

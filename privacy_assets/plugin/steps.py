@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import glob
+import hashlib
+import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,10 +21,12 @@ from privacy_assets.engine.tables.fingerprints import content_fingerprint
 from privacy_assets.engine.tables.reading import read_table
 from privacy_assets.engine.tables.schema import TableSchema, conform, restore
 from privacy_assets.errors import InputError
+from privacy_assets.gate.statements import Place
 from privacy_assets.plugin.settings import PARTITION_MARK, Feed, TableSettings
 from privacy_assets.plugin.tagging import brought_splits, canonical_source, data_columns, schema_of, subject_of
 
 if TYPE_CHECKING:
+    from privacy_assets.engine.generators import FittedGenerator
     from privacy_assets.engine.geometry.embedder import Embedder
     from privacy_assets.plugin.io import Trained
     from privacy_assets.plugin.resources import ReleaseResource
@@ -107,6 +112,40 @@ def user_synthetic(
     frame = conform(read_feed(feed, given, partition), schema, where="synthetic")
     column = None if PARTITION_MARK in feed.path else settings.partition_column
     return restore(select_partition(frame, column, partition, window, where="synthetic"), schema)
+
+
+def checkpoint_folder(home: Path | None, place: Place) -> Path | None:
+    """Where long training of one table and partition keeps what it has done, under ``DAGSTER_HOME``, if any."""
+    return None if home is None else place.below(home / "storage" / "privacy_assets_training")
+
+
+def trained_generator(
+    settings: TableSettings,
+    train: pd.DataFrame,
+    fingerprint: str,
+    folder: Path | None,
+    device: str = "cpu",
+    progress: Progress = silent,
+) -> FittedGenerator:
+    """The generator fitted to ``train`` (of this ``fingerprint``), without its subject column.
+
+    An interrupted training of the same rows, settings and seed is taken up again from ``folder``; what others left
+    there goes, and all of it once training is done.
+    """
+    subject = subject_of(train, "train")
+    facts = [settings.generator_label, settings.generator.settings(), settings.seed, fingerprint, device]
+    checkpoint = None
+    if folder is not None:
+        checkpoint = folder / hashlib.sha256(json.dumps(facts, default=repr).encode()).hexdigest()[:32]
+        for other in set(folder.glob("*")) - {checkpoint}:
+            shutil.rmtree(other, ignore_errors=True)
+    fitted: FittedGenerator = settings.generator.fit(
+        data_columns(train, "train"), schema_of(train, "train"), seed=settings.seed, device=device, progress=progress,
+        checkpoint=checkpoint, people=None if subject is None else pd.factorize(train[subject])[0],
+    )  # fmt: skip
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+    return fitted
 
 
 @dataclass(frozen=True, eq=False)

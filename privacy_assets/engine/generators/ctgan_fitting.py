@@ -41,6 +41,10 @@ class LibraryGenerator(Generator):
     epochs: int
     batch_size: int
 
+    def overfitting_protection(self) -> str:
+        """See :meth:`Generator.overfitting_protection`: the library has none."""
+        return ""
+
     @abstractmethod
     def synthesizer(self) -> type:
         """The class of the library."""
@@ -115,8 +119,7 @@ class LibraryGenerator(Generator):
         try:
             with np.load(folder / _ARRAYS, allow_pickle=False) as stored:
                 arrays = dict(stored)
-            values = tuple(None if one is None else tuple(one) for one in manifest["values"])
-            coding = Coding(TableSchema.from_json(manifest["schema"]), values)
+            coding = Coding.of_plain(TableSchema.from_json(manifest["schema"]), manifest["values"])
             spans = tuple(
                 Span(arrays[f"values.{at}"], arrays[f"deviations.{at}"]) for at in range(len(arrays["parts"]))
             )
@@ -215,11 +218,7 @@ class FittedLibrary(FittedGenerator):
             arrays |= {f"values.{at}": span.values, f"deviations.{at}": span.deviations}
         arrays |= {f"{_WEIGHTS}{name}": weight for name, weight in self.weights.items()}
         np.savez_compressed(folder / _ARRAYS, **arrays)  # type: ignore[arg-type]
-        plain = [
-            values if values is None or column.kind == "categorical" else [bool(value) for value in values]
-            for column, values in zip(self.schema.columns, self.coding.values, strict=True)
-        ]
-        return {"values": plain}
+        return {"values": self.coding.plain_values()}
 
 
 def _is_whole(value: object) -> bool:

@@ -32,7 +32,7 @@ class NeuralGenerator(Generator):
     ``RANGES`` of a field that is an integer by default asks for whole numbers; bounds are inclusive.
     """
 
-    modules = ("torch",)
+    modules: ClassVar[tuple[str, ...]] = ("torch",)
     RANGES: ClassVar[Mapping[str, tuple[float, float]]] = {}
 
     def __post_init__(self) -> None:
@@ -112,11 +112,10 @@ class FittedNeural(FittedGenerator):
                 layout = Layout.from_arrays(dict(stored))
             network = generator.sampler(shape_of(layout))
             network.load_state_dict(load_file(folder / _WEIGHTS))
-            privacy = PrivacyBudget(**manifest["privacy"])
         except (OSError, KeyError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
             wrong = f"the fitted generator is not complete ({type(error).__name__})"
             raise InputError(wrong, where=str(folder), fix="fit it again") from None
-        return cls(generator, coding, layout, network, (), privacy)
+        return cls(generator, coding, layout, network, ())
 
 
 def shape_of(layout: Layout) -> Shape:

@@ -44,8 +44,8 @@ class PATEGAN(NeuralGenerator):
     summary = "GAN taught by the noisy votes of teachers, with differential privacy (PATE-GAN)."
     RANGES = {
         "noise": (1, 4096), "epochs": (1, 100_000), "steps": (1, 100_000), "batch": (2, 1_000_000),
-        "learning_rate": (1e-8, 1), "teacher_steps": (1, 1000), "warm_up": (0, 100_000), "teachers": (2, 100_000), "vote_noise": (1e-3, 1e9),
-        "epsilon": (1e-3, 1e6), "delta": (1e-300, 0.1), "bins": (1, 10_000),
+        "learning_rate": (1e-8, 1), "teacher_steps": (1, 1000), "warm_up": (0, 100_000), "teachers": (2, 100_000),
+        "vote_noise": (1e-3, 1e9), "epsilon": (1e-3, 1e6), "delta": (1e-300, 0.1), "bins": (1, 10_000),
     }  # fmt: skip
 
     hidden: Sequence[int] = (128, 128)
@@ -83,6 +83,10 @@ class PATEGAN(NeuralGenerator):
             f"{covers} removed or added, towards those who do not know the seed",
         )  # fmt: skip
         return FittedNeural(self, coding, layout, network, history, spent)
+
+    def overfitting_protection(self) -> str:
+        """See :meth:`Generator.overfitting_protection`."""
+        return "learns from noisy votes, never from rows"
 
     def sampler(self, shape: Shape) -> Sampler:
         """See :meth:`NeuralGenerator.sampler`."""
@@ -131,11 +135,9 @@ class PATEGAN(NeuralGenerator):
         kept = {"network": network, "teachers": teachers, "student": student, **optimisers}
         loop = Loop(self.name, training, kept, self.epochs, stop=lambda history: history[-1]["steps"] < self.steps)
         history = loop.run(epoch, cells_fingerprint(cells, self.settings()))
-        spent = epsilon_of_moments(student.moments.numpy(), self.delta) if history else 0.0
-        ended = (
-            f"its budget paid for {sum(row['steps'] for row in history):g} steps" if spent else "its budget paid for"
-        )
-        training.progress(f"{self.name}: {ended}" if history else f"{self.name}: {ended} no step; raise epsilon")
+        steps = sum(row["steps"] for row in history)
+        advice = "" if steps else ": the rows will be random; raise epsilon, or give more rows"
+        training.progress(f"{self.name}: {steps:g} steps were paid for{advice}")
         return network, history
 
     def _parts(self, rows: int, training: Training) -> list[np.ndarray]:

@@ -107,6 +107,10 @@ class PrivateGan(NeuralGenerator):
         loop = Loop(self.name, training, private.parts, self.epochs)
         return network, loop.run(epoch, cells_fingerprint(cells, self.settings()))
 
+    def overfitting_protection(self) -> str:
+        """See :meth:`Generator.overfitting_protection`."""
+        return f"gradients of single rows, clipped to {self.clip:g} and with noise"
+
     def _prepare(self, network: Any, codes: Any, rate: float, steps: int) -> float:
         """The noise multiplier of the discriminator's steps."""
         from privacy_assets.engine.generators.networks.accounting import noise_for

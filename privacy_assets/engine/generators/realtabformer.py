@@ -89,6 +89,14 @@ class RealTabFormer(ProgramGenerator):
         """See :attr:`ProgramGenerator.sampler`."""
         return [*self._worker("sample"), "{model}", "{out}", "{rows}", "{seed}", str(self.sample_batch)]
 
+    def overfitting_protection(self) -> str:
+        """See :meth:`Generator.overfitting_protection`."""
+        stops = [f"early stopping after {self.patience} epochs without a better loss on unseen rows"] * (
+            self.patience > 0
+        )
+        stops += ["the library's comparison of distances"] * (self.n_critic > 0)
+        return ", ".join([*stops, *([f"dropout {self.dropout:g}"] if self.dropout else [])])
+
     def _worker(self, part: str) -> list[str]:
         # Isolated: beside the script lie modules of ours, which would hide others of the same name.
         return [self.python or sys.executable, "-I", str(WORKER), part]

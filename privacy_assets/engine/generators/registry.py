@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from privacy_assets.engine.generators.base import FittedGenerator, Generator, read_manifest
+from privacy_assets.engine.generators.base import FittedGenerator, Generator, PrivacyBudget, read_manifest
 from privacy_assets.engine.generators.baynet import BayNet
 from privacy_assets.engine.generators.commands import CommandGenerator
 from privacy_assets.engine.generators.copies import Copy, NoisyCopy
@@ -166,7 +166,10 @@ def load_generator(folder: str | Path) -> FittedGenerator:
         raise InputError(f"unknown generator {name!r}.{did_you_mean(name, GENERATORS)}", where=str(folder))
     GeneratorInfo.of(GENERATORS[name]).check_available()
     fitted = GENERATORS[name].load(Path(folder), manifest)
-    fitted.history = tuple(manifest.get("history", ()))
+    try:
+        fitted.history, fitted.privacy = tuple(manifest["history"]), PrivacyBudget(**manifest["privacy"])
+    except (KeyError, TypeError):
+        raise InputError("the manifest is not complete", where=str(folder), fix="fit the generator again") from None
     return fitted
 
 

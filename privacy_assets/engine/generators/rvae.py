@@ -67,6 +67,12 @@ class RVAE(NeuralGenerator):
             network, history = run.overfit(self.overfit, min(row["validation_loss"] for row in history))
         return FittedNeural(self, coding, layout, network, history)
 
+    def overfitting_protection(self) -> str:
+        """See :meth:`Generator.overfitting_protection`."""
+        if self.overfit is not None and self.overfit > 1:
+            return ""
+        return f"early stopping after {self.patience} epochs without a better loss on unseen people, dropout {self.dropout:g}"
+
     def sampler(self, shape: Shape) -> Sampler:
         """See :meth:`NeuralGenerator.sampler`."""
         from privacy_assets.engine.generators.networks.rvae import RvaeNetwork

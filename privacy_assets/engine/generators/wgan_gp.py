@@ -57,6 +57,10 @@ class WGANGP(NeuralGenerator):
         network, history = _train(self, cells, layout, training)
         return FittedNeural(self, coding, layout, network, history)
 
+    def overfitting_protection(self) -> str:
+        """See :meth:`Generator.overfitting_protection`."""
+        return f"early stopping after {self.patience} epochs without getting nearer to unseen people"
+
     def sampler(self, shape: Shape) -> Sampler:
         """See :meth:`NeuralGenerator.sampler`."""
         from privacy_assets.engine.generators.networks.blocks import GanSampler
