@@ -20,7 +20,7 @@ from privacy_assets.errors import InputError
 if TYPE_CHECKING:
     from privacy_assets.engine.generators.networks.blocks import Sampler, Shape
 
-_ACCOUNTANT = "moments of the votes (Papernot et al. 2017, theorems 2 and 3), which depend on the votes"
+_ACCOUNTANT = "moments of noisy votes, whatever the votes are (Papernot et al. 2017, theorem 2)"
 _FEWEST_ROWS = 2  # of a teacher
 
 
@@ -28,36 +28,38 @@ _FEWEST_ROWS = 2  # of a teacher
 class PATEGAN(NeuralGenerator):
     """Each of the ``teachers`` sees rows of its own; the student, and through it the generator, only their noisy votes.
 
-    A teacher tells its rows from generated ones; of each new generated row the teachers vote whether it is real, both
-    counts get Laplace noise of scale ``vote_noise``, and the larger one labels the row for the student. Training ends
-    when the next labels would exceed (``epsilon``, ``delta``), or after ``epochs`` epochs of ``steps`` student steps.
-    By default there is a teacher for every 50 rows (10 to 1,000), and the noise is a twentieth of their number: votes
-    are cheap only where nearly all teachers agree, so that few teachers buy few labels.
+    A teacher tells its rows from generated ones. In each of ``epochs`` rounds the teachers take ``teacher_steps``, then
+    ``batch`` new rows are labelled: each teacher takes half of them for real, both counts get Laplace noise, and the
+    larger one is the row's label. Student and generator take ``student_steps`` each on the rows labelled last. The
+    noise is the least with which all labels keep within (``epsilon``, ``delta``); it is the same for few teachers and
+    for many, so that many (by default one for 10 people, at most 1,000) with few rows each are heard better.
+
+    Unlike in the paper a label costs the same whatever the votes are: its cheaper bound for votes that agree depends on
+    the private rows, and so would the number of steps. And there a teacher may take all rows for generated, which
+    teaches the student nothing.
 
     It protects all rows of a person where people are known, since these go to one teacher, else one row; and only as
-    long as nobody learns the seed. That the budget held out for so many steps depends on the votes and is not paid for
-    (as in the paper). ``bounds``, ``categories`` and ``bins`` are those of ``privbayes``: what they do not give is read
-    from the private rows, and named in the privacy budget.
+    long as nobody learns the seed. ``bounds``, ``categories`` and ``bins`` are those of ``privbayes``: what they do not
+    give is read from the private rows, and named in the privacy budget.
     """
 
     name = "pategan"
     summary = "GAN taught by the noisy votes of teachers, with differential privacy (PATE-GAN)."
     RANGES = {
-        "noise": (1, 4096), "epochs": (1, 100_000), "steps": (1, 100_000), "batch": (2, 1_000_000),
-        "learning_rate": (1e-8, 1), "teacher_steps": (1, 1000), "warm_up": (0, 100_000), "teachers": (2, 100_000),
-        "vote_noise": (1e-3, 1e9), "epsilon": (1e-3, 1e6), "delta": (1e-300, 0.1), "bins": (1, 10_000),
+        "noise": (1, 4096), "epochs": (1, 100_000), "batch": (2, 100_000), "learning_rate": (1e-8, 1),
+        "generator_rate": (1e-8, 1), "teacher_steps": (1, 1000), "student_steps": (1, 1000), "teachers": (2, 100_000),
+        "epsilon": (1e-3, 1e6), "delta": (1e-300, 0.1), "bins": (1, 10_000),
     }  # fmt: skip
 
     hidden: Sequence[int] = (128, 128)
     noise: int = 64
-    epochs: int = 100
-    steps: int = 20
+    epochs: int = 200
     batch: int = 64
     learning_rate: float = 1e-3
-    teacher_steps: int = 5
-    warm_up: int = 50
+    generator_rate: float = 1e-4
+    teacher_steps: int = 10
+    student_steps: int = 5
     teachers: int | None = None
-    vote_noise: float | None = None
     epsilon: float = 1.0
     delta: float = 1e-5
     bins: int = 20
@@ -78,10 +80,8 @@ class PATEGAN(NeuralGenerator):
             raise InputError("no column has more than one value", where="train", fix=fix)
         network, history = self._train(cells, layout, training)
         covers = "all rows of one person" if training.people is not None else "one row"
-        spent = PrivacyBudget(
-            float(self.epsilon), float(self.delta), (*public.unpaid(schema), "number of training steps"), _ACCOUNTANT,
-            f"{covers} removed or added, towards those who do not know the seed",
-        )  # fmt: skip
+        towards = f"{covers} removed or added, towards those who do not know the seed"
+        spent = PrivacyBudget(float(self.epsilon), float(self.delta), public.unpaid(schema), _ACCOUNTANT, towards)
         return FittedNeural(self, coding, layout, network, history, spent)
 
     def overfitting_protection(self) -> str:
@@ -98,7 +98,7 @@ class PATEGAN(NeuralGenerator):
         import torch
 
         from privacy_assets.engine.generators.networks.blocks import seeded
-        from privacy_assets.engine.generators.networks.pate import PateSteps, Student, Teachers
+        from privacy_assets.engine.generators.networks.pate import PateSteps, Student, Teachers, vote_noise
         from privacy_assets.engine.generators.networks.training import Loop
 
         device, shape = torch.device(training.device), shape_of(layout)
@@ -108,44 +108,37 @@ class PATEGAN(NeuralGenerator):
         data = torch.zeros(len(parts), int(sizes.max()), shape.width)
         for place, part in enumerate(parts):
             data[place, : len(part)] = shape.expand(codes.new_zeros(len(part), 0), codes[torch.from_numpy(part)])
+        labels = self.epochs * self.batch
+        scale = vote_noise(self.epsilon, self.delta, labels)
+        told = f"{len(parts)} teachers, {labels} labels, noise of scale {scale:.3g} on the votes"
+        training.progress(f"{self.name}: {told}")
         with seeded(training.seed, torch.device("cpu")):
             network: Any = self.sampler(shape)
-            teachers, student = Teachers(len(parts), shape.width), Student(shape.width, self.hidden)
+            teachers, student = Teachers(len(parts), shape.width), Student(shape.width, self.hidden, self.batch)
         run = PateSteps(
             network.to(device), teachers.to(device), student.to(device), data.to(device), sizes.to(device),
-            batch=self.batch, inverse_scale=1 / (self.vote_noise or len(parts) / 20), learning_rate=self.learning_rate,
+            batch=self.batch, scale=scale, learning_rate=self.learning_rate, generator_rate=self.generator_rate,
         )  # fmt: skip
 
-        def epoch(number: int) -> dict[str, float] | None:
-            for _ in range(0 if number else self.warm_up):
-                run.teach()  # untrained teachers disagree, and votes without agreement are dear
-            losses: list[tuple[float, float, float]] = []
-            for _ in range(self.steps):
-                taught = [run.teach() for _ in range(self.teacher_steps)][-1]
-                labelled = run.label(self.delta, self.epsilon)
-                if labelled is None:
-                    break
-                losses.append((taught, *run.learn(*labelled)))
-            if not losses:
-                return None
-            taught, judged, own = np.mean(losses, axis=0).tolist()
-            return {"generator_loss": own, "student_loss": judged, "steps": float(len(losses))}
+        def epoch(number: int) -> dict[str, float]:
+            network.train()
+            for _ in range(self.teacher_steps):
+                run.teach()
+            run.label(number)
+            losses = [run.learn(number) for _ in range(self.student_steps)]
+            judged, own = np.mean(losses, axis=0).tolist()
+            return {"generator_loss": own, "student_loss": judged}
 
         optimisers = {f"{name} optimiser": one for name, one in run.optimisers.items()}
         kept = {"network": network, "teachers": teachers, "student": student, **optimisers}
-        loop = Loop(self.name, training, kept, self.epochs, stop=lambda history: history[-1]["steps"] < self.steps)
-        history = loop.run(epoch, cells_fingerprint(cells, self.settings()))
-        steps = sum(row["steps"] for row in history)
-        advice = "" if steps else ": the rows will be random; raise epsilon, or give more rows"
-        training.progress(f"{self.name}: {steps:g} steps were paid for{advice}")
-        return network, history
+        loop = Loop(self.name, training, kept, self.epochs)
+        return network, loop.run(epoch, cells_fingerprint(cells, self.settings()))
 
     def _parts(self, rows: int, training: Training) -> list[np.ndarray]:
         """The rows of each teacher, as equal in number as people allow; InputError when there are too few."""
         whose = np.arange(rows) if training.people is None else np.unique(training.people, return_inverse=True)[1]
         people = int(whose.max()) + 1
-        teachers = self.teachers or min(max(rows // 50, 10), 1000)
-        teachers = teachers if self.teachers else min(teachers, people // _FEWEST_ROWS)
+        teachers = self.teachers or min(max(people // 10, 10), 1000, people // _FEWEST_ROWS)
         if teachers < 2 or people < _FEWEST_ROWS * teachers:
             needed = _FEWEST_ROWS * max(teachers, 2)
             fix = f"give rows of at least {needed} people, or ask for fewer teachers"

@@ -91,10 +91,11 @@ class RealTabFormer(ProgramGenerator):
 
     def overfitting_protection(self) -> str:
         """See :meth:`Generator.overfitting_protection`."""
-        stops = [f"early stopping after {self.patience} epochs without a better loss on unseen rows"] * (
-            self.patience > 0
-        )
-        stops += ["the library's comparison of distances"] * (self.n_critic > 0)
+        stops = []
+        if self.n_critic:
+            stops.append("the library's comparison of distances")
+        elif self.patience:
+            stops.append(f"early stopping after {self.patience} epochs without a better loss on unseen rows")
         return ", ".join([*stops, *([f"dropout {self.dropout:g}"] if self.dropout else [])])
 
     def _worker(self, part: str) -> list[str]:

@@ -71,7 +71,8 @@ class RVAE(NeuralGenerator):
         """See :meth:`Generator.overfitting_protection`."""
         if self.overfit is not None and self.overfit > 1:
             return ""
-        return f"early stopping after {self.patience} epochs without a better loss on unseen people, dropout {self.dropout:g}"
+        stops = f"early stopping after {self.patience} epochs without a better loss on unseen people"
+        return f"{stops}, dropout {self.dropout:g}"
 
     def sampler(self, shape: Shape) -> Sampler:
         """See :meth:`NeuralGenerator.sampler`."""

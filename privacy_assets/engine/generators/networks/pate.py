@@ -1,4 +1,4 @@
-"""PATE-GAN's teachers, their noisy votes, and what these cost (Jordon et al. 2019; Papernot et al. 2017)."""
+"""PATE-GAN: teachers, their noisy votes, and what these cost (Jordon et al. 2019; Papernot et al. 2017)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from privacy_assets.engine.generators.networks.blocks import GanSampler, layers
 
-ORDERS = np.arange(1, 201)
+ORDERS = np.arange(1.0, 10_001.0)
+ROUNDS = 3  # whose labelled rows the student learns from: older ones are no longer what the generator makes
 _BETAS = (0.5, 0.9)
 
 
@@ -33,19 +34,26 @@ class Teachers(nn.Module):
         return torch.baddbmm(self.level, rows, self.weight).squeeze(2)
 
     def votes(self, rows: Tensor) -> Tensor:
-        """How many teachers take each of the rows (b, width) for real, int64 (b,)."""
-        return (self(rows.expand(len(self.weight), -1, -1)) > 0).sum(0)
+        """How many teachers take each of the rows (b, width) for real, int64 (b,).
+
+        Each takes the half of them for real that look most like its own rows: of rows that are all seen through, votes
+        without a quota say nothing.
+        """
+        scores = self(rows.expand(len(self.weight), -1, -1))
+        return (scores > scores.median(dim=1, keepdim=True).values).sum(0)
 
 
 class Student(nn.Module):
-    """The discriminator that only ever sees generated rows with noisy labels, and what these have cost so far."""
+    """The discriminator that only ever sees generated rows with noisy labels, and those of the last rounds."""
 
-    moments: Tensor
+    rows: Tensor
+    labels: Tensor
 
-    def __init__(self, width: int, hidden: Sequence[int]) -> None:
+    def __init__(self, width: int, hidden: Sequence[int], batch: int) -> None:
         super().__init__()
         self.body = layers(width, hidden, 1, slope=0.2)
-        self.register_buffer("moments", torch.zeros(len(ORDERS), dtype=torch.float64))
+        self.register_buffer("rows", torch.zeros(ROUNDS, batch, width))
+        self.register_buffer("labels", torch.zeros(ROUNDS, batch))
 
     def forward(self, rows: Tensor) -> Tensor:
         """Scores (b,)."""
@@ -53,28 +61,14 @@ class Student(nn.Module):
         return out
 
 
-def vote_moments(for_real: np.ndarray, teachers: int, inverse_scale: float) -> np.ndarray:
-    """Bound of the moments of the votes' privacy loss, summed over queries, at ``ORDERS``; float64.
+def vote_noise(epsilon: float, delta: float, labels: int) -> float:
+    """The scale of Laplace noise on both counts of votes with which so many ``labels`` keep within the budget.
 
-    ``for_real`` (b,) of ``teachers`` voted "real"; each side's count gets Laplace noise of scale 1 / ``inverse_scale``.
-    The smaller of theorem 3 (a vote that all agree on tells little) and theorem 2 of Papernot et al.: it depends on the
-    votes themselves.
+    A person changes the vote of one teacher: a label is 2/scale-private, and its moments are at most 2 l (l + 1) /
+    scale^2 (Papernot et al. 2017, theorem 2) whatever the votes are; epsilon follows by Abadi et al. 2016, theorem 2.
     """
-    gap = inverse_scale * np.abs(2 * for_real - teachers)
-    flipped = (2 + gap) / (4 * np.exp(gap))
-    bound = np.broadcast_to(2 * inverse_scale**2 * ORDERS * (ORDERS + 1.0), (len(gap), len(ORDERS))).copy()
-    grown = math.exp(2 * inverse_scale)
-    fits = flipped < (grown - 1) / (grown**2 - 1)
-    q = flipped[fits, None]
-    agreed = ORDERS * (np.log1p(-q) - np.log1p(-grown * q)) + np.log1p(-q)
-    other = np.log(q) + 2 * inverse_scale * ORDERS
-    bound[fits] = np.minimum(bound[fits], np.logaddexp(agreed, other))
-    return np.asarray(bound.sum(0))
-
-
-def epsilon_of_moments(moments: np.ndarray, delta: float) -> float:
-    """Epsilon of moments at ``ORDERS`` (Abadi et al. 2016, theorem 2)."""
-    return float(((moments - math.log(delta)) / ORDERS).min())
+    spare = epsilon * ORDERS + math.log(delta)
+    return float(np.sqrt(2 * labels * ORDERS * (ORDERS + 1.0) / np.where(spare > 0, spare, np.nan))[spare > 0].min())
 
 
 class PateSteps:
@@ -84,41 +78,41 @@ class PateSteps:
 
     def __init__(
         self, sampler: GanSampler, teachers: Teachers, student: Student, data: Tensor, sizes: Tensor, *,
-        batch: int, inverse_scale: float, learning_rate: float,
+        batch: int, scale: float, learning_rate: float, generator_rate: float,
     ) -> None:  # fmt: skip
         self.sampler, self.teachers, self.student, self.data, self.sizes = sampler, teachers, student, data, sizes
-        self.batch, self.inverse_scale, self.device = batch, inverse_scale, data.device
-        names = {"sampler": sampler, "teachers": teachers, "student": student}
+        self.batch, self.scale, self.device = batch, scale, data.device
+        rates = {"sampler": generator_rate, "teachers": learning_rate, "student": learning_rate}
         self.optimisers = {
-            name: torch.optim.Adam(part.parameters(), lr=learning_rate, betas=_BETAS) for name, part in names.items()
+            name: torch.optim.Adam(getattr(self, name).parameters(), rate, _BETAS) for name, rate in rates.items()
         }
 
-    def teach(self) -> float:
-        """One step of every teacher on its own rows and on generated ones; returns the mean loss."""
+    def teach(self) -> None:
+        """One step of every teacher on its own rows and on generated ones."""
         count = len(self.data)
         at = (torch.rand(count, self.batch, device=self.device) * self.sizes[:, None]).long()
         real = self.data.gather(1, at[:, :, None].expand(-1, -1, self.data.shape[2]))
         made = self.sampler.rows(self.batch, self.device).detach()
         losses = F.softplus(-self.teachers(real)) + F.softplus(self.teachers(made.expand(count, -1, -1)))
         self._step("teachers", losses.mean(1).sum())
-        return float(losses.detach().mean())
 
-    def label(self, delta: float, epsilon: float) -> tuple[Tensor, Tensor] | None:
-        """New rows with noisy labels, paid for; None when they would exceed the budget."""
+    def label(self, number: int) -> None:
+        """Have new rows labelled by the noisy votes, and keep them in place of those of an earlier round."""
         with torch.no_grad():
             made = self.sampler.rows(self.batch, self.device)
             votes = self.teachers.votes(made)
-        teachers = len(self.data)
-        after = self.student.moments.cpu().numpy() + vote_moments(votes.cpu().numpy(), teachers, self.inverse_scale)
-        if epsilon_of_moments(after, delta) > epsilon:
-            return None
-        self.student.moments.copy_(torch.from_numpy(after))
-        noise = torch.distributions.Laplace(0.0, 1 / self.inverse_scale).sample((2, self.batch)).to(self.device)
-        return made, (votes + noise[0] > teachers - votes + noise[1]).float()
+        noise = torch.distributions.Laplace(0.0, self.scale).sample((2, self.batch)).to(self.device)
+        self.student.rows[number % ROUNDS] = made
+        self.student.labels[number % ROUNDS] = (votes + noise[0] > len(self.data) - votes + noise[1]).float()
 
-    def learn(self, made: Tensor, labels: Tensor) -> tuple[float, float]:
-        """One step of the student on labelled rows, and one of the generator against it; returns both losses."""
-        judged = F.binary_cross_entropy_with_logits(self.student(made), labels)
+    def learn(self, number: int) -> tuple[float, float]:
+        """A step of the student on rows labelled up to round ``number``, one of the generator against it; both losses.
+
+        Learning from a label again costs nothing.
+        """
+        rows, labels = self.student.rows[: number + 1].flatten(0, 1), self.student.labels[: number + 1].flatten()
+        some = torch.randint(len(rows), (self.batch,), device=self.device)
+        judged = F.binary_cross_entropy_with_logits(self.student(rows[some]), labels[some])
         self._step("student", judged)
         deceiving = F.softplus(-self.student(self.sampler.rows(self.batch, self.device))).mean()
         self._step("sampler", deceiving)
