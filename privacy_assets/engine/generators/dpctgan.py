@@ -38,7 +38,7 @@ class DPCTGAN(PrivateGan):
 
         counting = noise_for(self.epsilon * self.counts_share, self.delta, 1.0, 1)
         network.shares.copy_(noisy_shares(codes, network.shape, counting))
-        return noise_for(self.epsilon, self.delta, rate, steps, [(counting, 1.0, 1)])
+        return noise_for(self.epsilon, self.delta, rate, steps, ((counting, 1.0, 1),))
 
     def _judged_width(self, width: int) -> int:
         return 2 * width

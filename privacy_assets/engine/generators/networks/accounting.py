@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import lru_cache
 
 from privacy_assets.errors import ConfigError
 
@@ -20,11 +21,14 @@ def epsilon_of(steps: Steps, delta: float, precision: float = _COARSEST) -> floa
     accountant = PRVAccountant()
     accountant.history = [tuple(step) for step in steps if step[2] > 0]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # log(0) at points without probability
+        warnings.simplefilter("ignore")  # log(0) at points without probability; orders of a first, rough bound
         return float(accountant.get_epsilon(delta, eps_error=precision))
 
 
-def noise_for(epsilon: float, delta: float, rate: float, number: int, before: Steps = ()) -> float:
+@lru_cache(maxsize=64)
+def noise_for(
+    epsilon: float, delta: float, rate: float, number: int, before: tuple[tuple[float, float, int], ...] = ()
+) -> float:
     """The least noise multiplier (within 1 %) with which ``number`` steps keep within ``epsilon``, after ``before``.
 
     ConfigError when no noise is enough.

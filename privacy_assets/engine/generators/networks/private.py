@@ -69,11 +69,13 @@ class PrivateSteps:
     def critic_step(self) -> float:
         """One step of the discriminator; returns its loss on generated rows, which is no secret."""
         made, _ = self._made(round(self.expected))
-        loss = self._judged(made.detach(), real=False)
+        # Inputs that take gradients too, or torch warns at every step that its hooks see none.
+        loss = self._judged(made.detach().requires_grad_(), real=False)
         plain = self._clipped(loss)
         chosen = torch.rand(len(self.codes), device=self.device) < self.rate
         real = self.shape.expand(self.codes.new_zeros(int(chosen.sum()), 0), self.codes[chosen])
-        self._judged(self._with_conditions(real, self.codes[chosen]), real=True).sum().backward()
+        shown = self._with_conditions(real, self.codes[chosen]).requires_grad_()
+        self._judged(shown, real=True).sum().backward()
         self.noisy.pre_step()
         weights = list(self.critic.parameters())
         for weight, gradient in zip(weights, plain, strict=True):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import io
 import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +24,7 @@ from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.files import private_folder, put_atomic
 
 _STATE = "training.pt"
+_DIGEST = 32  # bytes
 _EVERY = 20.0  # seconds between two checkpoints
 
 OneEpoch = Callable[[int], dict[str, float] | None]
@@ -149,13 +152,11 @@ class _Store:
         """The state, None when there is none; ConfigError when it belongs to another run."""
         if self.path is None or not self.path.exists():
             return None
-        try:
-            kept: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
-            same = kept["mark"] == self.mark
-        except (OSError, RuntimeError, ValueError, KeyError, TypeError, EOFError) as error:
-            wrong = f"the checkpoint cannot be read ({type(error).__name__})"
-            raise InputError(wrong, where=str(self.path), fix="delete this file") from None
-        if not same:
+        digest, data = (content := self.path.read_bytes())[:_DIGEST], content[_DIGEST:]
+        if hashlib.sha256(data).digest() != digest:
+            raise InputError("the checkpoint cannot be read", where=str(self.path), fix="delete this file")
+        kept: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        if kept["mark"] != self.mark:
             fix = "Fix: give an empty folder, or the same rows, settings and seed as before"
             raise ConfigError(f"{self.path}: the checkpoint belongs to another training or version. {fix}.")
         return kept
@@ -164,8 +165,8 @@ class _Store:
         if self.path is None or (not at_once and time.monotonic() - self.last < _EVERY):
             return
 
-        def write(stream: BinaryIO) -> None:
-            torch.save({"mark": self.mark, **state()}, stream)
-
-        put_atomic(self.path, write)
+        stream = io.BytesIO()
+        torch.save({"mark": self.mark, **state()}, stream)
+        data = stream.getvalue()
+        put_atomic(self.path, hashlib.sha256(data).digest() + data)
         self.last = time.monotonic()

@@ -1,0 +1,105 @@
+"""Layouts of neural generators: there and back, and what a level and a code stand for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from privacy_assets.engine.generators.layout import Layout, Scale, decimals_of
+from privacy_assets.engine.tables.coding import Coding
+from privacy_assets.engine.tables.schema import conform, infer_schema
+
+
+def cells_of(frame: pd.DataFrame, **kinds: str) -> tuple[np.ndarray, Coding]:
+    schema = infer_schema(frame, kinds)
+    known = conform(frame, schema, where="t")
+    coding = Coding.fit([known], schema)
+    return coding.code(known), coding
+
+
+def mixed(n: int) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "whole": rng.integers(-5, 90, n),
+            "spiked": np.where(rng.random(n) < 0.7, 0.0, rng.lognormal(size=n)),
+            "fine": rng.normal(size=n) * 1e6,
+            "plan": rng.choice(["a", "b", "c"], n),
+            "flag": rng.random(n) < 0.3,
+            "day": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 4000, n), unit="D"),
+            "moment": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 10**9, n), unit="s"),
+            "one": 7,
+        }
+    )
+    return frame.astype(object).mask(rng.random(frame.shape) < [0.2] * 7 + [0.0])
+
+
+@pytest.mark.parametrize("n", [1, 2, 60, 3000])
+def test_there_and_back(n: int) -> None:
+    frame = mixed(n)
+    kinds = {"whole": "integer", "spiked": "numeric", "fine": "numeric", "plan": "categorical", "flag": "boolean",
+             "day": "datetime", "moment": "datetime"}  # fmt: skip
+    cells, coding = cells_of(frame, **kinds)
+    layout = Layout.of_cells(cells, coding)
+    levels, codes = layout.encode(cells, np.random.default_rng(0))
+    assert levels.dtype == np.float32 and codes.dtype == np.int64
+    assert levels.shape == (n, len(layout.numbers)) and codes.shape == (n, len(layout.choices))
+    assert ((levels >= 0) & (levels <= 1)).all() and (codes < np.array(layout.sizes)).all()
+    back = layout.decode(levels, codes, np.random.default_rng(1))
+    assert (np.isnan(back) == np.isnan(cells)).all()
+    for place, column in enumerate(coding.schema.columns):
+        there = ~np.isnan(cells[place])
+        few = len(np.unique(cells[place][there])) <= 1000
+        apart = np.abs(back[place] - cells[place])[there]
+        if few:
+            assert (apart == 0).all(), column.name
+        elif len(apart):
+            step = np.abs(np.diff(np.quantile(cells[place][there], np.linspace(0, 1, 1000)))).max()
+            assert apart.max() <= max(step, 1e-6), column.name
+        if column.name in ("whole", "day"):
+            assert (back[place][there] == np.round(back[place][there])).all()
+    again = Layout.from_arrays(layout.to_arrays())
+    assert (
+        np.nan_to_num(again.decode(levels, codes, np.random.default_rng(1)), nan=-9) == np.nan_to_num(back, nan=-9)
+    ).all()
+
+
+def test_levels_are_uniform_and_decode_to_the_same_law() -> None:
+    """A value that most rows share takes up as much room as it has rows."""
+    rng = np.random.default_rng(0)
+    known = np.where(rng.random(4000) < 0.9, 0.0, rng.integers(1, 50, 4000))
+    scale = Scale.of_cells(known)
+    assert scale.steps
+    assert stats.kstest(scale.encode(known, rng), "uniform").pvalue > 1e-3
+    drawn = scale.decode(rng.random(20_000))
+    assert set(drawn) <= set(known)
+    assert abs((drawn == 0).mean() - (known == 0).mean()) < 0.01
+    smooth = rng.normal(size=5000)
+    wide = Scale.of_cells(smooth)
+    assert not wide.steps
+    assert stats.kstest(wide.encode(smooth, rng), "uniform").pvalue > 1e-3
+    assert stats.ks_2samp(wide.decode(rng.random(5000)), smooth).pvalue > 1e-3
+
+
+def test_ends_of_the_levels_are_the_ends_of_the_values() -> None:
+    for known in (np.array([3.0, 5.0, 5.0, 9.0]), np.random.default_rng(0).normal(size=2000)):
+        scale = Scale.of_cells(known)
+        assert scale.decode(np.array([0.0, 1.0])).tolist() == [known.min(), known.max()] or not scale.steps
+        assert known.min() - 1e-6 <= scale.decode(np.array([0.0]))[0] <= scale.decode(np.array([1.0]))[0]
+
+
+def test_a_number_keeps_its_decimals() -> None:
+    prices = np.random.default_rng(0).integers(0, 10**7, 5000) / 100
+    drawn = Scale.of_cells(prices).decode(np.random.default_rng(1).random(100))
+    assert decimals_of(prices) == 2 and (np.round(drawn, 2) == drawn).all()
+    assert decimals_of(np.array([1.0, 2.0])) == 0 and decimals_of(np.array([1 / 3])) == 15
+
+
+def test_columns_without_choice_have_none() -> None:
+    cells, coding = cells_of(pd.DataFrame({"c": ["x"] * 4, "n": [1.0, 2.0, 3.0, 4.0], "e": [None] * 4}), e="numeric")
+    layout = Layout.of_cells(cells, coding)
+    assert (layout.numbers, layout.choices) == ([1], [])
+    back = layout.decode(*layout.encode(cells, np.random.default_rng(0)), np.random.default_rng(0))
+    assert (back[0] == 0).all() and np.isnan(back[2]).all()
