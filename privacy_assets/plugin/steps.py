@@ -20,6 +20,7 @@ from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.fingerprints import content_fingerprint
 from privacy_assets.engine.tables.reading import read_table
 from privacy_assets.engine.tables.schema import TableSchema, conform, restore
+from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import InputError
 from privacy_assets.gate.statements import Place
 from privacy_assets.plugin.settings import PARTITION_MARK, Feed, TableSettings
@@ -133,7 +134,8 @@ def trained_generator(
     there goes, and all of it once training is done.
     """
     subject = subject_of(train, "train")
-    facts = [settings.generator_label, settings.generator.settings(), settings.seed, fingerprint, device]
+    chosen = [settings.generator_label, settings.generator.settings(), settings.seed]
+    facts = [*chosen, fingerprint, device, ENGINE_VERSION]
     checkpoint = None
     if folder is not None:
         checkpoint = folder / hashlib.sha256(json.dumps(facts, default=repr).encode()).hexdigest()[:32]

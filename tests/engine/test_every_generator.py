@@ -16,7 +16,7 @@ SHORT: dict[str, dict[str, object]] = {
     "baynet": {},
     "privbayes": {"epsilon": 10.0},
     "ctgan": {"epochs": 5, "batch_size": 100},
-    "tvae": {"epochs": 20, "batch_size": 100},
+    "tvae": {"epochs": 100, "batch_size": 100},
     "rvae": {"epochs": 10, "hidden": [64]},
     "wgan_gp": {"epochs": 5, "batch": 100, "hidden": [64]},
     "dpgan": {"epochs": 5, "epsilon": 10.0},

@@ -1,0 +1,88 @@
+"""A generator that trains for long: its curve, its device, and an interrupted run that goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from standins import QUICK, failures, made, people, resources, run
+
+from privacy_assets import build_privacy_assets
+from privacy_assets.gate.statements import Place
+from privacy_assets.plugin.steps import checkpoint_folder
+
+SMALL = {"name": "rvae", "settings": {"hidden": [16], "latent": 4, "epochs": 4, "batch": 100}}
+
+
+def table(place: Path, generator: object = SMALL) -> dg.Definitions:
+    people().to_parquet(place / "people.parquet")
+    arguments = {"source": place / "people.parquet", "subject": "pid", "generator": generator, **QUICK}
+    return dg.Definitions.merge(build_privacy_assets("people", **arguments), resources(place))
+
+
+def kept(instance: dg.DagsterInstance) -> list[Path]:
+    folder = checkpoint_folder(Path(instance.root_directory), Place("people"))
+    return sorted(folder.rglob("*.pt")) if folder is not None else []
+
+
+def test_the_curve_is_metadata_and_nothing_is_left_over(tmp_path: Path) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = run(table(tmp_path), "people_pipeline", instance)
+        assert result.success, failures(result)
+        told = made(result)["generator"]
+        assert told["epochs"] == 4 and told["device"] == "cpu" and told["same seed, same rows"] is True
+        assert "loss by epoch" in told and "validation loss by epoch" in told
+        shown = float(told["training"].records[-1].data["validation_loss"])
+        assert told["last validation_loss"] == pytest.approx(shown, rel=1e-3)
+        assert told["privacy budget"] == "none (no formal guarantee)"
+        assert kept(instance) == []
+
+
+def test_a_run_that_broke_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from privacy_assets.engine.generators.networks import training
+
+    monkeypatch.setattr(training, "_EVERY", 0.0)
+    whole = training.Loop._tell
+    with dg.DagsterInstance.ephemeral() as instance:
+        reference = made(run(table(tmp_path), "people_pipeline", instance))["generator"]
+
+        def broken(self: object, losses: dict) -> None:
+            if losses["epoch"] == 3:
+                raise MemoryError
+            whole(self, losses)
+
+        monkeypatch.setattr(training.Loop, "_tell", broken)
+        assert not run(table(tmp_path), "people_pipeline", instance).success
+        left = kept(instance)
+        assert len(left) == 1 and left[0].stat().st_mode & 0o777 == 0o600
+        monkeypatch.setattr(training.Loop, "_tell", whole)
+        epochs: list[int] = []
+        monkeypatch.setattr(training.Loop, "_tell", lambda self, losses: epochs.append(losses["epoch"]))
+        again = made(run(table(tmp_path), "people_pipeline", instance))["generator"]
+        assert epochs == [3, 4] and kept(instance) == []
+        assert again["last validation_loss"] == reference["last validation_loss"]
+
+
+def test_what_another_training_left_is_not_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from privacy_assets.engine.generators.networks import training
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        monkeypatch.setattr(training, "_EVERY", 0.0)
+        whole = training.Loop._tell
+        late = {"n": 0}
+
+        def second(self: object, losses: dict) -> None:
+            late["n"] += 1
+            if late["n"] == 2:
+                raise MemoryError
+            whole(self, losses)
+
+        monkeypatch.setattr(training.Loop, "_tell", second)
+        assert not run(table(tmp_path), "people_pipeline", instance).success
+        assert len(kept(instance)) == 1
+        epochs: list[int] = []
+        monkeypatch.setattr(training.Loop, "_tell", lambda self, losses: epochs.append(losses["epoch"]))
+        other = {"name": "rvae", "settings": {**SMALL["settings"], "latent": 5}}
+        assert run(table(tmp_path, other), "people_pipeline", instance).success
+        assert epochs == [1, 2, 3, 4] and kept(instance) == []
