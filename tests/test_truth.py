@@ -164,7 +164,7 @@ def test_the_privacy_score_is_the_leaked_fraction(adult_leak, share):
 def test_a_copy_is_the_worst_of_a_list_of_releases(adult_leak):
     releases = [figures(adult_leak(share)) for share in (0, 0.25, 1)]
     assert len(releases[0]) >= 12
-    for key in releases[0]:
+    for key in (key for key in releases[0] if not key.startswith("fidelity.")):  # a copy is useful
         sign = -1 if key.endswith("protection_score") else 1
         at_null, leak, copy = (sign * release[key][0] for release in releases)
         assert copy >= leak > at_null, key

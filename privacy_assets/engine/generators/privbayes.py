@@ -23,7 +23,7 @@ _MOST_CELLS = 2**22
 class PrivBayes(BayNet):
     """The network of ``baynet`` with noise: ``epsilon``-differentially private for the replacement of one row.
 
-    It protects a row, not a person with several rows; the number of rows is public. ``structure_share`` of epsilon goes
+    It protects a row, not a person with several rows, towards those who do not know the seed; the number of rows is public. ``structure_share`` of epsilon goes
     to the structure (exponential mechanism over the mutual information, in equal parts to each of the F - 1 choices
     among F columns; nothing with one or two columns, where there is no choice), the rest to the F - degree joint tables
     that all conditional distributions derive from (Laplace noise on every cell, negative counts set to 0). Default is
@@ -77,6 +77,5 @@ class PrivBayes(BayNet):
 
     def _spent(self, schema: TableSchema) -> PrivacyBudget:
         accountant = "the sum over the noisy choices and tables"
-        return PrivacyBudget(
-            float(self.epsilon), 0.0, self._public.unpaid(schema), accountant, "the replacement of one row"
-        )
+        covers = "the replacement of one row, towards those who do not know the seed"
+        return PrivacyBudget(float(self.epsilon), 0.0, self._public.unpaid(schema), accountant, covers)
