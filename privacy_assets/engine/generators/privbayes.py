@@ -23,12 +23,13 @@ _MOST_CELLS = 2**22
 class PrivBayes(BayNet):
     """The network of ``baynet`` with noise: ``epsilon``-differentially private for the replacement of one row.
 
-    It protects a row, not a person with several rows, towards those who do not know the seed; the number of rows is public. ``structure_share`` of epsilon goes
-    to the structure (exponential mechanism over the mutual information, in equal parts to each of the F - 1 choices
-    among F columns; nothing with one or two columns, where there is no choice), the rest to the F - degree joint tables
-    that all conditional distributions derive from (Laplace noise on every cell, negative counts set to 0). Default is
-    half and half as in the reference of Meeus et al. (2023); Zhang et al. give the structure 0.3. The noise is made of
-    floating-point numbers, without the care of Mironov (2012) for their last digits.
+    It protects a row, not a person with several rows, towards those who do not know the seed; the number of rows is
+    public. ``structure_share`` of epsilon goes to the structure (exponential mechanism over the mutual information, in
+    equal parts to each of the F - 1 choices among F columns; nothing with one or two columns, where there is no
+    choice), the rest to the F - degree joint tables that all conditional distributions derive from (Laplace noise on
+    every cell, negative counts set to 0). Default is half and half as in the reference of Meeus et al. (2023); Zhang et
+    al. give the structure 0.3. The noise is made of floating-point numbers, without the care of Mironov (2012) for
+    their last digits.
 
     What the table can hold must not come from its rows. ``bounds`` ({number: [low, high]}, dates as text) are the ends
     of the bins, beyond which values count to the nearest bin; ``categories`` ({column: [texts]}) are the values of a
