@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import secrets
 import shlex
 import shutil
 import sys
@@ -35,6 +36,7 @@ exit status:
   0  the table was written
   2  bad input, bad settings or a generator that failed: no table was written
 """
+SEED_HELP = "the same seed gives the same file (default 0; a secret one where noise is made from it: keep yours secret)"
 _TRAINING = ("generator", "set", "subject", "kind", "device", "checkpoint", "model")  # of no use to a saved model
 _WIDTH = 96
 
@@ -48,9 +50,7 @@ def add_generate(commands: Commands[argparse.ArgumentParser]) -> None:
     command = add_command(commands, "generate", _generate, what, _GENERATE_HELP)
     _add_training(command)
     command.add_argument("--rows", type=int, metavar="N", help="synthetic rows to write (default: as many as --data)")
-    command.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="the same seed gives the same file (default 0)"
-    )
+    command.add_argument("--seed", type=int, metavar="S", help=SEED_HELP)
     out = "the synthetic table, .parquet (keeps every type) or .csv; one that is there is replaced"
     command.add_argument("--out", required=True, metavar="FILE", help=out)
     command.add_argument("--quiet", action="store_true", help="no progress on standard error, warnings only")
@@ -138,14 +138,20 @@ def _trained(options: argparse.Namespace) -> tuple[FittedGenerator, int]:
 
     generator = build_generator(options.generator, settings(options.set))
     device, told = _device(generator, options.device), progress(quiet=options.quiet)
-    train, schema, _ = canonical_table(read_table(options.data), options)
+    train, schema, people = canonical_table(read_table(options.data), options)
     if _kind(options.out) == "csv":  # before the training: what the private table loses, the synthetic one would too
         table_bytes(train, schema, "csv", where=options.data)
     if options.checkpoint:
         private_folder(options.checkpoint)
     told(f"training {generator.name} on {len(train):,} rows of {len(schema.columns)} columns")
+    seed = options.seed
+    if generator.secret_seed and seed is None:
+        if options.checkpoint:
+            raise ConfigError(f"{generator.name}: --checkpoint needs a --seed, a large number that nobody can guess.")
+        seed = secrets.randbits(63)
+        told("the noise is made from a seed drawn at random, which is told nobody")
     fitted = generator.fit(
-        train, schema, seed=options.seed, device=device, progress=told, checkpoint=options.checkpoint
+        train, schema, seed=seed or 0, device=device, progress=told, checkpoint=options.checkpoint, people=people
     )
     if options.model:
         _save(fitted, options.model.resolve())
@@ -174,7 +180,7 @@ def _save(fitted: FittedGenerator, folder: Path) -> None:
 def _write(fitted: FittedGenerator, rows: int, options: argparse.Namespace) -> None:
     from privacy_assets.engine.tables.writing import table_bytes
 
-    frame = fitted.sample(rows, seed=options.seed)
+    frame = fitted.sample(rows, seed=options.seed or 0)
     data = table_bytes(frame, fitted.schema, _kind(options.out), where="the synthetic table")
     try:
         put_atomic(Path(options.out), data)
@@ -203,7 +209,7 @@ def _warn(fitted: FittedGenerator, options: argparse.Namespace) -> None:
 def _check(options: argparse.Namespace) -> None:
     if options.rows is not None and options.rows < 1:
         raise ConfigError(f"--rows {options.rows}: ask for at least one row.")
-    if options.seed < 0:
+    if options.seed is not None and options.seed < 0:
         raise ConfigError(f"--seed {options.seed}: the seed must be at least 0.")
     if options.from_model:
         given = [name for name in _TRAINING if getattr(options, name)]

@@ -233,7 +233,8 @@ def build_generator_asset(settings: TableSettings) -> dg.AssetsDefinition:
         print_ = steps.table_fingerprint(train, "train", context.resources.releases)
         place = steps.checkpoint_folder(home_of(context.instance), place_of(context, settings))
         with device_of(context, torch) as device, piped(context, settings.generator) as reported:
-            fitted = steps.trained_generator(settings, train, print_, place, device, context.log.info)
+            seed = steps.fitting_seed(settings, context.resources.releases)
+            fitted = steps.trained_generator(settings, train, print_, seed, place, device, context.log.info)
         facts: dict[str, Any] = {
             "generator": settings.generator_label,
             "settings": dg.MetadataValue.json(settings.generator.settings()),

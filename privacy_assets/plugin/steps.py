@@ -120,29 +120,41 @@ def checkpoint_folder(home: Path | None, place: Place) -> Path | None:
     return None if home is None else place.below(home / "storage" / "privacy_assets_training")
 
 
+def fitting_seed(settings: TableSettings, releases: ReleaseResource) -> int:
+    """The seed that the generator is fitted with: one that only this deployment knows where noise is made from it.
+
+    The seed of the settings stands in report and attestation.
+    """
+    if not settings.generator.secret_seed:
+        return settings.seed
+    return int.from_bytes(releases.key(f"fitting with seed {settings.seed}")[:8], "big") >> 1
+
+
 def trained_generator(
     settings: TableSettings,
     train: pd.DataFrame,
     fingerprint: str,
+    seed: int,
     folder: Path | None,
     device: str = "cpu",
     progress: Progress = silent,
 ) -> FittedGenerator:
     """The generator fitted to ``train`` (of this ``fingerprint``), without its subject column.
 
-    An interrupted training of the same rows, settings and seed is taken up again from ``folder``; what others left
-    there goes, and all of it once training is done.
+    ``seed`` is :func:`fitting_seed`. An interrupted training of the same rows, settings and seed is taken up again from
+    ``folder``; what others left there goes, and all of it once training is done.
     """
     subject = subject_of(train, "train")
-    chosen = [settings.generator_label, settings.generator.settings(), settings.seed]
-    facts = [*chosen, fingerprint, device, ENGINE_VERSION]
+    order = hashlib.sha256(pd.util.hash_pandas_object(train, index=False).to_numpy().tobytes()).hexdigest()
+    chosen = [settings.generator_label, settings.generator.settings(), seed]
+    facts = [*chosen, fingerprint, order, device, ENGINE_VERSION]
     checkpoint = None
     if folder is not None:
         checkpoint = folder / hashlib.sha256(json.dumps(facts, default=repr).encode()).hexdigest()[:32]
         for other in set(folder.glob("*")) - {checkpoint}:
             shutil.rmtree(other, ignore_errors=True)
     fitted: FittedGenerator = settings.generator.fit(
-        data_columns(train, "train"), schema_of(train, "train"), seed=settings.seed, device=device, progress=progress,
+        data_columns(train, "train"), schema_of(train, "train"), seed=seed, device=device, progress=progress,
         checkpoint=checkpoint, people=None if subject is None else pd.factorize(train[subject])[0],
     )  # fmt: skip
     if folder is not None:
@@ -189,6 +201,9 @@ def sampled(
     real = [data_columns(frame, role) for role, frame in tables.items()]
     filters = [one.fit(real, schema, people) for one in settings.filters]
     found = draw(generator, filters, rows, seed=settings.seed)
+    if made_by["privacy"]["epsilon"] is not None:  # filters look at the real rows for nothing
+        filtered_by = f"which rows the filters {', '.join(found.dropped_by)} left out"
+        made_by["privacy"]["unpaid"] = (*made_by["privacy"]["unpaid"], filtered_by)
     stated = {
         "filters": settings.filter_setup,
         "drawn": found.drawn,

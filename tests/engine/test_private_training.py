@@ -92,11 +92,12 @@ def steps_of(codes: torch.Tensor, clip: float, noise: float, *, wasserstein: flo
     kind = ConditionalSampler if conditional else GanSampler
     sampler = kind(SHAPE, [4], 3)
     if conditional:
-        sampler.shares.copy_(noisy_shares(codes, SHAPE, 0.0))
+        sampler.shares.copy_(noisy_shares(codes, SHAPE, 0.0, np.random.default_rng(0)))
     critic = layers(SHAPE.width * (1 + conditional), [4], 1, slope=0.2)
     steps = PrivateSteps(
         sampler, critic, codes, rate=1.0, clip=clip, noise=noise, learning_rate=0.0, wasserstein=wasserstein
     )
+    steps.use(np.random.default_rng(0))
     return steps, critic
 
 
@@ -136,6 +137,7 @@ def test_the_noise_on_gradients_has_the_size_that_was_accounted_for() -> None:
     plain = gradients_of(without, 3)
     with_noise, _ = steps_of(CODES, clip, noise, wasserstein=None, conditional=False)
     errors = gradients_of(with_noise, 3) - plain
+    assert not torch.allclose(errors, torch.zeros_like(errors))
     many = []
     for seed in range(60):
         torch.manual_seed(seed)
@@ -171,13 +173,13 @@ def test_a_real_row_brings_a_condition_that_it_meets() -> None:
 
 
 def test_noisy_shares() -> None:
-    exact = noisy_shares(CODES, SHAPE, 0.0)
+    rng = np.random.default_rng(0)
+    exact = noisy_shares(CODES, SHAPE, 0.0, rng)
     assert exact.tolist() == pytest.approx([0.2, 0.1, 0.2, 0.2, 0.3])
-    torch.manual_seed(0)
-    noisy = noisy_shares(CODES, SHAPE, 1e6)
+    noisy = noisy_shares(CODES, SHAPE, 1e6, rng)
     assert noisy.sum() == pytest.approx(1.0, abs=1e-5) and (noisy >= 0).all() and not torch.allclose(noisy, exact)
     big = CODES.repeat(20_000, 1)
-    counted = torch.stack([noisy_shares(big, SHAPE, 50.0) for _ in range(400)])[:, 3] * 2 * 100_000
+    counted = torch.stack([noisy_shares(big, SHAPE, 50.0, rng) for _ in range(400)])[:, 3] * 2 * 100_000
     assert float(counted.std()) == pytest.approx(50.0 * math.sqrt(2) * 0.72, rel=0.2)  # one count, and its column's sum
 
 
@@ -244,6 +246,32 @@ def test_what_is_spent_and_what_is_read_besides(name: str) -> None:
     if name == "pategan":
         people = np.arange(len(TRAIN)) // 4
         assert "one person" in small(name).fit(TRAIN, SCHEMA, seed=0, people=people).privacy.covers
+
+
+def test_rows_do_not_repeat_the_noise_of_the_counts() -> None:
+    """The seed of sampling may be known, and be that of fitting: its stream is another one."""
+    fitted = small("dpctgan").fit(TRAIN, SCHEMA, seed=0)
+    torch.manual_seed(0)
+    first = torch.randn(500, fitted.network.noise)
+    drawn: list[torch.Tensor] = []
+    inner = fitted.network.body.forward
+    fitted.network.body.forward = lambda rows: drawn.append(rows) or inner(rows)
+    fitted.sample(500, seed=0)
+    again = np.isin(first.flatten().numpy(), drawn[0][:, : fitted.network.noise].flatten().numpy())
+    assert again.mean() < 0.05, "some of 32 bits are equal by chance"
+
+
+def test_a_generator_that_would_take_no_step() -> None:
+    with pytest.raises(ConfigError, match="would take no step"):
+        small("dpgan", critic_steps=100).fit(TRAIN, SCHEMA, seed=0)
+
+
+def test_a_column_without_gaps_gets_none() -> None:
+    frame = pd.DataFrame({"x": np.arange(60) % 7, "y": np.arange(60) % 2 == 0, "z": list("abc") * 20})
+    schema = infer_schema(frame)
+    public = {"bounds": {"x": [0, 9]}}
+    made = small("dpgan", **public).fit(conform(frame, schema, where="t"), schema, seed=0).sample(300, seed=0)
+    assert made.notna().all().all() and set(made["z"]) <= set("abc") and made["x"].between(0, 9).all()
 
 
 def test_more_budget_makes_better_rows() -> None:

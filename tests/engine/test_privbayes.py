@@ -21,6 +21,7 @@ from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema
 from privacy_assets.errors import ConfigError, InputError
 
+RANGE = "range or few values of"
 RUNS = 10_000
 BITS = np.array(list(product([0, 1], repeat=3)), dtype=np.uint32).T  # column c of (3, 8) is the number c in bits
 
@@ -255,8 +256,19 @@ def made(n: int, seed: int = 0, missing: float = 0.1) -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("settings", "unpaid"),
     [
-        ({}, ("range of age", "range of pay", "values of town", "range of joined")),
-        ({"bounds": {"pay": [0, 9]}}, ("range of age", "values of town", "range of joined")),
+        (
+            {},
+            (
+                "range or few values of age",
+                "range or few values of pay",
+                "values of town",
+                "range or few values of joined",
+            ),
+        ),
+        (
+            {"bounds": {"pay": [0, 9]}},
+            ("range or few values of age", "values of town", "range or few values of joined"),
+        ),
         (PUBLIC, ()),
     ],
 )

@@ -66,7 +66,8 @@ class Generator(ABC):
 
     ``name`` is file name and registry key. ``modules`` must be importable to run it and come with ``extra`` (None: with
     the package itself); ``licence`` is that of the code that does the work. ``repeatable``: the same seed twice gives
-    the same rows; False where that is up to somebody else's code.
+    the same rows; False where that is up to somebody else's code. ``secret_seed``: noise that protects people is made
+    from the seed of fitting, which nobody else must know or guess.
     """
 
     name: ClassVar[str]
@@ -75,6 +76,7 @@ class Generator(ABC):
     modules: ClassVar[tuple[str, ...]] = ()
     extra: ClassVar[str | None] = None
     repeatable: ClassVar[bool] = True
+    secret_seed: ClassVar[bool] = False
 
     def fit(
         self,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from privacy_assets.engine.generators.private_gan import PrivateGan
 
 if TYPE_CHECKING:
@@ -32,12 +34,12 @@ class DPCTGAN(PrivateGan):
 
         return ConditionalSampler(shape, self.hidden, self.noise)
 
-    def _prepare(self, network: Any, codes: Any, rate: float, steps: int) -> float:
+    def _prepare(self, network: Any, codes: Any, rate: float, steps: int, rng: np.random.Generator) -> float:
         from privacy_assets.engine.generators.networks.accounting import noise_for
         from privacy_assets.engine.generators.networks.private import noisy_shares
 
         counting = noise_for(self.epsilon * self.counts_share, self.delta, 1.0, 1)
-        network.shares.copy_(noisy_shares(codes, network.shape, counting))
+        network.shares.copy_(noisy_shares(codes, network.shape, counting, rng))
         return noise_for(self.epsilon, self.delta, rate, steps, ((counting, 1.0, 1),))
 
     def _judged_width(self, width: int) -> int:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
-from privacy_assets.engine.generators.base import FittedGenerator, Generator, PrivacyBudget
+from privacy_assets.engine.generators.base import FittedGenerator, Generator, PrivacyBudget, Training
 from privacy_assets.engine.generators.layout import Layout
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.schema import TableSchema
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from privacy_assets.engine.generators.networks.blocks import Sampler, Shape
 
 _WEIGHTS, _ARRAYS, _VALUES = "network.safetensors", "layout.npz", "values.json"
+_WIDEST = 10_000  # entries of a one-hot vector
 _BLOCK = 4096  # rows that go through the network at once when rows are drawn
 
 
@@ -50,6 +51,14 @@ class NeuralGenerator(Generator):
         if not all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in sizes):
             raise ConfigError(f"{self.name}: hidden must be a list of whole numbers of at least 1.")
         object.__setattr__(self, "hidden", tuple(sizes))
+
+    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
+        # MPS lacks double precision and some of the functions, and its random state cannot be set aside.
+        return self._learn(train, schema, replace(training, device="cpu") if training.device == "mps" else training)
+
+    @abstractmethod
+    def _learn(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
+        """Fit to checked input on the CPU or CUDA."""
 
     @abstractmethod
     def sampler(self, shape: Shape) -> Sampler:
@@ -82,8 +91,10 @@ class FittedNeural(FittedGenerator):
 
         from privacy_assets.engine.generators.networks.blocks import seeded
 
+        # A stream of its own: with that of fitting, rows would repeat the noise that protects people.
+        stream = int(np.random.SeedSequence(seed, spawn_key=(2**32 - 1,)).generate_state(1, np.uint64)[0] >> 1)
         device = torch.device("cpu")
-        with torch.inference_mode(), seeded(seed, device):
+        with torch.inference_mode(), seeded(stream, device):
             sizes = [min(_BLOCK, rows - start) for start in range(0, rows, _BLOCK)]
             parts = [self.network.draw(size, device) for size in sizes]
             levels = torch.cat([part[0] for part in parts]).numpy()
@@ -119,7 +130,11 @@ class FittedNeural(FittedGenerator):
 
 
 def shape_of(layout: Layout) -> Shape:
-    """The sizes of the vectors of a layout."""
+    """The sizes of the vectors of a layout; InputError when they would be too wide to learn from."""
     from privacy_assets.engine.generators.networks.blocks import Shape
 
+    if sum(layout.sizes) > _WIDEST:
+        wrong = f"its columns have {sum(layout.sizes):,} different categories, more than {_WIDEST:,}"
+        fix = "drop identifiers and names, or group rare categories"
+        raise InputError(wrong, where="train", fix=fix)
     return Shape(len(layout.numbers), layout.sizes)

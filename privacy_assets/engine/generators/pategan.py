@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
-from privacy_assets.engine.generators.base import FittedGenerator, PrivacyBudget, Training
+from privacy_assets.engine.generators.base import Training
 from privacy_assets.engine.generators.layout import Layout
-from privacy_assets.engine.generators.neural import FittedNeural, NeuralGenerator, shape_of
-from privacy_assets.engine.generators.public import Bounds, Categories, PublicKnowledge, freeze_public
+from privacy_assets.engine.generators.neural import shape_of
+from privacy_assets.engine.generators.private_gan import PrivateNetwork, noise_stream
 from privacy_assets.engine.tables.fingerprints import cells_fingerprint
-from privacy_assets.engine.tables.schema import TableSchema
 from privacy_assets.errors import InputError
 
 if TYPE_CHECKING:
     from privacy_assets.engine.generators.networks.blocks import Sampler, Shape
 
-_ACCOUNTANT = "moments of noisy votes, whatever the votes are (Papernot et al. 2017, theorem 2)"
 _FEWEST_ROWS = 2  # of a teacher
 
 
 @dataclass(frozen=True)
-class PATEGAN(NeuralGenerator):
+class PATEGAN(PrivateNetwork):
     """Each of the ``teachers`` sees rows of its own; the student, and through it the generator, only their noisy votes.
 
     A teacher tells its rows from generated ones. In each of ``epochs`` rounds the teachers take ``teacher_steps``, then
@@ -38,21 +34,19 @@ class PATEGAN(NeuralGenerator):
     the private rows, and so would the number of steps. And there a teacher may take all rows for generated, which
     teaches the student nothing.
 
-    It protects all rows of a person where people are known, since these go to one teacher, else one row; and only as
-    long as nobody learns the seed. ``bounds``, ``categories`` and ``bins`` are those of ``privbayes``: what they do not
-    give is read from the private rows, and named in the privacy budget.
+    It protects all rows of a person where people are known, since these go to one teacher, else one row; their number
+    is public. The other settings are those of :class:`PrivateNetwork`.
     """
 
     name = "pategan"
     summary = "GAN taught by the noisy votes of teachers, with differential privacy (PATE-GAN)."
+    ACCOUNTANT = "moments of noisy votes, whatever the votes are (Papernot et al. 2017, theorem 2)"
     RANGES = {
         "noise": (1, 4096), "epochs": (1, 100_000), "batch": (2, 100_000), "learning_rate": (1e-8, 1),
         "generator_rate": (1e-8, 1), "teacher_steps": (1, 1000), "student_steps": (1, 1000), "teachers": (2, 100_000),
-        "epsilon": (1e-3, 1e6), "delta": (1e-300, 0.1), "bins": (1, 10_000),
+        "epsilon": (1e-3, 1e6), "delta": (1e-12, 0.1), "bins": (1, 10_000),
     }  # fmt: skip
 
-    hidden: Sequence[int] = (128, 128)
-    noise: int = 64
     epochs: int = 200
     batch: int = 64
     learning_rate: float = 1e-3
@@ -60,29 +54,10 @@ class PATEGAN(NeuralGenerator):
     teacher_steps: int = 10
     student_steps: int = 5
     teachers: int | None = None
-    epsilon: float = 1.0
-    delta: float = 1e-5
-    bins: int = 20
-    bounds: Bounds | None = None
-    categories: Categories | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        freeze_public(self)
-
-    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
-        public = PublicKnowledge(self.name, self.bins, self.bounds, self.categories)
-        coding = public.coding(train, schema)
-        cells = coding.code(train)
-        layout = Layout.of_domains(public.domains(cells, coding))
-        if not layout.choices:
-            fix = "give bounds or categories, or leave the table to another generator"
-            raise InputError("no column has more than one value", where="train", fix=fix)
-        network, history = self._train(cells, layout, training)
-        covers = "all rows of one person" if training.people is not None else "one row"
-        towards = f"{covers} removed or added, towards those who do not know the seed"
-        spent = PrivacyBudget(float(self.epsilon), float(self.delta), public.unpaid(schema), _ACCOUNTANT, towards)
-        return FittedNeural(self, coding, layout, network, history, spent)
+    def _covers(self, training: Training) -> str:
+        covers = "one row" if training.people is None else "all rows of one person"
+        return f"the replacement of {covers}"
 
     def overfitting_protection(self) -> str:
         """See :meth:`Generator.overfitting_protection`."""
@@ -124,7 +99,7 @@ class PATEGAN(NeuralGenerator):
             network.train()
             for _ in range(self.teacher_steps):
                 run.teach()
-            run.label(number)
+            run.label(number, noise_stream(training.seed, number))
             losses = [run.learn(number) for _ in range(self.student_steps)]
             judged, own = np.mean(losses, axis=0).tolist()
             return {"generator_loss": own, "student_loss": judged}

@@ -1,8 +1,9 @@
-"""What DPGAN and DPCTGAN share: settings, budget, and training by noisy gradients. Needs opacus."""
+"""What the private networks share, and what DPGAN and DPCTGAN do: budgets, and training by noisy gradients."""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -16,14 +17,57 @@ from privacy_assets.engine.generators.neural import FittedNeural, NeuralGenerato
 from privacy_assets.engine.generators.public import Bounds, Categories, PublicKnowledge, freeze_public
 from privacy_assets.engine.tables.fingerprints import cells_fingerprint
 from privacy_assets.engine.tables.schema import TableSchema
-from privacy_assets.errors import InputError
-
-ACCOUNTANT = "privacy loss distributions of Poisson-sampled Gaussian steps (Gopi et al. 2021, opacus)"
-COVERS = "one row added or removed, towards those who do not know the seed"
+from privacy_assets.errors import ConfigError, InputError
 
 
 @dataclass(frozen=True)
-class PrivateGan(NeuralGenerator):
+class PrivateNetwork(NeuralGenerator):
+    """A network under (``epsilon``, ``delta``)-differential privacy that learns codes only: numbers stand in ``bins``.
+
+    ``bounds``, ``categories`` and ``bins`` are those of ``privbayes``: what they do not give is read from the private
+    rows, outside the guarantee, and named in the privacy budget. It holds towards those who do not know the seed.
+    """
+
+    secret_seed = True
+    ACCOUNTANT: ClassVar[str]
+
+    hidden: Sequence[int] = (128, 128)
+    noise: int = 64
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    bins: int = 20
+    bounds: Bounds | None = None
+    categories: Categories | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        freeze_public(self)
+
+    def _learn(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
+        public = PublicKnowledge(self.name, self.bins, self.bounds, self.categories)
+        coding = public.coding(train, schema)
+        cells = coding.code(train)
+        layout = Layout.of_domains(public.domains(cells, coding))
+        if not layout.choices:
+            fix = "give bounds or categories, or leave the table to another generator"
+            raise InputError("no column has more than one value", where="train", fix=fix)
+        network, history = self._train(cells, layout, training)
+        covers = f"{self._covers(training)}, towards those who do not know the seed"
+        unpaid = public.unpaid(schema)
+        spent = PrivacyBudget(float(self.epsilon), float(self.delta), unpaid, self.ACCOUNTANT, covers)
+        return FittedNeural(self, coding, layout, network, history, spent)
+
+    @abstractmethod
+    def _train(self, cells: np.ndarray, layout: Layout, training: Training) -> tuple[Any, tuple[dict[str, float], ...]]:
+        """Train on the cells (F, n); returns the network and its history."""
+
+    @abstractmethod
+    def _covers(self, training: Training) -> str:
+        """What the guarantee is about."""
+
+
+@dataclass(frozen=True)
+class PrivateGan(PrivateNetwork):
     """Settings of a GAN under (``epsilon``, ``delta``)-differential privacy.
 
     Every row takes part in a step of the discriminator with probability ``batch`` / n; its gradient is clipped to norm
@@ -36,42 +80,20 @@ class PrivateGan(NeuralGenerator):
     """
 
     modules = ("torch", "opacus")
+    ACCOUNTANT = "privacy loss distributions of Poisson-sampled Gaussian steps (Gopi et al. 2021, opacus)"
     extra = "dp"
     RANGES = {
         "noise": (1, 4096), "epochs": (1, 100_000), "batch": (1, 1_000_000), "learning_rate": (1e-8, 1),
-        "critic_steps": (1, 100), "epsilon": (1e-3, 1e6), "delta": (1e-300, 0.1), "clip": (1e-6, 1e6),
+        "critic_steps": (1, 100), "epsilon": (1e-3, 1e6), "delta": (1e-12, 0.1), "clip": (1e-6, 1e6),
         "bins": (1, 10_000),
     }  # fmt: skip
     WASSERSTEIN: ClassVar[float | None] = None
 
-    hidden: Sequence[int] = (128, 128)
-    noise: int = 64
     epochs: int = 100
     batch: int = 256
     learning_rate: float = 1e-3
     critic_steps: int = 1
-    epsilon: float = 1.0
-    delta: float = 1e-5
     clip: float = 1.0
-    bins: int = 20
-    bounds: Bounds | None = None
-    categories: Categories | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        freeze_public(self)
-
-    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
-        public = PublicKnowledge(self.name, self.bins, self.bounds, self.categories)
-        coding = public.coding(train, schema)
-        cells = coding.code(train)
-        layout = Layout.of_domains(public.domains(cells, coding))
-        if not layout.choices:
-            fix = "give bounds or categories, or leave the table to another generator"
-            raise InputError("no column has more than one value", where="train", fix=fix)
-        network, history = self._train(cells, layout, training)
-        spent = PrivacyBudget(float(self.epsilon), float(self.delta), public.unpaid(schema), ACCOUNTANT, COVERS)
-        return FittedNeural(self, coding, layout, network, history, spent)
 
     def _train(self, cells: np.ndarray, layout: Layout, training: Training) -> tuple[Any, tuple[dict[str, float], ...]]:
         import torch
@@ -84,9 +106,12 @@ class PrivateGan(NeuralGenerator):
         codes = torch.from_numpy(layout.encode(cells, np.random.default_rng(0))[1]).to(device)
         rate = min(1.0, self.batch / len(codes))
         steps = math.ceil(1 / rate)
+        if steps * self.epochs < self.critic_steps:
+            raise ConfigError(f"{self.name}: with critic_steps {self.critic_steps} the generator would take no step.")
+        noises = [noise_stream(training.seed, number) for number in range(self.epochs + 1)]
         with seeded(training.seed, torch.device("cpu")):
             network: Any = self.sampler(shape)
-            noise = self._prepare(network, codes, rate, steps * self.epochs)
+            noise = self._prepare(network, codes, rate, steps * self.epochs, noises[0])
             critic = layers(self._judged_width(shape.width), self.hidden, 1, slope=0.2)
         training.progress(f"{self.name}: {steps * self.epochs} noisy steps, noise multiplier {noise:.3g}")
         private = PrivateSteps(
@@ -96,12 +121,15 @@ class PrivateGan(NeuralGenerator):
 
         def epoch(number: int) -> dict[str, float]:
             private.sampler.train()
+            private.use(noises[number + 1])
             losses = []
             for step in range(steps):
                 critic_loss = private.critic_step()
                 if (number * steps + step + 1) % self.critic_steps == 0:
                     losses.append((private.generator_step(), critic_loss))
-            own, other = np.mean(losses, axis=0).tolist() if losses else (0.0, critic_loss)
+            if not losses:
+                return {"critic_loss": critic_loss}
+            own, other = np.mean(losses, axis=0).tolist()
             return {"generator_loss": own, "critic_loss": other}
 
         loop = Loop(self.name, training, private.parts, self.epochs)
@@ -111,7 +139,10 @@ class PrivateGan(NeuralGenerator):
         """See :meth:`Generator.overfitting_protection`."""
         return f"gradients of single rows, clipped to {self.clip:g} and with noise"
 
-    def _prepare(self, network: Any, codes: Any, rate: float, steps: int) -> float:
+    def _covers(self, training: Training) -> str:
+        return "one row added or removed, their number taken as a public constant"
+
+    def _prepare(self, network: Any, codes: Any, rate: float, steps: int, rng: np.random.Generator) -> float:
         """The noise multiplier of the discriminator's steps."""
         from privacy_assets.engine.generators.networks.accounting import noise_for
 
@@ -119,3 +150,8 @@ class PrivateGan(NeuralGenerator):
 
     def _judged_width(self, width: int) -> int:
         return width
+
+
+def noise_stream(seed: int, number: int) -> np.random.Generator:
+    """Random numbers for the noise of one epoch, which nothing else is made from."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number, 7)))

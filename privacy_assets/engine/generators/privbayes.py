@@ -39,6 +39,7 @@ class PrivBayes(BayNet):
     """
 
     name = "privbayes"
+    secret_seed = True
     summary = "The Bayesian network of baynet with differential privacy (PrivBayes)."
 
     epsilon: float = 1.0

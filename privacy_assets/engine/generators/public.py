@@ -24,7 +24,8 @@ class PublicKnowledge:
     """The settings ``bounds`` ({number: [low, high]}, dates as text) and ``categories`` ({column: [texts]}).
 
     Numbers stand in ``bins`` of equal width between their bounds, beyond which they count to the nearest bin; texts
-    that are no category count as missing. What is not given is read from the private rows: :meth:`unpaid` names it.
+    that are no category count as missing. The schema is public: names and kinds of columns, and which have gaps. What
+    is not given is read from the private rows: :meth:`unpaid` names it.
     """
 
     generator: str
@@ -45,7 +46,8 @@ class PublicKnowledge:
         for column, known in zip(coding.schema.columns, coding.values, strict=True):
             values = self._values(column)
             if values is not None and known is not None:
-                given[column.name] = _of_categories(values, known)
+                missing = column.nullable or column.kind == "categorical"
+                given[column.name] = _of_categories(values, known, missing=missing)
             elif column.name in (self.bounds or {}):
                 given[column.name] = self._of_bounds(column)
         return Domains.of_cells(cells, coding, self.bins, given)
@@ -53,7 +55,7 @@ class PublicKnowledge:
     def unpaid(self, schema: TableSchema) -> tuple[str, ...]:
         """What is read from the private rows, in words without values."""
         given = {*(self.bounds or {}), *(self.categories or {}), *schema.of_kind("boolean")}
-        read = ["values" if column.kind == "categorical" else "range" for column in schema.columns]
+        read = ["values" if column.kind == "categorical" else "range or few values" for column in schema.columns]
         return tuple(f"{what} of {name}" for what, name in zip(read, schema.names, strict=True) if name not in given)
 
     def _values(self, column: ColumnSchema) -> tuple[object, ...] | None:
@@ -80,7 +82,7 @@ class PublicKnowledge:
             raise ConfigError(wrong + "low not above high.")
         if whole:
             low, high = float(np.floor(low)), float(np.ceil(high))
-        return Domain.of_range(low, high, self.bins, whole=bool(whole), missing=True)
+        return Domain.of_range(low, high, self.bins, whole=bool(whole), missing=column.nullable)
 
     def _check_names(self, schema: TableSchema) -> None:
         for setting, kinds in (("bounds", ("numeric", "integer", "datetime")), ("categories", ("categorical",))):
@@ -112,8 +114,12 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
-def _of_categories(values: Sequence[object], known: Sequence[object]) -> Domain:
-    """Cells of the public ``values`` in a coding that knows ``known``; those that it does not know stand at the end."""
+def _of_categories(values: Sequence[object], known: Sequence[object], *, missing: bool) -> Domain:
+    """Cells of the public ``values`` in a coding that knows ``known``; those that it does not know stand at the end.
+
+    Any other cell counts as missing, if anything can be ``missing``.
+    """
     codes = [place for place, value in enumerate(known) if value in values]
-    cells = [*codes, len(known), *[len(known) + 1] * (len(values) - len(codes))]
-    return Domain.of_values(np.array(cells, dtype=np.float64), outside=len(codes))
+    unseen = [len(known) + 1] * (len(values) - len(codes))
+    cells = [*codes, *[len(known)] * missing, *unseen]
+    return Domain.of_values(np.array(cells, dtype=np.float64), outside=len(codes) if missing else len(cells) - 1)

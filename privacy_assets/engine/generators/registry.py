@@ -24,7 +24,7 @@ from privacy_assets.engine.generators.realtabformer import RealTabFormer
 from privacy_assets.engine.generators.rvae import RVAE
 from privacy_assets.engine.generators.synthpop import SynthPop
 from privacy_assets.engine.generators.wgan_gp import WGANGP
-from privacy_assets.errors import ConfigError, InputError, did_you_mean
+from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, did_you_mean
 
 GENERATORS: dict[str, type[Generator]] = {
     kind.name: kind
@@ -165,11 +165,14 @@ def load_generator(folder: str | Path) -> FittedGenerator:
     if name not in GENERATORS:
         raise InputError(f"unknown generator {name!r}.{did_you_mean(name, GENERATORS)}", where=str(folder))
     GeneratorInfo.of(GENERATORS[name]).check_available()
-    fitted = GENERATORS[name].load(Path(folder), manifest)
     try:
+        fitted = GENERATORS[name].load(Path(folder), manifest)
         fitted.history, fitted.privacy = tuple(manifest["history"]), PrivacyBudget(**manifest["privacy"])
-    except (KeyError, TypeError):
-        raise InputError("the manifest is not complete", where=str(folder), fix="fit the generator again") from None
+    except PrivacyAssetsError:
+        raise
+    except (OSError, KeyError, ValueError, TypeError) as error:
+        wrong = f"the fitted generator is not complete ({type(error).__name__})"
+        raise InputError(wrong, where=str(folder), fix="fit it again") from None
     return fitted
 
 

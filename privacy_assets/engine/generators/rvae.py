@@ -57,7 +57,7 @@ class RVAE(NeuralGenerator):
     patience: int = 20
     overfit: float | None = None
 
-    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
+    def _learn(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
         coding = Coding.fit([train], schema)
         cells = coding.code(train)
         layout = Layout.of_cells(cells, coding)

@@ -15,6 +15,7 @@ from privacy_assets.engine.generators.neural import FittedNeural, NeuralGenerato
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.fingerprints import cells_fingerprint
 from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.errors import InputError
 
 if TYPE_CHECKING:
     from privacy_assets.engine.generators.networks.blocks import Sampler, Shape
@@ -50,7 +51,7 @@ class WGANGP(NeuralGenerator):
     validation: float = 0.1
     patience: int = 50
 
-    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
+    def _learn(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
         coding = Coding.fit([train], schema)
         cells = coding.code(train)
         layout = Layout.of_cells(cells, coding)
@@ -79,6 +80,8 @@ def _train(
 
     device = torch.device(training.device)
     shape = shape_of(layout)
+    if cells.shape[1] < 2:
+        raise InputError("one row is too few to learn from", where="train", fix="give more rows")
     learned, judged = split_rows(layout, cells, chosen.validation, training)
     with seeded(training.seed, torch.device("cpu")):
         network: Any = chosen.sampler(shape)

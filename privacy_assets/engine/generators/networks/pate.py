@@ -96,12 +96,12 @@ class PateSteps:
         losses = F.softplus(-self.teachers(real)) + F.softplus(self.teachers(made.expand(count, -1, -1)))
         self._step("teachers", losses.mean(1).sum())
 
-    def label(self, number: int) -> None:
+    def label(self, number: int, rng: np.random.Generator) -> None:
         """Have new rows labelled by the noisy votes, and keep them in place of those of an earlier round."""
         with torch.no_grad():
             made = self.sampler.rows(self.batch, self.device)
             votes = self.teachers.votes(made)
-        noise = torch.distributions.Laplace(0.0, self.scale).sample((2, self.batch)).to(self.device)
+        noise = torch.from_numpy(rng.laplace(0.0, self.scale, (2, self.batch))).to(self.device)
         self.student.rows[number % ROUNDS] = made
         self.student.labels[number % ROUNDS] = (votes + noise[0] > len(self.data) - votes + noise[1]).float()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from opacus import GradSampleModule
@@ -37,6 +38,18 @@ class ConditionalSampler(GanSampler):
         return logits[:, :0], self.shape.drawn(logits)
 
 
+class NumpyNoise(DPOptimizer):
+    """Noise from a generator of numpy: torch's CPU generator has seeds of 32 bits, which could be tried one by one."""
+
+    rng: np.random.Generator
+
+    def add_noise(self) -> None:
+        """Add noise to the clipped gradients; the sum of four draws is safe against Mironov (2012), as in opacus."""
+        for weight in self.params:
+            noise = self.rng.normal(0, self.noise_multiplier * self.max_grad_norm, (4, *weight.summed_grad.shape))
+            weight.grad = weight.summed_grad + torch.from_numpy(noise.sum(0) / 2).to(weight.summed_grad)
+
+
 class PrivateSteps:
     """Steps of a discriminator that see rows through clipped, noisy gradients only, and steps of the generator.
 
@@ -56,10 +69,15 @@ class PrivateSteps:
         more: dict[str, Any] = {"betas": (0.5, 0.9)} if wasserstein is None else {}
         self.own = kind(sampler.parameters(), lr=learning_rate, **more)
         self.expected = max(1.0, rate * len(codes))
-        self.noisy = DPOptimizer(
+        self.made = max(2, round(self.expected))  # generated rows cost nothing, and batch normalisation needs two
+        self.noisy = NumpyNoise(
             kind(self.critic.parameters(), lr=learning_rate, **more),
-            noise_multiplier=noise, max_grad_norm=clip, expected_batch_size=self.expected, secure_mode=True,
+            noise_multiplier=noise, max_grad_norm=clip, expected_batch_size=self.expected,
         )  # fmt: skip
+
+    def use(self, rng: np.random.Generator) -> None:
+        """Draw rows and noise from ``rng`` from now on."""
+        self.noisy.rng = rng
 
     @property
     def parts(self) -> Mapping[str, Any]:
@@ -68,11 +86,12 @@ class PrivateSteps:
 
     def critic_step(self) -> float:
         """One step of the discriminator; returns its loss on generated rows, which is no secret."""
-        made, _ = self._made(round(self.expected))
+        made, _ = self._made(self.made)
         # Inputs that take gradients too, or torch warns at every step that its hooks see none.
         loss = self._judged(made.detach().requires_grad_(), real=False)
         plain = self._clipped(loss)
-        chosen = torch.rand(len(self.codes), device=self.device) < self.rate
+        drawn = self.noisy.rng.random(len(self.codes)) < self.rate
+        chosen = torch.from_numpy(drawn).to(self.device)
         real = self.shape.expand(self.codes.new_zeros(int(chosen.sum()), 0), self.codes[chosen])
         shown = self._with_conditions(real, self.codes[chosen]).requires_grad_()
         self._judged(shown, real=True).sum().backward()
@@ -100,7 +119,7 @@ class PrivateSteps:
 
     def generator_step(self) -> float:
         """One step of the generator: deceive the discriminator, and make the codes that were asked for."""
-        made, missed = self._made(round(self.expected))
+        made, missed = self._made(self.made)
         weights = list(self.sampler.parameters())
         self.critic.disable_hooks()
         loss = self._judged(made, real=True).mean() + missed
@@ -135,14 +154,15 @@ class PrivateSteps:
         return sign * scores if self.wasserstein is not None else F.softplus(sign * scores)
 
 
-def noisy_shares(codes: Tensor, shape: Shape, noise: float) -> Tensor:
+def noisy_shares(codes: Tensor, shape: Shape, noise: float, rng: np.random.Generator) -> Tensor:
     """Shares (width,) of the codes within their columns, of counts with normal noise.
 
     A row adds 1 to one count of each of the q columns: their norm changes by sqrt(q), so that the noise has ``noise``
     times that as standard deviation. Negative counts are 0; a column without any count is uniform.
     """
     counts = shape.expand(codes.new_zeros(len(codes), 0), codes).sum(0).cpu()
-    counts = (counts + noise * len(shape.sizes) ** 0.5 * torch.randn(len(counts))).clamp(min=0)
+    drawn = torch.from_numpy(rng.normal(0, noise * len(shape.sizes) ** 0.5, len(counts)))
+    counts = (counts + drawn.to(counts)).clamp(min=0)
     blocks = [block / block.sum() if block.sum() > 0 else torch.full_like(block, 1 / len(block))
               for block in counts.split(shape.sizes)]  # fmt: skip
     return torch.cat(blocks) / len(blocks)

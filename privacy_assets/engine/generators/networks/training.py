@@ -55,7 +55,9 @@ class Loop:
         not finite.
         """
         device = torch.device(self.training.device)
-        store = _Store.open(self.training.checkpoint, f"{self.name} {self.training.seed} {fingerprint}")
+        people = b"" if self.training.people is None else np.asarray(self.training.people, dtype=np.int64).tobytes()
+        mark = f"{self.name} {self.training.seed} {hashlib.sha256(people).hexdigest()} {fingerprint}"
+        store = _Store.open(self.training.checkpoint, mark)
         history: list[dict[str, float]] = []
         best: dict[str, Any] = {}
         if (kept := store.read()) is not None:
@@ -118,6 +120,7 @@ def split_rows(
     aside = held_out(cells.shape[1], share, training.people, training.seed)
     data = [torch.from_numpy(part).to(training.device) for part in (levels, codes)]
     if not aside.any():
+        training.progress("too few people to hold any out: early stopping goes by the rows that are learned")
         return data, data
     chosen = torch.from_numpy(aside).to(training.device)
     return [part[~chosen] for part in data], [part[chosen] for part in data]
