@@ -36,8 +36,8 @@ _POLL = 0.1
 class ProgramGenerator(Generator):
     """A generator whose work a program does, started anew for every part of it; no shell is involved.
 
-    It runs in the current folder with the rights of this process, and is ended with everything that it started when it
-    takes longer than ``timeout`` seconds, prints more than a GiB, or is done. Its files, and a ``TMPDIR`` for others,
+    It runs in the current folder with the rights of this process, and is ended with its process group when it takes
+    longer than ``timeout`` seconds, prints more than a GiB, or is done. Its files, and a ``TMPDIR`` for others,
     lie in a temporary folder that only this user can read and that is deleted afterwards: unless it ends with exit
     status 0, nothing of what it wrote is kept. Of the environment it sees ``PATH``, ``HOME``, language, time zone, and
     :attr:`passed`. What it prints may quote private values: it is in no message, and dropped, unless ``log`` names a
