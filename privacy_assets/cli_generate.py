@@ -94,7 +94,8 @@ def _generators(options: argparse.Namespace) -> int:
 
 def _row(info: GeneratorInfo) -> list[str]:
     repeats = "yes" if info.repeatable else "not promised"
-    return [info.name, "yes" if info.available else "no", repeats, info.licence, info.extra or NOTHING]
+    here = "no" if not info.available else "elsewhere" if info.apart else "yes"
+    return [info.name, here, repeats, info.licence, info.extra or NOTHING]
 
 
 def _details(info: GeneratorInfo) -> list[str]:
@@ -104,6 +105,8 @@ def _details(info: GeneratorInfo) -> list[str]:
         lines.append(f"--set: {', '.join(given)}")
     if info.install:
         lines.append(f"Needs {', '.join(info.missing)}: {info.install}")
+    if info.apart:
+        lines.append(f"Needs an environment of its own, whose python is a setting: {info.apart}")
     return [f"    {part}" for line in lines for part in textwrap.wrap(line, _WIDTH, break_long_words=False)]
 
 

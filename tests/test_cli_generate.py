@@ -78,7 +78,8 @@ def test_the_list_is_that_of_the_registry(capsys: pytest.CaptureFixture[str]) ->
     assert [row[0] for row in rows] == list(GENERATORS)
     text = " ".join(shown.split())
     for info, row in zip(generator_info(), rows, strict=True):
-        assert row[1] == ("yes" if info.available else "no") and info.licence in row
+        here = "no" if not info.available else "elsewhere" if info.apart else "yes"
+        assert row[1] == here and info.licence in row
         assert (row[2] == "yes") == GENERATORS[info.name].repeatable and info.summary in text
         assert all(f"{name} (required)" in text for name in info.required) and all(
             name in text for name in info.settings
@@ -469,3 +470,10 @@ def test_help_says_what_is_private_and_not_judged(capsys: pytest.CaptureFixture[
     text = " ".join(capsys.readouterr().out.split())
     assert "not judged" in text and "holdout" in text and "`privacy-assets evaluate`" in text
     assert text.count("as private as the table") == 2 and "left out of training" in text
+
+
+def test_a_generator_in_an_environment_of_its_own_says_how_to_make_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generators"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "realtabformer elsewhere yes MIT" in told
+    assert "Needs an environment of its own, whose python is a setting: python -m venv rtf" in told

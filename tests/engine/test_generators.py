@@ -422,7 +422,7 @@ def test_missing_extras_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Copy, "extra", "ctgan")
     found = {info.name: info for info in generator_info()}
     missing = ("no_such_module.part",)
-    assert found["copy"] == GeneratorInfo("copy", Copy.summary, "Apache-2.0", "ctgan", missing, True, {}, ())
+    assert found["copy"] == GeneratorInfo("copy", Copy.summary, "Apache-2.0", "ctgan", missing, True, {}, (), None)
     assert not found["copy"].available and found["synthpop"].install is None
     assert found["command"].required == ("command",) and found["command"].settings["timeout"] == 3600
     with pytest.raises(ConfigError, match=r"pip install 'privacy-assets\[ctgan\]'"):

@@ -67,7 +67,8 @@ class Generator(ABC):
     ``name`` is file name and registry key. ``modules`` must be importable to run it and come with ``extra`` (None: with
     the package itself); ``licence`` is that of the code that does the work. ``repeatable``: the same seed twice gives
     the same rows; False where that is up to somebody else's code. ``secret_seed``: noise that protects people is made
-    from the seed of fitting, which nobody else must know or guess.
+    from the seed of fitting, which nobody else must know or guess. ``apart`` names a module that may be installed in an
+    environment of its own instead, and the command for that.
     """
 
     name: ClassVar[str]
@@ -77,6 +78,7 @@ class Generator(ABC):
     extra: ClassVar[str | None] = None
     repeatable: ClassVar[bool] = True
     secret_seed: ClassVar[bool] = False
+    apart: ClassVar[tuple[str, str] | None] = None
 
     def fit(
         self,

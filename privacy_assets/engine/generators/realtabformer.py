@@ -49,6 +49,7 @@ class RealTabFormer(ProgramGenerator):
     licence = "MIT"
     modules = ("torch",)
     extra = "realtabformer"
+    apart = ("realtabformer", INSTALL)
 
     python: str | None = None
     epochs: int = 100

@@ -55,6 +55,7 @@ class GeneratorInfo:
     """A registered generator and whether it can run here; ``missing`` are modules that are not installed.
 
     ``repeatable``: the same seed gives the same rows. ``settings`` are those with a default, ``required`` the others.
+    ``apart`` is the command that makes the environment it needs beside this one, if it does.
     """
 
     name: str
@@ -65,6 +66,7 @@ class GeneratorInfo:
     repeatable: bool
     settings: Mapping[str, Any]
     required: tuple[str, ...]
+    apart: str | None
 
     @classmethod
     def of(cls, kind: type[Generator]) -> GeneratorInfo:
@@ -79,7 +81,8 @@ class GeneratorInfo:
             else:
                 required.append(field.name)
         what = (kind.name, kind.summary, kind.licence, kind.extra)
-        return cls(*what, missing, kind.repeatable, settings, tuple(required))
+        apart = kind.apart[1] if kind.apart is not None and not _there(kind.apart[0]) else None
+        return cls(*what, missing, kind.repeatable, settings, tuple(required), apart)
 
     @property
     def available(self) -> bool:
