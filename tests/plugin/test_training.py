@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import dagster as dg
 import pytest
 from standins import QUICK, failures, made, people, resources, run
 
-from privacy_assets import build_privacy_assets
+from privacy_assets import ReleaseResource, build_privacy_assets
+from privacy_assets.engine.generators import build_generator
 from privacy_assets.gate.statements import Place
-from privacy_assets.plugin.steps import checkpoint_folder
+from privacy_assets.plugin.steps import checkpoint_folder, fitting_seed
 
 SMALL = {"name": "rvae", "settings": {"hidden": [16], "latent": 4, "epochs": 4, "batch": 100}}
 
@@ -86,3 +88,15 @@ def test_what_another_training_left_is_not_taken_up(tmp_path: Path, monkeypatch:
         other = {"name": "rvae", "settings": {**SMALL["settings"], "latent": 5}}
         assert run(table(tmp_path, other), "people_pipeline", instance).success
         assert epochs == [1, 2, 3, 4] and kept(instance) == []
+
+
+def test_the_seed_of_noise_is_known_to_the_deployment_only(tmp_path: Path) -> None:
+    """That of the settings stands in report and attestation."""
+    here, elsewhere = (ReleaseResource(root=str(tmp_path / n), private=str(tmp_path / f"{n}-keys")) for n in "ab")
+    for resource in (here, elsewhere):
+        resource.gate()
+    private = [SimpleNamespace(generator=build_generator("privbayes"), seed=seed) for seed in (0, 1)]
+    found = [fitting_seed(settings, place) for settings in private for place in (here, elsewhere)]
+    assert len(set(found)) == 4 and min(found) > 1000
+    assert fitting_seed(private[0], here) == found[0]
+    assert fitting_seed(SimpleNamespace(generator=build_generator("synthpop"), seed=5), here) == 5

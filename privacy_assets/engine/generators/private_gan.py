@@ -74,9 +74,7 @@ class PrivateGan(PrivateNetwork):
     ``clip``. The noise is the least with which ``epochs`` epochs, n / batch steps each, keep within the budget. There
     is no early stopping: choosing an epoch by private rows would have to be paid for.
 
-    It protects a row, not a person with several, and only as long as nobody learns the seed that noise is made from.
-    The number of rows is public. ``bounds``, ``categories`` and ``bins`` are those of ``privbayes``: what they do not
-    give is read from the private rows, outside the guarantee, and named in the privacy budget.
+    It protects a row, not a person with several. The number of rows is public.
     """
 
     modules = ("torch", "opacus")
