@@ -7,9 +7,9 @@
     python -m benchmarks.generators --report generators.jsonl
 
 --rows rows are the training table (rows with "?" left out), a quarter as many the holdout and the reference. A process
-of its own fits each generator with its default settings, draws as many rows, and judges them by the default policy;
+of its own fits each generator with its default settings and draws as many rows, which are judged by the default policy;
 each is one line of the results and is never run twice. Fitting and drawing are timed; memory is the most that the
-process held before judging.
+process held. All are judged with one encoder of the training rows, trained once.
 """
 
 from __future__ import annotations
@@ -21,34 +21,49 @@ import resource
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from time import process_time
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from privacy_assets.engine.evaluation import (
+    attach_embedder,
+    choose_metrics,
+    fit_embedder,
+    prepare_inputs,
+    run_metrics,
+)
 from privacy_assets.engine.generators import GENERATORS, build_generator, generator_info
-from privacy_assets.engine.tables.schema import conform, infer_schema, restore
-from privacy_assets.report.evaluate import evaluate
+from privacy_assets.engine.geometry.embedder import Embedder
+from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema, restore
 
 APART = {"callable", "command", "realtabformer", "noisy_copy"}  # need something to run; or show nothing more
+OURS = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 PRIVATE = ("privbayes", "dpgan", "dpctgan", "pategan")
 SHOWN = {
     "fidelity.column_similarity": "columns", "fidelity.pair_similarity": "pairs", "fidelity.prediction": "prediction",
-    "singling_out.risk": "singling out", "dcr.privacy_score": "DCR", "dcr.member_excess_any": "member excess",
-    "linkability.excess": "linkability", "attribute_inference.excess": "attribute inference",
-    "membership_inference.precision": "membership precision",
+    "membership_inference.precision": "membership precision", "membership_inference.advantage_any": "advantage",
+    "memorization.exposed": "memorized",
 }  # fmt: skip
+PALACIOS = {
+    "singling_out.risk": "SO", "singling_out.risk_embedded": "SO+CL", "dcr.privacy_score": "DCR",
+    "dcr.privacy_score_embedded": "DCR+CL", "linkability.risk": "linkability", "attribute_inference.risk": "inference",
+}  # fmt: skip
+MEASURED = ("dcr", "singling_out", "linkability", "attribute_inference")  # each with its embedded figures
+Made = tuple[pd.DataFrame, dict[str, Any]]
 
 
-def cases(names: Iterable[str], epsilons: list[float], overfit: list[float]) -> Iterator[tuple[str, dict[str, Any]]]:
+def cases(
+    names: Iterable[str], epsilons: list[float], overfit: list[float], settings: dict[str, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Generators and settings."""
     for name in names:
-        yield name, {}
+        yield name, settings
         for epsilon in epsilons if name in PRIVATE else ():
-            yield name, {"epsilon": epsilon}
+            yield name, {**settings, "epsilon": epsilon}
         for ratio in overfit if name == "rvae" else ():
-            yield name, {"overfit": ratio}
+            yield name, {**settings, "overfit": ratio}
 
 
 def parts(path: Path, drop: list[str], rows: int, seed: int) -> list[pd.DataFrame]:
@@ -62,46 +77,74 @@ def parts(path: Path, drop: list[str], rows: int, seed: int) -> list[pd.DataFram
     return [frame.iloc[chosen].reset_index(drop=True) for chosen in np.split(order[: ends[-1]], ends[:-1])]
 
 
-def measure(
-    name: str, settings: dict[str, Any], tables: list[pd.DataFrame], seed: int, embedder: bool
-) -> dict[str, Any]:
-    """Fit, draw and judge."""
-    train, holdout, reference = tables
-    schema = infer_schema(pd.concat(tables))
+def generate(name: str, settings: dict[str, Any], train: pd.DataFrame, schema: TableSchema, seed: int) -> Made:
+    """A table of as many rows, and what it cost."""
     canonical = conform(train, schema, where="train")
-    start = process_time()
-    said: list[str] = []
-    fitted = build_generator(name, settings).fit(canonical, schema, seed=seed, progress=said.append)
-    middle = process_time()
+    start = cpu_seconds()
+    fitted = build_generator(name, settings).fit(canonical, schema, seed=seed)
+    middle = cpu_seconds()
     made = restore(fitted.sample(len(train), seed=seed), schema)
-    end, memory = process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    report = evaluate(train, holdout, made, reference=reference, embedder=embedder, seed=seed).to_json()
-    figures = {
-        f"{metric}.{figure}": [one["value"], one["low"], one["high"]]
-        for metric, found in report["metrics"].items()
-        for figure, one in found["figures"].items()
-    }
-    return {
-        "fit_cpu": middle - start, "sample_cpu": end - middle, "mb": memory, "epochs": len(fitted.history),
-        "last": fitted.history[-1] if fitted.history else {}, "privacy": str(fitted.privacy),
-        "verdict": report["verdict"], "figures": figures,
+    return made, {
+        "fit_cpu": middle - start, "sample_cpu": cpu_seconds() - middle, "mb": most_memory(),
+        "epochs": len(fitted.history), "last": fitted.history[-1] if fitted.history else {},
+        "privacy": str(fitted.privacy),
     }  # fmt: skip
+
+
+def cpu_seconds() -> float:
+    """Of this process and of the programs that it ran."""
+    return sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, OURS))
+
+
+def most_memory() -> float:
+    """MB that this process, or a program that it ran, held at most."""
+    return max(resource.getrusage(whose).ru_maxrss for whose in OURS) / 1024
+
+
+def judge(tables: list[pd.DataFrame], made: pd.DataFrame, encoder: Embedder | None, seed: int) -> dict[str, Any]:
+    """Every figure, the seconds of every metric and the verdict of the default policy."""
+    train, holdout, reference = tables
+    inputs = prepare_inputs(train, holdout, made, reference, schema=infer_schema(pd.concat(tables)), seed=seed)
+    metrics, policy = choose_metrics(None, None)
+    results = run_metrics(inputs if encoder is None else attach_embedder(inputs, encoder), metrics)
+    figures = {f"{name}.{one.name}": [one.value, one.low, one.high] for name, r in results.items() for one in r.figures}
+    return {
+        "verdict": policy.judge(results).verdict, "figures": figures,
+        "seconds": {name: result.seconds for name, result in results.items()},
+    }  # fmt: skip
+
+
+def encoder_of(tables: list[pd.DataFrame], seed: int) -> tuple[Embedder, float]:
+    """The encoder of the real rows, and the seconds that it took."""
+    train, holdout, reference = tables
+    inputs = prepare_inputs(train, holdout, holdout, reference, schema=infer_schema(pd.concat(tables)), seed=seed)
+    start = perf_counter()
+    return fit_embedder(inputs), perf_counter() - start
 
 
 def run(options: argparse.Namespace) -> None:
     """Add the lines that the results do not hold yet."""
     tables = parts(options.table, options.drop, options.rows, options.seed)
+    schema = infer_schema(pd.concat(tables))
     held = {key_of(line) for line in lines([options.results])}
-    for name, settings in cases(options.generators, options.epsilons, options.overfit):
-        head = {"table": options.table.stem, "rows": options.rows, "seed": options.seed, "generator": name,
-                "settings": settings, "embedder": not options.no_embedder}  # fmt: skip
+    common = {"table": options.table.stem, "rows": options.rows, "seed": options.seed}
+    encoder, took = (None, 0.0) if options.no_embedder else encoder_of(tables, options.seed)
+    for name, settings in cases(options.generators, options.epsilons, options.overfit, options.settings):
+        head = {**common, "generator": name, "settings": shown_settings(settings), "embedder": encoder is not None}
         if key_of(head) in held:
             continue
         with multiprocessing.get_context("spawn").Pool(1) as alone:  # its memory is its own
-            found = alone.apply(measure, (name, settings, tables, options.seed, not options.no_embedder))
+            made, costs = alone.apply(generate, (name, settings, tables[0], schema, options.seed))
+        found = judge(tables, made, encoder, options.seed)
         with options.results.open("a") as file:
-            file.write(json.dumps(head | found) + "\n")
-        sys.stderr.write(f"{head['table']}, {name} {settings}: {found['fit_cpu']:.1f} CPU s, {found['verdict']}\n")
+            file.write(json.dumps(head | costs | found | {"embedder_seconds": took}) + "\n")
+        sys.stderr.write(f"{options.table.stem}, {name} {head['settings']}: {costs['fit_cpu']:.1f} CPU s, "
+                         f"{sum(found['seconds'].values()):.0f} s to judge, {found['verdict']}\n")  # fmt: skip
+
+
+def shown_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings without paths of this machine."""
+    return {key: value for key, value in settings.items() if not isinstance(value, str)}
 
 
 def key_of(line: dict[str, Any]) -> tuple[Any, ...]:
@@ -115,21 +158,32 @@ def lines(paths: Iterable[Path]) -> list[dict[str, Any]]:
 
 
 def report_text(found: list[dict[str, Any]]) -> str:
-    """The results as a Markdown table a data set; figures with half the width of their intervals."""
+    """The results as two Markdown tables a data set; figures with half the width of their intervals."""
     out = []
     for table in dict.fromkeys((line["table"], line["rows"]) for line in found):
+        these = [line for line in found if (line["table"], line["rows"]) == table]
         out += [f"## {table[0]}, {table[1]:,} rows", ""]
         head = ["generator", "fit, CPU s", "rows, CPU s", "MB", *SHOWN.values(), "verdict"]
         out += [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-        for line in found:
-            if (line["table"], line["rows"]) == table:
-                settings = ", ".join(f"{key} {value:g}" for key, value in line["settings"].items())
-                costs = [f"{line['fit_cpu']:.0f}", f"{line['sample_cpu']:.1f}", f"{line['mb']:.0f}"]
-                shown = [_shown(line["figures"].get(key)) for key in SHOWN]
-                row = [f"{line['generator']} {settings}".strip(), *costs, *shown, line["verdict"]]
-                out.append(f"| {' | '.join(row)} |")
-        out.append("")
+        for line in these:
+            costs = [f"{line['fit_cpu']:.0f}", f"{line['sample_cpu']:.1f}", f"{line['mb']:,.0f}"]
+            shown = [_shown(line["figures"].get(key)) for key in SHOWN]
+            out.append(f"| {' | '.join([_name(line), *costs, *shown, line['verdict']])} |")
+        head = ["generator", *PALACIOS.values()]
+        out += ["", f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+        embedded = [line for line in these if line["embedder"]]
+        for line in embedded:
+            out.append(f"| {' | '.join([_name(line), *(_shown(line['figures'].get(key)) for key in PALACIOS)])} |")
+        if embedded:
+            took = {name: sum(line["seconds"][name] for line in embedded) / len(embedded) for name in MEASURED}
+            trained = sum(line["embedder_seconds"] for line in embedded) / len(embedded)
+            costs = [f"{name} {seconds:.2f}" for name, seconds in took.items()]
+            out += ["", f"Wall seconds, mean: {', '.join(costs)}; the encoder {trained:.1f}.", ""]
     return "\n".join(out)
+
+
+def _name(line: dict[str, Any]) -> str:
+    return f"{line['generator']} {', '.join(f'{key} {value:g}' for key, value in line['settings'].items())}".strip()
 
 
 def _shown(figure: list[float | None] | None) -> str:
@@ -154,6 +208,7 @@ def main() -> None:
     parser.add_argument("--generators", default=",".join(known), help="names, comma-separated")
     parser.add_argument("--epsilons", type=numbers, default=[], help="budgets of the private ones beside the default")
     parser.add_argument("--overfit", type=numbers, default=[], help="ratios of loss to which rvae is over-fitted")
+    parser.add_argument("--settings", type=json.loads, default={}, help="of the generators, as JSON")
     parser.add_argument("--no-embedder", action="store_true", help="leave out the embedded figures")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=Path("generators.jsonl"), help="where lines are added")

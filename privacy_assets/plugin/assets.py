@@ -244,7 +244,7 @@ def build_generator_asset(settings: TableSettings) -> dg.AssetsDefinition:
             **reported,
             **training_metadata(fitted.history),
         }
-        return dg.MaterializeResult(value=Trained(fitted, print_), metadata=facts)
+        return dg.MaterializeResult(value=Trained(fitted, print_, context.resources.releases.keyed), metadata=facts)
 
     return generator
 
@@ -277,6 +277,7 @@ def build_synthetic(settings: TableSettings) -> dg.AssetsDefinition:
             made = steps.Sampled(steps.user_synthetic(settings, feed, schema, partition, window_of(context)))
         else:
             trained: Trained = given["generator"]
+            trained.check(releases.keyed)
             tables = {"train": train, **{role: given[role] for role in real if role != "train"}}
             with piped(context, settings.generator) as reported:
                 made_from, made = trained.train, steps.sampled(settings, trained, tables, releases, context.log.info)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import shutil
 import uuid
@@ -16,6 +18,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from privacy_assets.engine.tables.fingerprints import file_fingerprint
 from privacy_assets.errors import InputError, PublicationRefused
 from privacy_assets.files import private_folder, put_atomic
 from privacy_assets.gate.releases import read_published
@@ -46,22 +49,48 @@ class Readable:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A fitted generator, and the keyed fingerprint of the train table that it was fitted to."""
+    """A fitted generator, and the keyed fingerprint of the train table that it was fitted to.
+
+    ``keyed`` makes keyed fingerprints of this deployment, for storing; ``stored`` is what was found when loading.
+    """
 
     generator: Any
     train: str
+    keyed: Callable[[str], str] | None = None
+    stored: tuple[str, str] | None = None
 
     def save(self, folder: Path) -> None:
-        """Write both into ``folder``."""
+        """Write the generator into ``folder``, and the seal of its files and of ``train``."""
         self.generator.save(folder)
-        put_atomic(folder / TRAINED_ON, json.dumps({"train": self.train}).encode())
+        if self.keyed is None:
+            raise InputError("a generator is stored with the deployment's key", fix="give Trained keyed")
+        seal = self.keyed(f"{_content(folder)} {self.train}")
+        put_atomic(folder / TRAINED_ON, json.dumps({"train": self.train, "seal": seal}).encode())
 
     @classmethod
     def load(cls, folder: Path) -> Trained:
-        """Inverse of :meth:`save`."""
+        """Inverse of :meth:`save`; :meth:`check` tells whether it is as it was stored."""
         from privacy_assets.engine.generators import load_generator
 
-        return cls(load_generator(folder), json.loads((folder / TRAINED_ON).read_bytes())["train"])
+        told = json.loads((folder / TRAINED_ON).read_bytes())
+        content = _content(folder)
+        return cls(load_generator(folder), told["train"], stored=(content, str(told.get("seal", ""))))
+
+    def check(self, keyed: Callable[[str], str]) -> None:
+        """PublicationRefused unless the files are those that this deployment stored: settings, budget and weights."""
+        content, seal = self.stored or ("", "")
+        if not hmac.compare_digest(seal, keyed(f"{content} {self.train}")):
+            raise PublicationRefused(
+                "the stored generator is not as this deployment stored it. Fix: materialise generator again."
+            )
+
+
+def _content(folder: Path) -> str:
+    """SHA-256 (hex) of the files below ``folder``, names and bytes, but for the seal."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / TRAINED_ON):
+        digest.update(f"{path.relative_to(folder).as_posix()}\0{file_fingerprint(path)}\n".encode())
+    return digest.hexdigest()
 
 
 class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):

@@ -53,19 +53,19 @@ PYTHON = os.environ.get("PRIVACY_ASSETS_REALTABFORMER")
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
     """A function that fits the generator with a stand-in for its worker."""
 
-    def fit(lines: str = "pass", **settings: object) -> object:
+    def fit(lines: str = "pass", people: object = None, **settings: object) -> object:
         worker = tmp_path / "worker.py"
         worker.write_text(STAND_IN.format(lines=lines))
         monkeypatch.setattr(realtabformer, "WORKER", worker)
         generator = build_generator("realtabformer", {"python": sys.executable, **settings})
-        return generator.fit(TABLE, SCHEMA, seed=5, device="cuda:1")
+        return generator.fit(TABLE, SCHEMA, seed=5, device="cuda:1", people=people)
 
     return fit
 
 
 def test_rows_come_back_as_they_were_coded(stand_in: object, tmp_path: Path) -> None:
     fitted = stand_in(epochs=3, n_critic=2)  # type: ignore[operator]
-    expected = TABLE.iloc[10:60].reset_index(drop=True)
+    expected = TABLE.iloc[10:60].reset_index(drop=True)  # with n_critic no rows are held, and none are moved
     pd.testing.assert_frame_equal(fitted.sample(50, seed=10), expected)
     fitted.save(tmp_path / "model")
     files = {path.name for path in (tmp_path / "model").rglob("*") if path.is_file()}
@@ -100,6 +100,9 @@ def test_failures_of_the_worker(stand_in: object, lines: str, error: type, messa
         ({"dropout": 1}, "dropout must be a number from 0 to less than 1"),
         ({"validation": True}, "validation must be a number"),
         ({"patience": 1.5}, "patience must be a whole number"),
+        ({"overfit": 3}, "overfit must be a number from 1 to 2"),
+        ({"overfit": 1.5, "patience": 0}, "overfit needs validation and patience above 0"),
+        ({"overfit": 1.5, "n_critic": 1}, "overfit needs validation and patience above 0, and n_critic 0"),
         ({"timeout": 0}, "timeout must be a positive number"),
         ({"python": None}, "realtabformer is not installed here.*pip install 'realtabformer"),
         ({"pyhton": "x"}, "Did you mean 'python'"),
@@ -109,6 +112,21 @@ def test_bad_settings(settings: dict, message: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(realtabformer, "find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=message):
         build_generator("realtabformer", {"python": sys.executable, **settings})
+
+
+@pytest.mark.parametrize(("settings", "held"), [({}, 12), ({"validation": 0}, 0), ({"n_critic": 1}, 0)])
+def test_all_rows_of_the_people_held_out_come_last(
+    stand_in: object, tmp_path: Path, settings: dict[str, object], held: int
+) -> None:
+    people = np.arange(ROWS) // 3
+    fitted = stand_in(people=people, **settings)  # type: ignore[operator]
+    fitted.save(tmp_path / "model")
+    given = json.loads((tmp_path / "model/model/given.json").read_text())
+    assert given[2]["held"] == held
+    order = fitted.sample(ROWS, seed=0)["full"].astype(int).to_numpy()
+    assert sorted(order) == list(range(ROWS))
+    assert not set(people[order[ROWS - held :]]) & set(people[order[: ROWS - held]])
+    assert list(order[: ROWS - held]) == sorted(order[: ROWS - held])
 
 
 def test_it_is_listed_and_its_environment_may_be_elsewhere() -> None:
@@ -153,3 +171,20 @@ def test_the_library_itself(tmp_path: Path, n_critic: int) -> None:
         again = replace(generator, sample_batch=128).fit(TABLE, SCHEMA, seed=0)
         pd.testing.assert_frame_equal(again.sample(90, seed=0), frame)
         assert again.history == fitted.history
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(PYTHON is None, reason="PRIVACY_ASSETS_REALTABFORMER names no python that has realtabformer")
+def test_over_fitting_on_purpose_stops_at_the_ratio() -> None:
+    small = {"epochs": 30, "batch_size": 1, "patience": 1, "layers": 2, "width": 768, "overfit": 1.1, "timeout": 900}
+    generator = build_generator("realtabformer", {"python": PYTHON, **small})
+    assert generator.overfitting_protection() == ""
+    history = generator.fit(TABLE, SCHEMA, seed=0, people=np.arange(ROWS) // 2).history
+    first = [row for row in history if "overfitting_ratio" not in row]
+    second = history[len(first) :]
+    assert len(first) > 1 and 1 < len(second) < 100
+    assert [row["epoch"] for row in history] == [float(epoch) for epoch in range(1, len(history) + 1)]
+    best = min(row["validation_loss"] for row in first)
+    ratios = [row["validation_loss"] / best for row in second]
+    assert ratios == pytest.approx([row["overfitting_ratio"] for row in second], rel=1e-4)
+    assert ratios[-1] >= 1.1 and all(r < 1.1 for at, r in enumerate(ratios[:-1]) if r > min(ratios[: at + 1]))

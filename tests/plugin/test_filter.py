@@ -133,6 +133,17 @@ def test_the_report_tells_how_the_generator_protects_its_rows(
         assert report["generator"]["privacy"]["epsilon"] == 3
 
 
+def test_a_filter_reads_the_real_rows_outside_of_the_budget(place: Path) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        private = {"name": "privbayes", "settings": {"epsilon": 3}}
+        result = run(table(place, generator=private, filter=FILTER), "people_pipeline", instance)
+    assert "privacy_report" in made(result), failures(result)
+    report = json.loads(next((place / "storage/people/privacy_report").rglob("*.json")).read_text())
+    assert "which rows the filters memorization left out" in report["generator"]["privacy"]["unpaid"]
+    row = next(row for row in report["privacy_configuration"] if row["name"] == "differential privacy")
+    assert "which rows the filters memorization left out" in row["how"]
+
+
 def test_nothing_is_known_of_a_table_that_was_brought(place: Path) -> None:
     real = people()
     sides = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -12,7 +13,8 @@ from standins import QUICK, failures, made, people, resources, run
 from privacy_assets import ReleaseResource, build_privacy_assets
 from privacy_assets.engine.generators import build_generator
 from privacy_assets.gate.statements import Place
-from privacy_assets.plugin.steps import checkpoint_folder, fitting_seed
+from privacy_assets.plugin.steps import checkpoint_folder, fitting_seed, trained_generator
+from privacy_assets.plugin.tagging import canonical_source, schema_of, tag
 
 SMALL = {"name": "rvae", "settings": {"hidden": [16], "latent": 4, "epochs": 4, "batch": 100}}
 
@@ -88,6 +90,48 @@ def test_what_another_training_left_is_not_taken_up(tmp_path: Path, monkeypatch:
         other = {"name": "rvae", "settings": {**SMALL["settings"], "latent": 5}}
         assert run(table(tmp_path, other), "people_pipeline", instance).success
         assert epochs == [1, 2, 3, 4] and kept(instance) == []
+
+
+@pytest.mark.parametrize("where", ["generator.json", "state.npz", "trained_on.json", "new"])
+def test_a_stored_generator_that_was_changed_makes_no_table(tmp_path: Path, where: str) -> None:
+    """Its statement of a budget goes into the report; the seal is made with the deployment's key."""
+    defs = table(tmp_path, {"name": "privbayes", "settings": {"epsilon": 5}})
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert "generator" in made(run(defs, "people_pipeline", instance))
+        assert "synthetic" in made(run(defs, "people_pipeline", instance, only="people/synthetic"))
+        (model,) = (tmp_path / "storage/people/generator").glob("model-*")
+        if where == "new":
+            (model / "more.json").write_text("{}")
+        elif where == "state.npz":
+            target = next(path for path in model.iterdir() if path.suffix not in (".json",))
+            target.write_bytes(target.read_bytes() + b" ")
+        else:
+            text = (model / where).read_text()
+            changed = text.replace('"seal": "', '"seal": "0') if where == "trained_on.json" else text.replace("5", "4")
+            assert changed != text
+            (model / where).write_text(changed)
+        result = run(defs, "people_pipeline", instance, only="people/synthetic")
+    assert not result.success and "synthetic" not in made(result)
+    assert "not as this deployment stored it" in str(failures(result))
+
+
+def test_rows_in_another_order_are_another_training(tmp_path: Path) -> None:
+    """Batches are drawn by position: what a checkpoint holds belongs to one order of the rows."""
+    seen: list[Path] = []
+
+    class Watched:
+        def settings(self) -> dict[str, object]:
+            return {}
+
+        def fit(self, *_: object, checkpoint: Path, **__: object) -> None:
+            seen.append(checkpoint)
+
+    settings: Any = SimpleNamespace(generator=Watched(), generator_label="watched")
+    train = canonical_source(people(50), "pid", None)
+    for rows in (train, train, train.iloc[::-1].reset_index(drop=True)):
+        frame = tag(rows, schema_of(train, "train"), "pid")
+        trained_generator(settings, frame, "the same rows", 0, tmp_path / "place")
+    assert seen[0] == seen[1] != seen[2]
 
 
 def test_the_seed_of_noise_is_known_to_the_deployment_only(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 CONFIG, WEIGHTS, LARGEST = "rtf_config.json", "weights.safetensors", "largest.json"
 NAMES = {"loss": "loss", "eval_loss": "validation_loss", "learning_rate": "learning_rate", "grad_norm": "grad_norm"}
+OVERFIT_EPOCHS = 100  # at most (Palacios 4.2)
 TRIES = 20  # rounds of drawing more rows than are missing
 
 
@@ -67,59 +68,101 @@ def numeric(frame: Any) -> list[str]:
 
 
 def fit(train: str, model: str, seed: str, device: str, settings: str) -> None:
-    """Train on the table ``train`` and write into the folder ``model``."""
+    """Train on the table ``train``, whose last "held" rows judge, and write into the folder ``model``."""
     kind, chosen = choose_device(device), json.loads(settings)
+    rows, number = read_rows(train), int(seed) % 2**31
+    built, losses = trained(rows, chosen, kind, number)
+    if chosen["overfit"]:
+        again = {**chosen, "epochs": OVERFIT_EPOCHS, "dropout": 0.0, "patience": 0}
+        built, _ = trained(rows, again, kind, number, losses)
+    save(built, Path(model), {name: int(rows[name].max()) for name in numeric(rows)})
+
+
+def trained(
+    rows: Any, chosen: dict[str, Any], kind: str, number: int, before: list[float] | None = None
+) -> tuple[Any, list[float]]:
+    """The trained library object and its losses on the rows held.
+
+    With the losses of a training ``before``, it goes on until its own is "overfit" times the least of them.
+    """
     from transformers import GPT2Config
 
-    rows, number = read_rows(train), int(seed) % 2**31
     set_seeds(number)
     drop = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), chosen["dropout"])
     size = {"n_layer": chosen["layers"], "n_embd": chosen["width"], "n_head": chosen["width"] // 64}
-    critic = chosen["n_critic"]
-    share = 0.0 if critic or chosen["validation"] * len(rows) < 1 else chosen["validation"]
-    best = share > 0 and chosen["patience"] > 0
+    critic, held = chosen["n_critic"], chosen["held"]
+    stops = held > 0 and chosen["patience"] > 0
+    losses: list[float] = []
     built = reporting()(
+        held,
+        losses,
+        before,
+        chosen["overfit"],
         model_type="tabular",
         tabular_config=GPT2Config(**size, **drop),
         checkpoints_dir=os.path.join(os.environ["TMPDIR"], "checkpoints"),
         epochs=chosen["epochs"],
         batch_size=chosen["batch_size"],
         random_state=number or 2**31,  # the library takes 0 for no seed at all
-        train_size=1 - share,
+        train_size=1 - held / len(rows),
         early_stopping_patience=chosen["patience"],
-        eval_strategy="epoch" if share else "no",
+        eval_strategy="epoch" if held else "no",
         logging_strategy="epoch",
-        save_strategy="epoch" if best or critic else "no",
+        save_strategy="epoch" if stops or critic else "no",
         save_only_model=not critic,  # the critic's rounds go on from the optimiser's state
         save_total_limit=1,
-        load_best_model_at_end=best,
+        load_best_model_at_end=stops,
         seed=number,
         use_cpu=kind == "cpu",
         report_to=[],
     )
     built.fit(rows, device=kind, n_critic=critic, gen_kwargs={}, save_full_every_epoch=0)
-    save(built, Path(model), {name: int(rows[name].max()) for name in numeric(rows)})
+    return built, losses
 
 
 def reporting() -> type:
-    """The library's class, whose trainers report every epoch, and go on to the end when nothing chooses the best."""
+    """The library's class, which holds out the last rows, and whose trainers report every epoch."""
     from realtabformer import REaLTabFormer
     from transformers import TrainerCallback
 
     class Telling(TrainerCallback):
-        def __init__(self, epochs: int) -> None:
-            self.epochs = epochs
+        def __init__(self, epochs: int, losses: list[float], before: list[float] | None, ratio: float | None) -> None:
+            self.losses, self.best, self.ratio = losses, min(before) if before else None, ratio
+            self.past = len(before or ())  # the second training's epochs are counted on from the first's
+            self.epochs = epochs + self.past
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
             told = {ours: logs[theirs] for theirs, ours in NAMES.items() if theirs in (logs or {})}
             if told and state.epoch is not None:
-                payload = {"epoch": round(state.epoch, 2), "epochs": self.epochs, **told}
+                if self.best is not None and "validation_loss" in told:
+                    told["overfitting_ratio"] = told["validation_loss"] / self.best
+                payload = {"epoch": round(state.epoch, 2) + self.past, "epochs": self.epochs, **told}
                 report("report_custom_message", {"payload": payload})
 
+        def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
+            self.losses.append(metrics["eval_loss"])
+            if self.best is not None and self.ratio is not None:
+                loss, lowest = self.losses[-1], min(self.losses)
+                control.should_training_stop = loss > lowest and loss >= self.ratio * self.best
+
     class Reporting(REaLTabFormer):
+        def __init__(self, held: int, *told: Any, **more: Any) -> None:
+            super().__init__(**more)
+            self.held, self.told = held, told
+
+        def _split_train_eval_dataset(self, dataset: Any) -> Any:
+            if not self.held:
+                return super()._split_train_eval_dataset(dataset)
+            self.training_args_kwargs.update(metric_for_best_model="eval_loss", greater_is_better=False)
+            end = len(dataset) - self.held
+            return {
+                "train_dataset": dataset.select(range(end)),
+                "eval_dataset": dataset.select(range(end, len(dataset))),
+            }
+
         def _build_tabular_trainer(self, *args: Any, **kwargs: Any) -> Any:
             trainer = super()._build_tabular_trainer(*args, **kwargs)
-            trainer.add_callback(Telling(self.epochs))
+            trainer.add_callback(Telling(self.epochs, *self.told))
             return trainer
 
     return Reporting

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from privacy_assets.engine.generators.base import FittedGenerator, Training
@@ -36,10 +37,14 @@ class RealTabFormer(ProgramGenerator):
 
     ``python`` is the interpreter of that environment (None: this one). The model has ``layers`` layers of ``width``
     (a multiple of 64, one head for each) with ``dropout``, and is trained for at most ``epochs`` epochs in batches of
-    four times ``batch_size``, as the library does. It stops when the loss on the share ``validation`` of the training
-    rows has not improved for ``patience`` epochs, and takes the best epoch; ``patience`` 0: it goes on to the end and
+    four times ``batch_size``, as the library does. It stops when the loss on the rows of a share ``validation`` of the
+    people has not improved for ``patience`` epochs, and takes the best epoch; ``patience`` 0: it goes on to the end and
     takes the last. ``n_critic`` > 0 is the library's own rule instead: every so many epochs it compares distances of
     synthetic and real rows; nothing is then kept for validation.
+
+    ``overfit`` f in [1, 2] over-fits on purpose (Palacios 4.2): a first training finds the best validation loss L*, a
+    second one without dropout or early stopping goes on until its loss L reaches L/L* = f after its own best, 100
+    epochs at most. The last "overfitting ratio" of the history is the one reached. Never publish what that makes.
 
     Rows are drawn on the CPU, ``sample_batch`` at a time. Nothing is fetched from a network.
     """
@@ -60,6 +65,7 @@ class RealTabFormer(ProgramGenerator):
     validation: float = 0.1
     patience: int = 5
     n_critic: int = 0
+    overfit: float | None = None
     sample_batch: int = 128
     timeout: float = 86_400.0
     log: str | None = None
@@ -75,10 +81,20 @@ class RealTabFormer(ProgramGenerator):
             value = getattr(self, setting)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
                 raise ConfigError(f"{self.name}: {setting} must be a number from 0 to less than 1.")
+        self._check_overfit()
         check_timeout(self.name, self.timeout)
         if self.python is None and find_spec("realtabformer") is None:
             fix = f"{INSTALL}; then set python to rtf/bin/python"
             raise ConfigError(f"{self.name} is not installed here. Fix: give it an environment of its own: {fix}.")
+
+    def _check_overfit(self) -> None:
+        ratio = self.overfit
+        if ratio is None:
+            return
+        if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 1 <= ratio <= 2:
+            raise ConfigError(f"{self.name}: overfit must be a number from 1 to 2.")
+        if self.n_critic or not self.patience or not self.validation:
+            raise ConfigError(f"{self.name}: overfit needs validation and patience above 0, and n_critic 0.")
 
     @property
     def passed(self) -> tuple[str, ...]:
@@ -92,11 +108,13 @@ class RealTabFormer(ProgramGenerator):
 
     def overfitting_protection(self) -> str:
         """See :meth:`Generator.overfitting_protection`."""
+        if self.overfit is not None:
+            return ""
         stops = []
         if self.n_critic:
             stops.append("the library's comparison of distances")
-        elif self.patience:
-            stops.append(f"early stopping after {self.patience} epochs without a better loss on unseen rows")
+        elif self.patience and self.validation:
+            stops.append(f"early stopping after {self.patience} epochs without a better loss on unseen people")
         return ", ".join([*stops, *([f"dropout {self.dropout:g}"] if self.dropout else [])])
 
     def _worker(self, part: str) -> list[str]:
@@ -104,10 +122,16 @@ class RealTabFormer(ProgramGenerator):
         return [self.python or sys.executable, "-I", str(WORKER), part]
 
     def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
-        coding = DigitCoding.fit(train, schema)
+        from privacy_assets.engine.generators.networks.training import held_out
+
+        coding, aside = DigitCoding.fit(train, schema), np.zeros(len(train), dtype=bool)
+        if self.validation and not self.n_critic:
+            aside = held_out(len(train), self.validation, training.people, training.seed)
         settings = {name: value for name, value in asdict(self).items() if name not in ("python", "log", "timeout")}
-        arguments = [*self._worker("fit"), "{train}", "{model}", "{seed}", "{device}", json.dumps(settings)]
-        model, reports = self.trained(arguments, coding.code(train), training)
+        told = json.dumps({**settings, "held": int(aside.sum())})
+        arguments = [*self._worker("fit"), "{train}", "{model}", "{seed}", "{device}", told]
+        table = coding.code(train).iloc[np.argsort(aside, kind="stable")].reset_index(drop=True)  # those held last
+        model, reports = self.trained(arguments, table, training)
         fitted = FittedRealTabFormer(self, schema, model, coding)
         fitted.history = tuple(reports.rows)
         return fitted

@@ -32,7 +32,7 @@ _WORDS = frozenset(
         "perplexity", "accuracy", "auc", "error", "precision", "recall", "reconstruction", "kl", "divergence",
         "entropy", "likelihood", "learning", "rate", "lr", "grad", "gradient", "norm", "penalty", "clip", "noise",
         "sigma", "epsilon", "delta", "sensitivity", "threshold", "temperature", "best", "last", "weighted", "per",
-        "second", "seconds", "minutes", "runtime", "patience",
+        "second", "seconds", "minutes", "runtime", "patience", "overfitting", "ratio",
     ]
 )  # fmt: skip
 
