@@ -169,16 +169,18 @@ def report_text(found: list[dict[str, Any]]) -> str:
             costs = [f"{line['fit_cpu']:.0f}", f"{line['sample_cpu']:.1f}", f"{line['mb']:,.0f}"]
             shown = [_shown(line["figures"].get(key)) for key in SHOWN]
             out.append(f"| {' | '.join([_name(line), *costs, *shown, line['verdict']])} |")
-        head = ["generator", *PALACIOS.values()]
-        out += ["", f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+        out.append("")
         embedded = [line for line in these if line["embedder"]]
-        for line in embedded:
-            out.append(f"| {' | '.join([_name(line), *(_shown(line['figures'].get(key)) for key in PALACIOS)])} |")
         if embedded:
+            head = ["generator", *PALACIOS.values()]
+            out += [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+            for line in embedded:
+                shown = [_shown(line["figures"].get(key)) for key in PALACIOS]
+                out.append(f"| {' | '.join([_name(line), *shown])} |")
             took = {name: sum(line["seconds"][name] for line in embedded) / len(embedded) for name in MEASURED}
-            trained = sum(line["embedder_seconds"] for line in embedded) / len(embedded)
             costs = [f"{name} {seconds:.2f}" for name, seconds in took.items()]
-            out += ["", f"Wall seconds, mean: {', '.join(costs)}; the encoder {trained:.1f}.", ""]
+            trained = max(line["embedder_seconds"] for line in embedded)
+            out += ["", f"Seconds, mean: {', '.join(costs)}; the encoder {trained:.0f}.", ""]
     return "\n".join(out)
 
 

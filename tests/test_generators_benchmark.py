@@ -31,11 +31,15 @@ def test_a_case_is_run_once_and_reported(tmp_path: Path) -> None:
     assert found["copy"]["figures"]["dcr.member_excess_any"][0] > found["baynet"]["figures"]["dcr.member_excess_any"][0]
     assert found["baynet"]["fit_cpu"] > 0 and found["baynet"]["mb"] > 50
     told = generators.report_text(generators.lines([results]))
-    assert "## small, 400 rows" in told and told.count("\n| ") == 3
+    assert "## small, 400 rows" in told and told.count("\n| ") == 3 and "SO+CL" not in told
+    embedded = [{**line, "embedder": True, "embedder_seconds": 7.2} for line in found.values()]
+    told = generators.report_text(embedded)
+    assert "SO+CL" in told and told.count("\n| ") == 6 and "the encoder 7." in told
 
 
 def test_cases_and_parts(tmp_path: Path) -> None:
-    found = list(generators.cases(["privbayes", "rvae", "copy"], [0.1], [1.5]))
+    found = list(generators.cases(["privbayes", "rvae", "copy"], [0.1], [1.5], {}))
+    assert next(generators.cases(["rvae"], [], [], {"epochs": 3})) == ("rvae", {"epochs": 3})
     private, overfitted = ("privbayes", {"epsilon": 0.1}), ("rvae", {"overfit": 1.5})
     assert found == [("privbayes", {}), private, ("rvae", {}), overfitted, ("copy", {})]
     frame = pd.DataFrame({"id": range(60), "c": ["?", "x", "y"] * 20})
