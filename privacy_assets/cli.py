@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privacy_assets.cli_audit import add_audit
+from privacy_assets.cli_calibrate import add_calibrate
 from privacy_assets.cli_gate import add_commands
 from privacy_assets.cli_generate import add_generate
 from privacy_assets.cli_keys import add_keys
@@ -53,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_evaluate(commands)
     add_audit(commands)
+    add_calibrate(commands)
     add_generate(commands)
     add_commands(commands)
     add_keys(commands)

@@ -105,6 +105,17 @@ def test_the_audit_command_of_its_page_runs(folder: Path, capsys: pytest.Capture
     assert "AUC over records" in capsys.readouterr().out
 
 
+def test_the_calibrate_command_of_its_page_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ours = [words for words in commands(ROOT / "docs" / "leaky.md") if words[0] == "privacy-assets"]
+    assert len(ours) == 1 and ours[0][1] == "calibrate"
+    frame = pd.read_parquet("data/patients.parquet").rename(columns={"patient_id": "person"})
+    frame.to_parquet("people.parquet")
+    quick = ["--no-embedder", "--metrics=dcr", "--fractions=0,1", "--noise=0"]
+    assert main([*ours[0][1:], *quick]) == 0
+    assert (folder / "study/calibration.html").stat().st_size
+    assert "never falls" in capsys.readouterr().out
+
+
 def test_the_generate_commands_of_their_page_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ours = [words[1:] for words in commands(ROOT / "docs" / "generators.md") if words[0] == "privacy-assets"]
     assert [words[0] for words in ours] == ["generators", "generate", "evaluate", "generate"]

@@ -103,20 +103,24 @@ class FittedNoisyCopy(FittedCopy):
             if known.empty:
                 continue
             if column.kind in ("categorical", "boolean"):
-                drawn[column.name] = _redrawn(drawn[column.name], known, self.generator.redraw, rng)
+                drawn[column.name] = redrawn(drawn[column.name], known, self.generator.redraw, rng)
             else:
-                drawn[column.name] = _jittered(drawn[column.name], known, self.generator.noise, rng)
+                drawn[column.name] = jittered(drawn[column.name], known, self.generator.noise, rng)
         return drawn
 
 
-def _redrawn(values: pd.Series, known: pd.Series, probability: float, rng: np.random.Generator) -> pd.Series:
+def redrawn(values: pd.Series, known: pd.Series, probability: float, rng: np.random.Generator) -> pd.Series:
+    """``values``, each with ``probability`` replaced by one of ``known``; missing ones stay."""
     others = known.iloc[rng.integers(0, len(known), len(values))].reset_index(drop=True)
     change = (rng.random(len(values)) < probability) & values.notna().to_numpy()
     return values.where(~change, others)
 
 
-def _jittered(values: pd.Series, known: pd.Series, noise: float, rng: np.random.Generator) -> pd.Series:
-    """Move the values that are there; whole numbers and dates are moved by whole steps, so that they stay exact."""
+def jittered(values: pd.Series, known: pd.Series, noise: float, rng: np.random.Generator) -> pd.Series:
+    """Canonical ``values`` moved by normal errors of ``noise`` standard deviations of ``known``; a missing one stays.
+
+    They keep the precision and the range of ``known``. Whole numbers and dates move by whole steps and stay exact.
+    """
     there = values.notna().to_numpy()
     moved = values.copy()
     if pd.api.types.is_float_dtype(known.dtype):

@@ -1,0 +1,114 @@
+"""Leaky evaluation (Palacios 4.2, figures 2 and 3): tables of which a known fraction are training rows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pandas as pd
+
+from privacy_assets.engine.controls.study import Case
+from privacy_assets.engine.generators.copies import jittered, redrawn
+from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.errors import ConfigError
+
+FRACTIONS = tuple(tenth / 10 for tenth in range(11))
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """What is done to the training rows before they are leaked; a missing value stays missing.
+
+    Numbers and dates get a normal error of ``sigma`` standard deviations of their column (the paper gives no unit),
+    rounded to the column's own precision and kept within its range. To whole numbers a Poisson number of mean ``lam``
+    is added. A category or boolean is drawn anew from its column with probability ``p``.
+    """
+
+    sigma: float = 0.0
+    lam: float = 0.0
+    p: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, least, most in (("sigma", 0, 10), ("lam", 0, 1000), ("p", 0, 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+                raise ConfigError(f"noise: {name} must be a number from {least} to {most}.")
+
+    def __str__(self) -> str:
+        parts = [f"{name} {value:g}" for name, value in zip(("σ", "λ", "p"), self.values, strict=True) if value]
+        return ", ".join(parts) or "no noise"
+
+    @property
+    def values(self) -> tuple[float, float, float]:
+        """sigma, lam and p."""
+        return self.sigma, self.lam, self.p
+
+    def added(
+        self, rows: pd.DataFrame, known: pd.DataFrame, schema: TableSchema, rng: np.random.Generator
+    ) -> pd.DataFrame:
+        """Canonical ``rows`` with noise; precision, range, spread and categories are those of ``known``."""
+        noisy = rows.reset_index(drop=True)
+        for column in schema.columns:
+            values, there = noisy[column.name], known[column.name].dropna()
+            if there.empty:
+                continue
+            if column.kind in ("categorical", "boolean"):
+                noisy[column.name] = redrawn(values, there, self.p, rng)
+            elif column.kind == "integer":
+                noisy[column.name] = values + pd.array(rng.poisson(self.lam, len(values)), dtype="Int64")
+            else:
+                noisy[column.name] = jittered(values, there, self.sigma, rng)
+        return noisy
+
+
+def every_noise(levels: Sequence[float] = (0.0, 0.05)) -> list[Noise]:
+    """All configurations of sigma, lam and p over ``levels``, the one without noise first."""
+    return [Noise(*values) for values in itertools.product(sorted(set(levels)), repeat=3)]
+
+
+def leaky_table(
+    train: pd.DataFrame, release: pd.DataFrame, fraction: float, noise: Noise, schema: TableSchema, seed: int
+) -> pd.DataFrame:
+    """As many rows as ``release`` has: ``fraction`` of them from ``train``, with noise, the others from ``release``.
+
+    Canonical tables of one schema. Training rows are drawn without replacement, and all of them once before any twice:
+    where both have the same number of rows, fraction 1 is a copy of train. With one ``seed`` a larger fraction leaks
+    the same rows and more, with the same noise.
+    """
+    _check(fraction)
+    rng, size = np.random.default_rng([seed, 11]), len(release)
+    rounds = [rng.permutation(len(train)) for _ in range(-(-size // max(len(train), 1)))]
+    leaked = train.iloc[np.concatenate(rounds)[:size]]
+    others = release.iloc[rng.permutation(size)]
+    noisy = noise.added(leaked, train, schema, np.random.default_rng([seed, 12]))
+    count = round(fraction * size)
+    return pd.concat([noisy.iloc[:count], others.iloc[count:]], ignore_index=True)
+
+
+def leaky_cases(
+    train: pd.DataFrame,
+    release: pd.DataFrame,
+    schema: TableSchema,
+    *,
+    fractions: Iterable[float] = FRACTIONS,
+    noises: Iterable[Noise] | None = None,
+    seed: int = 0,
+) -> Iterator[Case]:
+    """The cases of the leaky evaluation: every fraction with every noise (default: all of {0, 0.05})."""
+    chosen = sorted(set(fractions))
+    _check(*chosen)
+
+    def case(noise: Noise, fraction: float) -> Case:
+        rows = partial(leaky_table, train, release, fraction, noise, schema, seed)
+        return Case(str(noise), fraction, lambda: (rows(), fraction))
+
+    for noise in every_noise() if noises is None else noises:
+        yield from (case(noise, fraction) for fraction in chosen)
+
+
+def _check(*fractions: float) -> None:
+    if not all(0 <= fraction <= 1 for fraction in fractions):
+        raise ConfigError("the fraction that leaks must be a number from 0 to 1.")
