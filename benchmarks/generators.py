@@ -97,8 +97,9 @@ def cpu_seconds() -> float:
 
 
 def most_memory() -> float:
-    """MB that this process, or a program that it ran, held at most."""
-    return max(resource.getrusage(whose).ru_maxrss for whose in OURS) / 1024
+    """MB that this process, or a program that it ran, held at most; ``ru_maxrss`` would hold the parent's as well."""
+    own = int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+    return max(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) / 1024
 
 
 def judge(tables: list[pd.DataFrame], made: pd.DataFrame, encoder: Embedder | None, seed: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from privacy_assets.engine.metrics.attribute_inference import AttributeInference
 from privacy_assets.engine.metrics.base import FigureSpec, Metric
+from privacy_assets.engine.metrics.contamination import Contamination
 from privacy_assets.engine.metrics.dcr import Dcr
 from privacy_assets.engine.metrics.fidelity import Fidelity
 from privacy_assets.engine.metrics.linkability import Linkability
@@ -26,6 +27,7 @@ METRICS: dict[str, type[Metric]] = {
         Vulnerability,
         ShadowMembership,
         Fidelity,
+        Contamination,
     )
 }
 

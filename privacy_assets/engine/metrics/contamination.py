@@ -1,0 +1,73 @@
+"""Was the holdout unseen? Every comparison of train with holdout rests on it (DESIGN section 5, "Contamination").
+
+Where the generator has seen the holdout too, S is as near to the one as to the other, and no figure that compares them
+shows anything. So the same question is asked once more, of people nobody should have used: the holdout stands in the
+place of train, and the reference in that of the holdout. Nothing may show.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from privacy_assets.engine.inputs import MetricInputs
+from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
+from privacy_assets.engine.metrics.dcr import Dcr
+from privacy_assets.engine.metrics.membership_inference import MembershipInference
+from privacy_assets.engine.policy import Limit
+
+_ATTACKED = {"holdout": "train", "reference": "holdout"}  # role in the release -> role here
+_SAME = "that of the same figure of train"
+
+
+@dataclass(frozen=True)
+class Contamination(Metric):
+    """Figures of ``dcr`` and ``membership_inference`` (raw space) with holdout attacked and reference as the control.
+
+    Each is the figure of that name there, two-sided, with its interval, null 0 and NaN rules. Null also for a copy of
+    train: it says nothing about train. Of a reference that was seen as well it says nothing either. ``permutations``
+    of the people's labels give the intervals.
+    """
+
+    permutations: int = 999
+
+    name: ClassVar[str] = "contamination"
+    summary: ClassVar[str] = "Was the holdout really unseen by whoever made the table?"
+    needs: ClassVar[frozenset[str]] = frozenset({"holdout", "reference", "synthetic"})
+    by_default: ClassVar[bool] = False
+    figures: ClassVar[tuple[FigureSpec, ...]] = (
+        FigureSpec(
+            "member_excess_any",
+            "Excess share of holdout people, against the reference, among the real rows closest to S.",
+            "two_sided",
+        ),
+        FigureSpec(
+            "identical_excess",
+            "Share of identical matches with holdout people that only their having been seen explains.",
+            "two_sided",
+        ),
+        FigureSpec(
+            "advantage_any",
+            "True minus false positive rate of the attack that tells holdout from reference best.",
+            "two_sided",
+        ),
+    )
+    default_limits: ClassVar[tuple[Limit, ...]] = (
+        Limit("contamination.member_excess_any", at_most=0.25, bound="lower", source=_SAME),
+        Limit("contamination.identical_excess", at_most=0.2, bound="lower", source=_SAME),
+        Limit("contamination.advantage_any", at_most=0.025, bound="lower", source=_SAME),
+    )
+
+    def __post_init__(self) -> None:
+        self._metrics()
+
+    def measure(self, inputs: MetricInputs) -> Measured:
+        """Compute the figures; there are no tables."""
+        tables = {here: inputs.tables[role] for role, here in _ATTACKED.items()}
+        people = {here: inputs.subjects[role] for role, here in _ATTACKED.items() if role in inputs.subjects}
+        asked = replace(inputs, tables={**tables, "synthetic": inputs.synthetic}, subjects=people, embedder=None)
+        found = {figure.name: figure for metric in self._metrics() for figure in metric.measure(asked).figures}
+        return Measured(tuple(found[spec.name] for spec in self.figures))
+
+    def _metrics(self) -> tuple[Metric, ...]:
+        return Dcr(permutations=self.permutations, bootstraps=50), MembershipInference(permutations=self.permutations)

@@ -1,0 +1,130 @@
+"""Metric ``contamination``: a holdout that was seen shows, whatever train shows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from privacy_assets import Policy, evaluate
+from privacy_assets.engine.inputs import MetricInputs
+from privacy_assets.engine.metrics.contamination import Contamination
+from privacy_assets.engine.metrics.dcr import Dcr
+from privacy_assets.engine.metrics.membership_inference import MembershipInference
+from privacy_assets.engine.registry import default_metrics
+from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.errors import ConfigError, InputError
+
+NAMES = [spec.name for spec in Contamination.figures]
+
+
+def population(rows: int, seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "x": rng.normal(size=rows).round(3),
+            "y": rng.gamma(2, 3, rows).round(2),
+            "n": rng.integers(0, 50, rows),
+            "c": rng.choice(list("abcdef"), rows),
+        }
+    )
+
+
+def inputs_of(synthetic: pd.DataFrame, seed: int = 0, **more: object) -> MetricInputs:
+    roles = dict(zip(("train", "holdout", "reference"), TABLES, strict=True))
+    frames = {**roles, "synthetic": synthetic}
+    schema = infer_schema(pd.concat(frames.values()))
+    tables = {role: conform(frame, schema, where=role, smallest=0) for role, frame in frames.items()}
+    return MetricInputs(schema, tables, seed=seed, **more)  # type: ignore[arg-type]
+
+
+TABLES = [population(rows, seed) for rows, seed in ((900, 1), (300, 2), (300, 3))]
+TRAIN, HOLDOUT, REFERENCE = TABLES
+FRESH = population(900, 4)
+
+
+def mixed(*parts: tuple[pd.DataFrame, int]) -> pd.DataFrame:
+    return pd.concat([frame.sample(rows, random_state=0) for frame, rows in parts], ignore_index=True)
+
+
+def holds(synthetic: pd.DataFrame, seed: int = 0) -> bool:
+    results = {"contamination": Contamination().evaluate(inputs_of(synthetic, seed))}
+    return Policy.default(["contamination"]).judge(results).verdict == "pass"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_tables_made_without_the_holdout_show_nothing(seed: int) -> None:
+    """Also when they are copies of train, or of the other people who were not in the split."""
+    assert holds(FRESH, seed) and holds(TRAIN, seed)
+    assert holds(mixed((TRAIN, 450), (FRESH, 450)), seed)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
+def test_a_holdout_that_was_seen_shows(share: float) -> None:
+    seen = mixed((HOLDOUT, round(300 * share)), (FRESH, 600))
+    assert not holds(seen)
+
+
+def test_it_sees_what_the_comparison_with_train_cannot() -> None:
+    """Copies of train and holdout alike: members are no nearer than the holdout, and only the reference tells."""
+    both = mixed((TRAIN, 300), (HOLDOUT, 100), (FRESH, 500))
+    policy = {"limits": [{"figure": "dcr.identical_excess", "at_most": 0.2, "bound": "lower"}]}
+    blind = evaluate(TRAIN, HOLDOUT, both, metrics="dcr", policy=policy, embedder=False)
+    assert blind.verdict == "pass"
+    seen = evaluate(TRAIN, HOLDOUT, both, reference=REFERENCE, metrics="contamination", embedder=False)
+    assert seen.verdict == "fail" and all(not outcome.passed for outcome in seen.judgement.outcomes[:1])
+
+
+def test_avoiding_the_holdout_shows_as_well() -> None:
+    """Rows near the holdout were taken out of the table: so somebody had it."""
+    near = FRESH.assign(x=FRESH["x"] + 0.0)
+    repeated = pd.concat([near, REFERENCE.sample(200, random_state=0)], ignore_index=True)
+    assert not holds(repeated)
+
+
+def test_each_figure_is_that_of_the_other_metric_on_the_other_roles() -> None:
+    inputs = inputs_of(mixed((HOLDOUT, 60), (FRESH, 500)), seed=5)
+    tables = {"train": inputs.tables["holdout"], "holdout": inputs.tables["reference"]}
+    asked = MetricInputs(inputs.schema, {**tables, "synthetic": inputs.synthetic}, seed=5)
+    figures = {f.name: f for metric in (Dcr(), MembershipInference()) for f in metric.measure(asked).figures}
+    for figure in Contamination().measure(inputs).figures:
+        own, other = figure.to_json(), figures[figure.name].to_json()
+        assert own == pytest.approx(other, nan_ok=True), figure.name
+
+
+def test_people_with_several_rows_are_witnesses_once() -> None:
+    subjects = {
+        role: np.arange(len(frame)) // 3 + 10_000 * i
+        for i, (role, frame) in enumerate(zip(("train", "holdout", "reference"), TABLES, strict=True))
+    }
+    inputs = inputs_of(FRESH, subjects=subjects)
+    for figure in Contamination().measure(inputs).figures:
+        assert figure.subjects in (100, 200), figure
+    alone = Contamination().measure(inputs_of(FRESH))
+    assert {figure.subjects for figure in alone.figures} != {100, 200}
+
+
+def test_train_is_not_looked_at() -> None:
+    inputs = inputs_of(mixed((HOLDOUT, 60), (FRESH, 500)))
+    other = inputs_of(mixed((HOLDOUT, 60), (FRESH, 500)))
+    other = MetricInputs(other.schema, {**other.tables, "train": other.tables["train"].iloc[:10]}, seed=0)
+    assert Contamination().measure(inputs).figures == Contamination().measure(other).figures
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_too_few_rows_cannot_pass(rows: int) -> None:
+    inputs = inputs_of(FRESH)
+    few = MetricInputs(inputs.schema, {**inputs.tables, "reference": inputs.tables["reference"].iloc[:rows]}, seed=0)
+    result = Contamination().evaluate(few)
+    assert any(math.isnan(figure.value) for figure in result.figures)
+    assert Policy.default(["contamination"]).judge({"contamination": result}).verdict != "pass"
+
+
+def test_it_needs_a_reference_and_runs_when_asked_for() -> None:
+    assert "contamination" not in default_metrics()
+    with pytest.raises(InputError, match="metric contamination needs reference"):
+        evaluate(TRAIN, HOLDOUT, FRESH, metrics="contamination", embedder=False)
+    with pytest.raises(ConfigError, match="permutations"):
+        Contamination(permutations=10)
