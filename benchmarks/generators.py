@@ -47,7 +47,7 @@ SHOWN = {
     "memorization.exposed": "memorized",
 }  # fmt: skip
 PALACIOS = {
-    "singling_out.risk": "SO", "singling_out.risk_embedded": "SO+CL", "dcr.privacy_score": "DCR",
+    "singling_out.risk": "SO", "singling_out.risk_max": "SO, largest", "singling_out.risk_embedded": "SO+CL", "dcr.privacy_score": "DCR",
     "dcr.privacy_score_embedded": "DCR+CL", "linkability.risk": "linkability", "attribute_inference.risk": "inference",
 }  # fmt: skip
 MEASURED = ("dcr", "singling_out", "linkability", "attribute_inference")  # each with its embedded figures
@@ -66,9 +66,10 @@ def cases(
             yield name, {**settings, "overfit": ratio}
 
 
-def parts(path: Path, drop: list[str], rows: int, seed: int) -> list[pd.DataFrame]:
+def parts(path: Path, drop: list[str], rows: int, seed: int, *, as_text: bool = False) -> list[pd.DataFrame]:
     """Train, holdout and reference."""
     frame = pd.read_parquet(path).drop(columns=drop)
+    frame = frame.astype(str) if as_text else frame
     frame = frame[~(frame.astype(str) == "?").any(axis=1)]
     order = np.random.default_rng(seed).permutation(len(frame))
     ends = np.cumsum([rows, rows // 4, rows // 4])
@@ -125,7 +126,7 @@ def encoder_of(tables: list[pd.DataFrame], seed: int) -> tuple[Embedder, float]:
 
 def run(options: argparse.Namespace) -> None:
     """Add the lines that the results do not hold yet."""
-    tables = parts(options.table, options.drop, options.rows, options.seed)
+    tables = parts(options.table, options.drop, options.rows, options.seed, as_text=options.as_text)
     schema = infer_schema(pd.concat(tables))
     held = {key_of(line) for line in lines([options.results])}
     common = {"table": options.table.stem, "rows": options.rows, "seed": options.seed}
@@ -207,6 +208,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", nargs="?", type=Path, help="a Parquet file; its name stands for the data set")
     parser.add_argument("--drop", action="append", default=[], help="a column to leave out, such as an id (repeatable)")
+    parser.add_argument("--as-text", action="store_true", help="every column is a category")
     parser.add_argument("--rows", type=int, default=10_000, help="training rows")
     parser.add_argument("--generators", default=",".join(known), help="names, comma-separated")
     parser.add_argument("--epsilons", type=numbers, default=[], help="budgets of the private ones beside the default")

@@ -51,7 +51,7 @@ def add_generate(commands: Commands[argparse.ArgumentParser]) -> None:
     _add_training(command)
     command.add_argument("--rows", type=int, metavar="N", help="synthetic rows to write (default: as many as --data)")
     command.add_argument("--seed", type=int, metavar="S", help=SEED_HELP)
-    out = "the synthetic table, .parquet (keeps every type) or .csv; one that is there is replaced"
+    out = "the synthetic table, .parquet (keeps types as pandas reads them) or .csv; one that is there is replaced"
     command.add_argument("--out", required=True, metavar="FILE", help=out)
     command.add_argument("--quiet", action="store_true", help="no progress on standard error, warnings only")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from privacy_assets.engine.tables.schema import Kind, TableSchema
 
+_EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 KIND_HELP = "override an inferred kind: numeric, integer, categorical, boolean or datetime (repeatable)"
 SET_HELP = "a setting of the generator, as YAML (repeatable)"
 
@@ -53,12 +55,21 @@ def settings(pairs: Sequence[str]) -> dict[str, Any]:
     for pair in pairs:
         key, sign, value = pair.partition("=")
         try:
-            found[key] = yaml.safe_load(value)
+            found[key] = _numbers(yaml.safe_load(value))
         except yaml.YAMLError:
             sign = ""
         if not sign or not key:
             raise ConfigError(f"--set {pair}: write KEY=VALUE.")
     return found
+
+
+def _numbers(value: Any) -> Any:
+    """1e-5 as a number, which YAML 1.1 takes for text."""
+    if isinstance(value, list):
+        return [_numbers(part) for part in value]
+    if isinstance(value, dict):
+        return {key: _numbers(part) for key, part in value.items()}
+    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
 
 
 def progress(*, quiet: bool) -> Callable[[str], None]:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from privacy_assets.cli import main
+from privacy_assets.cli_shared import settings
 from privacy_assets.engine.generators import GENERATORS, generator_info
 from privacy_assets.engine.generators.base import Training
 from privacy_assets.engine.generators.copies import Copy, FittedCopy
@@ -238,6 +239,12 @@ def test_settings_kinds_and_the_subject_arrive(data: Path, tmp_path: Path) -> No
     assert made["age"].dtype == "int8"
     np.testing.assert_allclose(made["wage"].dropna().sort_values(), real["wage"].dropna().sort_values())
     assert "person" not in pq.read_schema(out).names
+
+
+def test_numbers_with_an_exponent_are_numbers() -> None:
+    pairs = ["a=1e-5", "b=[1e3, x, 2]", "c={k: 2.5E+1}", "d='1e'", "e=1.5", "f=e5"]
+    expected = {"a": 1e-5, "b": [1000.0, "x", 2], "c": {"k": 25.0}, "d": "1e", "e": 1.5, "f": "e5"}
+    assert settings(pairs) == expected
 
 
 @pytest.mark.parametrize(

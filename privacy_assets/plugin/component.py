@@ -30,6 +30,25 @@ Partitions = Annotated[
 ]
 Rows = str | dict[str, str] | None
 
+
+def as_written(context: dg.ResolutionContext, value: Any) -> Any:
+    """``value`` with its templates filled in, and nothing else changed: Dagster makes a number of a quoted "5"."""
+    if isinstance(value, dict):
+        return {key: as_written(context, one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [as_written(context, one) for one in value]
+    return context.resolve_value(value) if isinstance(value, str) and "{{" in value else value
+
+
+Generator = Annotated[
+    str | dict[str, Any],
+    dg.Resolver(
+        as_written,
+        model_field_type=str | dict[str, Any],
+        description='A registered generator, "module:function", or {name: ..., settings: {...}}.',
+    ),
+]
+
 RESOURCES = '''"""Resources of the privacy pipelines: storage, releases and the device."""
 
 import dagster as dg
@@ -80,9 +99,7 @@ class PrivacyGate(dg.Component, dg.Model, dg.Resolvable):
     source: Rows = Field(None, description='"demo", a path of Parquet or CSV files, or {asset: group/name}.')
     subject: str | None = Field(None, description="Column that tells people apart.")
     kinds: dict[str, str] | None = Field(None, description="Column kinds that override the inferred ones.")
-    generator: str | dict[str, Any] = Field(
-        "synthpop", description='A registered generator, "module:function", or {name: ..., settings: {...}}.'
-    )
+    generator: Generator = "synthpop"
     rows: int | None = Field(None, description="Rows to generate; as many as train has when not given.")
     filter: str | dict[str, Any] | list[str | dict[str, Any]] | None = Field(
         None,

@@ -157,7 +157,8 @@ def test_interrupted_training_ends_as_if_it_had_not_been(
         ("dpgan", {"epsilon": -1}, "epsilon must be a number"),
         ("dpctgan", {"counts_share": 1}, "counts_share must be a number"),
         ("dpctgan", {"bounds": {"age": 5}}, "bounds must give a list"),
-        ("pategan", {"teachers": 1}, "teachers must be a"),
+        ("pategan", {"teachers": 1}, "teachers must be a whole number from 2"),
+        ("pategan", {"teachers": 10.5}, "teachers must be a whole number from 2"),
     ],
 )
 def test_bad_settings(name: str, settings: dict, match: str) -> None:
@@ -214,6 +215,30 @@ def test_overfitting_goes_on_to_the_ratio_that_was_asked_for() -> None:
     assert fitted.history[-2]["overfitting_ratio"] < 1.2 or last["epoch"] == 100
     assert last["loss"] < best, "it has learned its rows better than those of others"
     assert fitted.generator.overfitting_protection() == ""
+
+
+def test_overfitting_that_does_not_get_there_says_so() -> None:
+    told: list[str] = []
+    chosen = {"hidden": [4], "latent": 2, "epochs": 2, "learning_rate": 1e-6, "overfit": 2}
+    build_generator("rvae", chosen).fit(TRAIN, SCHEMA, seed=0, progress=told.append)
+    assert any("after 100 epochs, 2 was not reached" in line for line in told)
+
+
+@pytest.mark.parametrize("name", ["rvae", "dpgan"])
+@pytest.mark.parametrize("damage", ["cut", "flip", "list", "empty"])
+def test_a_damaged_model_says_that_it_is(name: str, damage: str, tmp_path: Path) -> None:
+    pytest.importorskip("opacus")
+    build_generator(name, {"epochs": 1, "hidden": [4]}).fit(TRAIN, SCHEMA, seed=0).save(tmp_path)
+    path = tmp_path / ("generator.json" if damage == "list" else "layout.npz")
+    whole = path.read_bytes()
+    middle = len(whole) // 3
+    damaged = {
+        "cut": whole[: len(whole) // 2], "list": b"[]", "empty": b"",
+        "flip": whole[:middle] + bytes(255 - byte for byte in whole[middle : middle + 40]) + whole[middle + 40 :],
+    }[damage]  # fmt: skip
+    path.write_bytes(damaged)
+    with pytest.raises(InputError, match=r"is not complete \(|no fitted generator can be read"):
+        load_generator(tmp_path)
 
 
 # The networks

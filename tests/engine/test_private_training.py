@@ -146,6 +146,12 @@ def test_the_noise_on_gradients_has_the_size_that_was_accounted_for() -> None:
     assert float(errors.std()) == pytest.approx(noise * clip / len(CODES), rel=0.5)
 
 
+def test_a_budget_that_nothing_can_keep_within() -> None:
+    for epsilon in (1e-3, 1e-6):
+        with pytest.raises(ConfigError, match="the privacy budget is too small"):
+            vote_noise(epsilon, 1e-5, 100)
+
+
 def test_rows_that_are_not_drawn_change_nothing_but_the_noise() -> None:
     steps, _ = steps_of(CODES, 1.0, 0.0, wasserstein=None, conditional=True)
     steps.rate = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections import Counter
 from collections.abc import Iterator
 from itertools import product
@@ -303,6 +304,21 @@ def test_public_domains_do_not_look_at_the_rows(tmp_path: Path) -> None:
     assert set(frame["town"].dropna()) == {"w", "x", "y", "z"} and set(frame["member"].dropna()) == {False, True}
     assert frame["age"].max() > 100 and frame["joined"].max() > pd.Timestamp("2020-11-01") and frame.isna().any().all()
     assert (frame["joined"].dropna() == frame["joined"].dropna().dt.normalize()).all()
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [["2020-01-01", "2021-01-01"], [dt.date(2020, 1, 1), dt.date(2021, 1, 1)], [pd.Timestamp("2020-01-01"), "2021"]],
+)
+def test_bounds_in_days_leave_the_time_of_day(ends: list, tmp_path: Path) -> None:
+    moments = pd.Timestamp("2020-03-01") + pd.to_timedelta(np.arange(200) * 7919, unit="min")
+    for whole, when in ((False, moments), (True, moments.normalize())):
+        train, schema = table(when=list(when))
+        fitted = PrivBayes(epsilon=1e6, bounds={"when": ends}).fit(train, schema, seed=0)
+        made_up = fitted.sample(300, seed=0)["when"].dropna()
+        assert ((made_up == made_up.dt.normalize()).mean() > 0.5) == whole
+        fitted.save(tmp_path / str(whole))
+        assert load_generator(tmp_path / str(whole)).sample(300, seed=0)["when"].dropna().equals(made_up)
 
 
 def test_values_outside_count_as_missing_or_to_the_nearest_bin() -> None:

@@ -166,6 +166,19 @@ def test_yaml_is_python(
     assert shape(gate.build_defs(context)) == shape(build_privacy_assets("people", **shared, **python_only))
 
 
+def test_texts_of_the_generator_stay_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dagster's templates make a number of a quoted one; what has a template is filled in all the same."""
+    monkeypatch.setenv("LEAF", "40")
+    command = ["python", "m.py", "{train}", "{out}", "{rows}", "{seed}", "5", "1e5"]
+    text = yaml.safe_dump({"name": "people", "generator": {"name": "command", "settings": {"command": command}}})
+    gate = PrivacyGate.resolve_from_yaml(text)
+    assert gate.generator == {"name": "command", "settings": {"command": command}}
+    leaf = "name: people\ngenerator: {name: synthpop, settings: {min_leaf: '{{ env.LEAF }}', visit: ['1', a]}}\n"
+    settings = PrivacyGate.resolve_from_yaml(leaf).generator["settings"]
+    assert str(settings["min_leaf"]) == "40" and settings["visit"] == ["1", "a"]
+    assert PrivacyGate.resolve_from_yaml("name: people\ngenerator: baynet\n").generator == "baynet"
+
+
 def test_the_component_has_every_argument_of_the_factory() -> None:
     import inspect
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import zipfile
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, is_dataclass
@@ -17,6 +19,8 @@ import pyarrow.parquet as pq
 from privacy_assets.engine.inputs import Progress, silent
 from privacy_assets.engine.tables.schema import TableSchema, conform
 from privacy_assets.errors import InputError
+
+DAMAGED = (OSError, KeyError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)  # what a file may raise
 
 MANIFEST = "generator.json"
 TRAIN = "train.parquet"
@@ -182,7 +186,9 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     path = Path(folder) / MANIFEST
     try:
         manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        if not isinstance(manifest, dict):
+            raise TypeError
+    except (OSError, ValueError, TypeError) as error:
         fix = "give a folder that a fitted generator was saved into"
         raise InputError(
             f"no fitted generator can be read ({type(error).__name__})", where=str(path), fix=fix

@@ -62,7 +62,7 @@ class CommandGenerator(ProgramGenerator):
             _check_marks("command", self.command, ("{model}", *_MADE))
             if any("{train}" in part for part in self.command):
                 raise ConfigError("command: command cannot read {train} beside train; let train write it to {model}.")
-        check_timeout(self.name, self.timeout)
+        check_program(self.name, self.timeout, self.log)
 
     @property
     def passed(self) -> tuple[str, ...]:
@@ -121,7 +121,9 @@ def _check_marks(setting: str, arguments: Sequence[str], marks: Sequence[str]) -
         raise ConfigError(f"command: {absent[0]} does not stand in the arguments of {setting}.")
 
 
-def check_timeout(name: str, timeout: object) -> None:
-    """ConfigError unless ``timeout`` is a positive number."""
+def check_program(name: str, timeout: object, log: object) -> None:
+    """ConfigError unless ``timeout`` is a positive number, and ``log`` a path, if anything."""
+    if not isinstance(log, str | None):
+        raise ConfigError(f"{name}: log must be the path of a file.")
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         raise ConfigError(f"{name}: timeout must be a positive number of seconds.")

@@ -110,7 +110,7 @@ class FittedCallable(FittedGenerator):
 def _call(function: SampleFunction, train: pd.DataFrame, rows: int, seed: int) -> object:
     try:
         return function(train, rows, seed)
-    except Exception as error:  # noqa: BLE001 (the user's own code can raise anything, and quote what it read)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 (the user's code can raise anything, and quote what it read)
         return StepError.hiding(error)
 
 

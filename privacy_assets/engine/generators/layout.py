@@ -11,7 +11,8 @@ import numpy as np
 from privacy_assets.engine.generators.domains import Domain, Domains
 from privacy_assets.engine.tables.coding import Coding
 
-_KNOTS = 1000  # quantiles of a number that has more values than these
+_KNOTS = 1000  # quantiles of a number that has many values
+_OFTEN, _FEW = 5, 10  # numbers that as many rows share on average are values to draw from, and so are so few of them
 _MOST_DECIMALS, _ALL_DECIMALS = 6, 15
 
 
@@ -19,10 +20,10 @@ _MOST_DECIMALS, _ALL_DECIMALS = 6, 15
 class Scale:
     """The distribution function of a number's training values, and its inverse.
 
-    ``values`` (k,) float64 ascend; ``levels`` (k + 1 in ``steps``, else k) are shares from 0 to 1. In ``steps`` value v
-    stands for all levels from its own to the next, so that a value that many rows share (0 of an income) takes up as
-    much room as it has rows; otherwise the function is linear between values, which are quantiles, and numbers are
-    rounded to ``decimals``.
+    ``values`` (k,) float64 ascend; ``levels`` (k + 1 in ``steps``, else k) are shares from 0 to 1. In ``steps``, for
+    numbers that many rows share, value v stands for all levels from its own to the next. Otherwise the function is
+    linear between values, which are quantiles, and numbers are rounded to ``decimals``: those of single rows are not
+    repeated. A quantile that stands twice (0 of an income) keeps all levels in between.
     """
 
     values: np.ndarray
@@ -34,17 +35,21 @@ class Scale:
     def of_cells(cls, known: np.ndarray) -> Scale:
         """The scale of the numbers ``known`` (n,), n >= 1, none missing."""
         values, counts = np.unique(known, return_counts=True)
-        if len(values) <= _KNOTS:
+        if len(values) <= min(_KNOTS, max(_FEW, len(known) // _OFTEN)):  # else single rows' numbers would be repeated
             return cls(values, np.concatenate([[0.0], np.cumsum(counts) / len(known)]), True, _ALL_DECIMALS)
-        levels = np.linspace(0, 1, _KNOTS)
+        levels = np.linspace(0, 1, min(_KNOTS, len(known)))
         knots = np.quantile(known, levels)
-        first = np.concatenate([[True], np.diff(knots) > 0])  # a repeated quantile would be a jump
-        return cls(knots[first], levels[first] / levels[first][-1], False, decimals_of(values))
+        rises = np.diff(knots) > 0
+        ends = np.concatenate([[True], rises]) | np.concatenate([rises, [True]])  # of each run of one quantile
+        return cls(knots[ends], levels[ends], False, decimals_of(values))
 
     def encode(self, cells: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Levels float64 (n,) in [0, 1] of known numbers: uniform within the step of a value."""
+        """Levels float64 (n,) in [0, 1] of known numbers: uniform within the levels of a value that has several."""
         if not self.steps:
-            return np.interp(cells, self.values, self.levels)
+            first = np.clip(np.searchsorted(self.values, cells, side="left"), 0, len(self.values) - 1)
+            last = np.clip(np.searchsorted(self.values, cells, side="right") - 1, 0, len(self.values) - 1)
+            within = self.levels[first] + rng.random(len(cells)) * (self.levels[last] - self.levels[first])
+            return np.where(last > first, within, np.interp(cells, self.values, self.levels))
         place = np.clip(np.searchsorted(self.values, cells), 0, len(self.values) - 1)
         return self.levels[place] + rng.random(len(cells)) * (self.levels[place + 1] - self.levels[place])
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from privacy_assets.engine.generators.base import FittedGenerator, Generator, PrivacyBudget, Training
+from privacy_assets.engine.generators.base import DAMAGED, FittedGenerator, Generator, PrivacyBudget, Training
 from privacy_assets.engine.generators.layout import Layout
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.schema import TableSchema
@@ -30,14 +30,14 @@ _BLOCK = 4096  # rows that go through the network at once when rows are drawn
 class NeuralGenerator(Generator):
     """A generator that is a network. Fields that are numbers are checked against ``RANGES`` (low, high).
 
-    ``RANGES`` of a field that is an integer by default asks for whole numbers; bounds are inclusive.
+    ``RANGES`` of a field annotated as an integer asks for whole numbers; bounds are inclusive.
     """
 
     modules: ClassVar[tuple[str, ...]] = ("torch",)
     RANGES: ClassVar[Mapping[str, tuple[float, float]]] = {}
 
     def __post_init__(self) -> None:
-        whole = {field.name for field in fields(self) if isinstance(field.default, int)}
+        whole = {field.name for field in fields(self) if str(field.type).startswith("int")}
         for name, (low, high) in self.RANGES.items():
             value = getattr(self, name)
             number = isinstance(value, int if name in whole else (int, float)) and not isinstance(value, bool)
@@ -123,7 +123,7 @@ class FittedNeural(FittedGenerator):
                 layout = Layout.from_arrays(dict(stored))
             network = generator.sampler(shape_of(layout))
             network.load_state_dict(load_file(folder / _WEIGHTS))
-        except (OSError, KeyError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
+        except (*DAMAGED, RuntimeError, SafetensorError) as error:
             wrong = f"the fitted generator is not complete ({type(error).__name__})"
             raise InputError(wrong, where=str(folder), fix="fit it again") from None
         return cls(generator, coding, layout, network, ())

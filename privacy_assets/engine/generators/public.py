@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -24,8 +25,8 @@ class PublicKnowledge:
     """The settings ``bounds`` ({number: [low, high]}, dates as text) and ``categories`` ({column: [texts]}).
 
     Numbers stand in ``bins`` of equal width between their bounds, beyond which they count to the nearest bin; texts
-    that are no category count as missing. The schema is public: names and kinds of columns, and which have gaps. What
-    is not given is read from the private rows: :meth:`unpaid` names it.
+    that are no category count as missing. The schema is public: names and kinds of columns, which have gaps, and which
+    dates have a time of day. What is not given is read from the private rows: :meth:`unpaid` names it.
     """
 
     generator: str
@@ -43,13 +44,13 @@ class PublicKnowledge:
         """The domains of cells (F, n); ConfigError when a setting names an unknown column or one of another kind."""
         self._check_names(coding.schema)
         given = {}
-        for column, known in zip(coding.schema.columns, coding.values, strict=True):
+        for column, known, row in zip(coding.schema.columns, coding.values, cells, strict=True):
             values = self._values(column)
             if values is not None and known is not None:
                 missing = column.nullable or column.kind == "categorical"
                 given[column.name] = _of_categories(values, known, missing=missing)
             elif column.name in (self.bounds or {}):
-                given[column.name] = self._of_bounds(column)
+                given[column.name] = self._of_bounds(column, row[~np.isnan(row)])
         return Domains.of_cells(cells, coding, self.bins, given)
 
     def unpaid(self, schema: TableSchema) -> tuple[str, ...]:
@@ -64,7 +65,7 @@ class PublicKnowledge:
         given = (self.categories or {}).get(column.name)
         return None if given is None else tuple(sorted(set(given)))
 
-    def _of_bounds(self, column: ColumnSchema) -> Domain:
+    def _of_bounds(self, column: ColumnSchema, cells: np.ndarray) -> Domain:
         wrong = f"{self.generator}: bounds of {column.name!r} must be [low, high], "
         pair = (self.bounds or {})[column.name]
         if column.kind == "datetime":
@@ -72,7 +73,7 @@ class PublicKnowledge:
                 low, high = ((pd.Timestamp(end) - pd.Timestamp(0)) / pd.Timedelta(1, "D") for end in pair)
             except (TypeError, ValueError):
                 raise ConfigError(wrong + "dates as text.") from None
-            whole = low == np.floor(low) and high == np.floor(high)
+            whole = bool((cells == np.floor(cells)).all())
         else:
             if len(pair) != 2 or not all(is_number(end) for end in pair):
                 raise ConfigError(wrong + "finite numbers.")
@@ -82,7 +83,7 @@ class PublicKnowledge:
             raise ConfigError(wrong + "low not above high.")
         if whole:
             low, high = float(np.floor(low)), float(np.ceil(high))
-        return Domain.of_range(low, high, self.bins, whole=bool(whole), missing=column.nullable)
+        return Domain.of_range(low, high, self.bins, whole=whole, missing=column.nullable)
 
     def _check_names(self, schema: TableSchema) -> None:
         for setting, kinds in (("bounds", ("numeric", "integer", "datetime")), ("categories", ("categorical",))):
@@ -103,10 +104,16 @@ def freeze_public(generator: Any) -> None:
             continue
         if not isinstance(value, Mapping) or not all(isinstance(one, list | tuple) for one in value.values()):
             raise ConfigError(f"{generator.name}: {setting} must give a list for each column.")
-        object.__setattr__(generator, setting, {str(name): tuple(one) for name, one in value.items()})
+        plain = {str(name): tuple(_as_text(end) for end in one) for name, one in value.items()}
+        object.__setattr__(generator, setting, plain)
     for name, texts in (generator.categories or {}).items():
         if not texts or not all(isinstance(text, str) for text in texts):
             raise ConfigError(f"{generator.name}: categories of {name!r} must be one or more texts.")
+
+
+def _as_text(value: object) -> object:
+    """Dates as text, which JSON can hold: YAML reads 2020-01-01 as a date."""
+    return value.isoformat() if isinstance(value, dt.date) else value
 
 
 def is_number(value: object) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.engine.generators.base import FittedGenerator, Training
-from privacy_assets.engine.generators.commands import check_timeout
+from privacy_assets.engine.generators.commands import check_program
 from privacy_assets.engine.generators.digits import DigitCoding
 from privacy_assets.engine.generators.programs import MODEL, FittedModel, Model, ProgramGenerator
 from privacy_assets.engine.tables.schema import TableSchema
@@ -82,7 +82,7 @@ class RealTabFormer(ProgramGenerator):
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
                 raise ConfigError(f"{self.name}: {setting} must be a number from 0 to less than 1.")
         self._check_overfit()
-        check_timeout(self.name, self.timeout)
+        check_program(self.name, self.timeout, self.log)
         if self.python is None and find_spec("realtabformer") is None:
             fix = f"{INSTALL}; then set python to rtf/bin/python"
             raise ConfigError(f"{self.name} is not installed here. Fix: give it an environment of its own: {fix}.")

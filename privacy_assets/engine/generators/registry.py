@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from privacy_assets.engine.generators.base import FittedGenerator, Generator, PrivacyBudget, read_manifest
+from privacy_assets.engine.generators.base import DAMAGED, FittedGenerator, Generator, PrivacyBudget, read_manifest
 from privacy_assets.engine.generators.baynet import BayNet
 from privacy_assets.engine.generators.commands import CommandGenerator
 from privacy_assets.engine.generators.copies import Copy, NoisyCopy
@@ -173,7 +173,7 @@ def load_generator(folder: str | Path) -> FittedGenerator:
         fitted.history, fitted.privacy = tuple(manifest["history"]), PrivacyBudget(**manifest["privacy"])
     except PrivacyAssetsError:
         raise
-    except (OSError, KeyError, ValueError, TypeError) as error:
+    except DAMAGED as error:
         wrong = f"the fitted generator is not complete ({type(error).__name__})"
         raise InputError(wrong, where=str(folder), fix="fit it again") from None
     return fitted

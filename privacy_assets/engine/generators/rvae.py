@@ -65,6 +65,9 @@ class RVAE(NeuralGenerator):
         network, history = run.train(self)
         if self.overfit is not None and self.overfit > 1:
             network, history = run.overfit(self.overfit, min(row["validation_loss"] for row in history))
+            if history[-1]["overfitting_ratio"] < self.overfit:
+                reached = f"{history[-1]['overfitting_ratio']:.3g} after {len(history)} epochs"
+                training.progress(f"{self.name}: over-fitting ended at {reached}, {self.overfit:g} was not reached")
         return FittedNeural(self, coding, layout, network, history)
 
     def overfitting_protection(self) -> str:

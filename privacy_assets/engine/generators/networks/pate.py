@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from privacy_assets.engine.generators.networks.blocks import GanSampler, layers
+from privacy_assets.errors import ConfigError
 
 ORDERS = np.arange(1.0, 10_001.0)
 ROUNDS = 3  # whose labelled rows the student learns from: older ones are no longer what the generator makes
@@ -68,6 +69,8 @@ def vote_noise(epsilon: float, delta: float, labels: int) -> float:
     scale^2 (Papernot et al. 2017, theorem 2) whatever the votes are; epsilon follows by Abadi et al. 2016, theorem 2.
     """
     spare = epsilon * ORDERS + math.log(delta)
+    if not (spare > 0).any():
+        raise ConfigError("the privacy budget is too small. Fix: raise epsilon or delta.")
     return float(np.sqrt(2 * labels * ORDERS * (ORDERS + 1.0) / np.where(spare > 0, spare, np.nan))[spare > 0].min())
 
 
