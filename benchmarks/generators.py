@@ -47,8 +47,9 @@ SHOWN = {
     "memorization.exposed": "memorized",
 }  # fmt: skip
 PALACIOS = {
-    "singling_out.risk": "SO", "singling_out.risk_max": "SO, largest", "singling_out.risk_embedded": "SO+CL", "dcr.privacy_score": "DCR",
-    "dcr.privacy_score_embedded": "DCR+CL", "linkability.risk": "linkability", "attribute_inference.risk": "inference",
+    "singling_out.risk": "SO", "singling_out.risk_max": "SO, largest", "singling_out.risk_embedded": "SO+CL",
+    "dcr.privacy_score": "DCR", "dcr.privacy_score_embedded": "DCR+CL", "linkability.risk": "linkability",
+    "attribute_inference.risk": "inference",
 }  # fmt: skip
 MEASURED = ("dcr", "singling_out", "linkability", "attribute_inference")  # each with its embedded figures
 Made = tuple[pd.DataFrame, dict[str, Any]]
