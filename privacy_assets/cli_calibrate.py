@@ -171,7 +171,7 @@ def _write(options: argparse.Namespace, points: list[Point]) -> None:
     put_atomic(options.out / "calibration.html", page.encode())
     told = {"points": [point.to_json() for point in points], "fits": [plain(asdict(line)) for line in lines]}
     write_json(str(options.out / "calibration.json"), told)
-    rows = [["figure", *[f"{x:g}" for x in sorted({p.x for p in points})], "slope", "R²", "never falls"]]
+    rows = [["figure", *[f"{x:g}" for x in sorted({p.x for p in points})], "slope", "R²", "never back"]]
     first = points[0].series
     for line in lines:
         if line.series == first:

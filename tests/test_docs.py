@@ -113,7 +113,7 @@ def test_the_calibrate_command_of_its_page_runs(folder: Path, capsys: pytest.Cap
     quick = ["--no-embedder", "--metrics=dcr", "--fractions=0,1", "--noise=0"]
     assert main([*ours[0][1:], *quick]) == 0
     assert (folder / "study/calibration.html").stat().st_size
-    assert "never falls" in capsys.readouterr().out
+    assert "never back" in capsys.readouterr().out
 
 
 def test_the_generate_commands_of_their_page_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

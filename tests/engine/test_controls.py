@@ -210,6 +210,14 @@ def test_lines_through_figures() -> None:
     assert fits(line([0.1, 0.2])) == fits([]) == fits(line([math.nan] * 5)) == []
 
 
+@pytest.mark.parametrize(
+    ("figure", "rises"), [("dcr.privacy_score", False), ("membership_inference.protection_score", True)]
+)
+def test_a_figure_of_which_less_is_riskier_has_to_fall(figure: str, rises: bool) -> None:
+    points = [Point("s", x, x, {figure: (1 - x, 0.99 - x, 1.01 - x)}, 0.0) for x in (0.0, 0.5, 1.0)]
+    assert [(fit.rises, fit.slope < 0) for fit in fits(points)] == [(rises, True)]
+
+
 def test_over_fitting_asks_for_a_generator_with_such_a_loss() -> None:
     train = TRAIN.drop(columns="key")
     schema = SCHEMA.without("key")

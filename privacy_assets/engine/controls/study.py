@@ -16,6 +16,7 @@ import pandas as pd
 from privacy_assets.engine.evaluation import run_metrics
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.metrics.base import Metric
+from privacy_assets.engine.registry import figure_specs
 from privacy_assets.engine.results import MetricResult, plain
 from privacy_assets.engine.tables.fingerprints import cells_fingerprint
 from privacy_assets.engine.tables.schema import conform
@@ -71,8 +72,8 @@ class Point:
 class Fit:
     """How one figure of one series follows the axis: a straight line by least squares.
 
-    ``r2`` is its share of the variance; ``rises`` is False when a point's whole interval lies below that of an earlier
-    one.
+    ``r2`` is its share of the variance; ``rises`` is False when a point's whole interval lies on the harmless side of
+    an earlier one: below, or above for a figure of which less is riskier.
     """
 
     series: str
@@ -133,7 +134,7 @@ def fits(points: Iterable[Point]) -> list[Fit]:
         for name, (value, low, high) in point.figures.items():
             if math.isfinite(value):
                 series.setdefault((point.series, name), []).append((point.x, value, low, high))
-    found = []
+    found, specs = [], figure_specs()
     for (label, name), rows in series.items():
         x, value, low, high = np.array(sorted(rows)).T
         if np.unique(x).size < 3:
@@ -142,6 +143,8 @@ def fits(points: Iterable[Point]) -> list[Fit]:
         spread = float(((value - value.mean()) ** 2).sum())
         left = float(((value - slope * x - intercept) ** 2).sum())
         r2 = 1 - left / spread if np.ptp(value) > _ROUNDING else 0.0
+        if name in specs and specs[name].direction == "lower_is_riskier":
+            low, high = -high, -low
         rises = bool((high[1:] >= np.maximum.accumulate(low)[:-1]).all())
         found.append(Fit(label, name, len(x), float(slope), float(intercept), r2, rises))
     return found
