@@ -171,12 +171,12 @@ def _write(options: argparse.Namespace, points: list[Point]) -> None:
     put_atomic(options.out / "calibration.html", page.encode())
     told = {"points": [point.to_json() for point in points], "fits": [plain(asdict(line)) for line in lines]}
     write_json(str(options.out / "calibration.json"), told)
-    rows = [["figure", *[f"{x:g}" for x in sorted({p.x for p in points})], "slope", "R²", "never back"]]
     first = points[0].series
+    shown = sorted((point for point in points if point.series == first), key=lambda point: point.x)
+    rows = [["figure", *(f"{point.x:g}" for point in shown), "slope", "R²", "never back"]]
     for line in lines:
         if line.series == first:
-            shown = {point.x: point.figures[line.figure][0] for point in points if point.series == first}
-            values = [number(shown.get(x, math.nan)) for x in sorted({p.x for p in points})]
+            values = [number(point.figures.get(line.figure, (math.nan,))[0]) for point in shown]
             rows.append([line.figure, *values, number(line.slope), number(line.r2), "yes" if line.rises else "NO"])
     say(
         f"{first}; {axis}:",

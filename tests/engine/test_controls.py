@@ -167,12 +167,12 @@ def test_a_study_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     with path.open("a") as file:
         file.write('{"mark": "cut o')
     assert len(first) == 2 and len(read_points(path)) == 2
-    path.write_text(path.read_text().rsplit("\n", 1)[0] + "\n")
     whole = run_study(inputs, cases(3), METRICS, path)
     assert made == [0.0, 0.5, 1.0] and told(whole[:2]) == told(first)
     assert [json.dumps(p.figures) for p in run_study(inputs, cases(3), METRICS)] == [
         json.dumps(p.figures) for p in whole
     ]
+    assert len(read_points(path)) == 3 and path.stat().st_mode & 0o777 == 0o600
     run_study(inputs_of(seed=1), cases(1), METRICS, path)
     assert len(read_points(path)) == 4 and made.count(0.0) == 3
     assert whole[0].figures["dcr.identical_excess"][0] < whole[2].figures["dcr.identical_excess"][0]

@@ -129,6 +129,13 @@ def test_all_rows_of_the_people_held_out_come_last(
     assert list(order[: ROWS - held]) == sorted(order[: ROWS - held])
 
 
+def test_a_ratio_of_one_is_no_over_fitting() -> None:
+    protections = [
+        build_generator("realtabformer", {"python": "p", "overfit": f}).overfitting_protection() for f in (1, 1.01)
+    ]
+    assert protections[0].startswith("early stopping after 5 epochs") and protections[1] == ""
+
+
 def test_it_is_listed_and_its_environment_may_be_elsewhere() -> None:
     info = next(info for info in generator_info() if info.name == "realtabformer")
     assert info.licence == "MIT" and info.extra == "realtabformer" and info.available

@@ -22,6 +22,7 @@ from privacy_assets.engine.tables.fingerprints import cells_fingerprint
 from privacy_assets.engine.tables.schema import conform
 from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import InputError
+from privacy_assets.files import put_atomic
 
 _ROUNDING = 1e-12
 WIDTHS = "singling_out.risk of {} columns"
@@ -90,10 +91,10 @@ def run_study(
 ) -> list[Point]:
     """Judge every case by ``metrics`` and give the points in the order of the cases.
 
-    ``inputs`` hold the real tables (and the embedder); their synthetic table is not looked at. With a ``path`` each
-    point is a line of that file as soon as it is there, under what it was computed from (rows, seed, settings, engine):
-    a study that was stopped goes on, and another one in the same file is neither taken up nor lost. The lines hold
-    figures only.
+    ``inputs`` hold the real tables (and the embedder); in place of a synthetic one stand the rows of the release, which
+    are not judged themselves. With a ``path`` each point is a line of that file as soon as it is there, under what it
+    was computed from (rows, seed, settings, engine): a study that was stopped goes on, and another one in the same file
+    is neither taken up nor lost. The lines hold figures only.
     """
     mark = _mark(inputs, metrics)
     held = {} if path is None else {(p.series, p.wanted): p for p in read_points(path, mark)}
@@ -104,8 +105,7 @@ def run_study(
             inputs.progress(f"table {number} of {len(asked)}: {case.series}, {case.x:g}")
             point = _judged(inputs, case, metrics)
             if path is not None:
-                with path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({"mark": mark, **point.to_json()}, allow_nan=False) + "\n")
+                _add_line(path, json.dumps({"mark": mark, **point.to_json()}, allow_nan=False))
         points.append(point)
     return points
 
@@ -150,6 +150,13 @@ def fits(points: Iterable[Point]) -> list[Fit]:
     return found
 
 
+def _add_line(path: Path, line: str) -> None:
+    """Place the file anew with one line more: none is ever cut off, nor added to one that somebody else cut off."""
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    end = "" if before.endswith("\n") or not before else "\n"
+    put_atomic(path, f"{before}{end}{line}\n".encode())
+
+
 def _judged(inputs: MetricInputs, case: Case, metrics: Mapping[str, Metric]) -> Point:
     started = time.perf_counter()
     rows, x = case.make()
@@ -174,7 +181,6 @@ def _by_width(results: Mapping[str, MetricResult]) -> dict[str, tuple[float, flo
 
 
 def _mark(inputs: MetricInputs, metrics: Mapping[str, Metric]) -> str:
-    real = {role: inputs.fingerprints[role] for role in inputs.tables if role != "synthetic"}
     settings = {name: metric.settings() for name, metric in metrics.items()}
     embedder = None if inputs.embedder is None else inputs.embedder.fingerprint()
-    return cells_fingerprint(np.empty(0), real, settings, embedder, inputs.seed, ENGINE_VERSION)[:16]
+    return cells_fingerprint(np.empty(0), inputs.fingerprints, settings, embedder, inputs.seed, ENGINE_VERSION)[:16]

@@ -108,7 +108,7 @@ class RealTabFormer(ProgramGenerator):
 
     def overfitting_protection(self) -> str:
         """See :meth:`Generator.overfitting_protection`."""
-        if self.overfit is not None:
+        if self.overfit is not None and self.overfit > 1:
             return ""
         stops = []
         if self.n_critic:

@@ -51,7 +51,7 @@ class PrivateSteps:
     ) -> None:  # fmt: skip
         self.sampler, self.codes, self.rate, self.wasserstein = sampler, codes, rate, wasserstein
         self.shape, self.device = sampler.shape, codes.device
-        # Gradients of single rows are never held, only their norms: a tenth of the time.
+        # Gradients of single rows are never held, only their norms: they took most of the time.
         self.critic = GradSampleModuleFastGradientClipping(critic, loss_reduction="sum", max_grad_norm=clip)
         kind = torch.optim.Adam if wasserstein is None else torch.optim.RMSprop
         more: dict[str, Any] = {"betas": (0.5, 0.9)} if wasserstein is None else {}
