@@ -73,6 +73,8 @@ def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     command.add_argument("--holdout", required=True, metavar="FILE", help="rows of the same population it has not seen")
     command.add_argument("--synthetic", required=True, metavar="FILE", help="the table to be published")
     command.add_argument("--reference", metavar="FILE", help="further unseen rows, for calibrated attacks")
+    earlier = "a table of the same people that was released before; once for each"
+    command.add_argument("--released", action="append", default=[], metavar="FILE", help=earlier)
     command.add_argument("--subject", metavar="COLUMN", help="column that tells people apart (real tables only)")
     command.add_argument(
         "--kind",
@@ -113,6 +115,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         options.holdout,
         options.synthetic,
         reference=options.reference,
+        released=options.released,
         subject=options.subject,
         kinds=kinds(options.kind),
         policy=options.policy,

@@ -144,7 +144,10 @@ def test_a_copy_of_adult_is_as_bad_as_it_gets(adult_leak):
     assert figure(copy, "membership_inference.protection_score").value < 1
     assert figure(copy, "attribute_inference.protection_score").value < 2
     assert copy.data_privacy_score["grade"] == "Poor"
-    assert broken(copy) == {outcome.limit.key for outcome in copy.judgement.outcomes}
+    about_the_table = {
+        o.limit.key for o in copy.judgement.outcomes if o.limit.metric not in ("composition", "controls")
+    }
+    assert broken(copy) == about_the_table
 
 
 def test_a_copy_of_the_census_is_seen_where_the_paper_figure_is_blind(uk_census):
@@ -164,7 +167,8 @@ def test_the_privacy_score_is_the_leaked_fraction(adult_leak, share):
 def test_a_copy_is_the_worst_of_a_list_of_releases(adult_leak):
     releases = [figures(adult_leak(share)) for share in (0, 0.25, 1)]
     assert len(releases[0]) >= 12
-    for key in (key for key in releases[0] if not key.startswith("fidelity.")):  # a copy is useful
+    others = ("fidelity.", "composition.", "controls.")  # a copy is useful; the others do not speak of this table
+    for key in (key for key in releases[0] if not key.startswith(others)):
         sign = -1 if key.endswith("protection_score") else 1
         at_null, leak, copy = (sign * release[key][0] for release in releases)
         assert copy >= leak > at_null, key
@@ -350,8 +354,11 @@ def test_a_seed_is_repeated_and_another_differs_within_the_intervals(small, smal
     assert figures(judged(*small, seed=0)) == figures(small_report)
     other, first = figures(judged(*small, seed=1)), figures(small_report)
     assert other != first
-    for key, (value, _, _) in other.items():
-        assert first[key][1] <= value <= first[key][2], key
+    for key, (value, low, _) in other.items():
+        if key.startswith("controls.smallest"):  # a tolerance limit: half of the leaks of one are seen by the other
+            assert first[key][1] <= value and low <= first[key][0], key
+        else:
+            assert first[key][1] <= value <= first[key][2], key
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +43,7 @@ def prepare_inputs(
     subject: str | None = None,
     kinds: Mapping[str, Kind] | None = None,
     schema: TableSchema | None = None,
+    released: Sequence[TableLike] = (),
     seed: int = 0,
     device: str = "cpu",
     progress: Progress = silent,
@@ -51,8 +52,9 @@ def prepare_inputs(
 
     ``subject`` names the column that tells people apart; it stands in every real table and never in the synthetic one.
     Without it each row is a person of its own. ``schema`` (without the subject) is inferred from all real rows together
-    when None, ``kinds`` overriding. Raises InputError naming table, column, row position and fix; also when the holdout
-    repeats rows of train far beyond chance.
+    when None, ``kinds`` overriding. ``released`` are earlier releases about the same people; a column that they did not
+    have yet is missing there, and one that is no more is left out. Raises InputError naming table, column, row position
+    and fix; also when the holdout repeats rows of train far beyond chance.
     """
     given = {"train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic}
     frames = {role: load(table) for role, table in given.items() if table is not None}
@@ -63,9 +65,18 @@ def prepare_inputs(
     if schema is None:
         schema = joint_schema(frames, names, kinds)
     tables = {role: conform(frame, schema, where=names[role]) for role, frame in frames.items()}
+    if released:
+        tables["released"] = _stacked(released, schema)
     inputs = MetricInputs(schema, tables, subjects, seed=seed, device=device, progress=progress)
     _check_unseen(inputs, names["holdout"])
     return inputs
+
+
+def _stacked(released: Sequence[TableLike], schema: TableSchema) -> pd.DataFrame:
+    """Earlier releases in canonical form, one after the other."""
+    parts = [load(table).reindex(columns=schema.names) for table in released]
+    names = (f"earlier release {number}" for number in range(1, len(parts) + 1))
+    return pd.concat([conform(part, schema, where=name) for part, name in zip(parts, names, strict=True)])
 
 
 def _check_unseen(inputs: MetricInputs, where: str) -> None:
@@ -169,16 +180,20 @@ def _check_kinds_agree(real: Mapping[str, pd.DataFrame], names: Mapping[str, str
 
 
 def choose_metrics(
-    given: MetricsLike | None, policy: Policy | None, generator: Generator | None = None
+    given: MetricsLike | None,
+    policy: Policy | None,
+    generator: Generator | None = None,
+    brought: Collection[str] = (),
 ) -> tuple[dict[str, Metric], Policy]:
     """Metrics to run and the policy in force; ConfigError for unknown metrics and settings.
 
-    Without metrics: those of the policy, or the default ones. Without a policy: the default limits of the metrics.
-    ``generator`` is that of the synthetic table, for the metrics that attack it; ConfigError where they need it.
+    Without metrics: those of the policy, or the default ones; ``brought`` are the roles of the tables that were made
+    outside, which some of these are for. Without a policy: the default limits of the metrics. ``generator`` is that of
+    the synthetic table, for the metrics that attack it; ConfigError where they need it.
     """
     if isinstance(given, str):
         given = [name.strip() for name in given.split(",") if name.strip()]
-    chosen = list(given) if given is not None else list(policy.metrics) if policy else default_metrics()
+    chosen = list(given) if given is not None else list(policy.metrics) if policy else default_metrics(brought)
     if not chosen:
         raise ConfigError("no metric was chosen.")
     settings = given if isinstance(given, Mapping) else {}
@@ -186,8 +201,9 @@ def choose_metrics(
         if not isinstance(own, Mapping | None):
             raise ConfigError(f"metric {name}: settings must be a mapping of names to values.")
     built = {name: build_metric(name, dict(settings.get(name) or {})) for name in chosen}
-    metrics = {name: metric.for_generator(generator) for name, metric in built.items()}
-    return metrics, policy if policy is not None else Policy.default(chosen)
+    made_for = {name: metric.for_generator(generator) for name, metric in built.items()}
+    in_force = policy if policy is not None else Policy.default(chosen)
+    return {name: metric.under(in_force, made_for) for name, metric in made_for.items()}, in_force
 
 
 def wants_embedder(metrics: Iterable[Metric]) -> bool:

@@ -33,7 +33,8 @@ def silent(message: str) -> None:
 class MetricInputs:
     """The tables of one release: canonical frames of one schema (see ``tables.schema.conform``) by role.
 
-    ``tables`` holds "train", "holdout", "synthetic" and optionally "reference". ``subjects`` gives, per real role, the
+    ``tables`` holds "train", "holdout", "synthetic" and optionally "reference", and "released", all rows that were
+    released before. ``subjects`` gives, per real role, the
     int64 subject code of each row, coded jointly over the real roles; a role without codes has one subject per row.
     Without any codes, and when no row of train stands in holdout too, equal rows count as one subject: a split that
     keeps equal rows together (``tables.splitting`` without a subject does) makes them one witness.

@@ -74,15 +74,18 @@ def permute_labels(
     rng: np.random.Generator,
     statistic: Callable[[np.ndarray], np.ndarray],
     block: int = 64,
+    seen: np.ndarray | None = None,
 ) -> np.ndarray:
     """Draw the null law of a statistic by permuting the labels of subjects.
 
-    ``member`` bool (s,) says which subjects stand in train. ``statistic`` maps float32 labels (b, s) to (b, m).
-    Returns float64 (permutations, m). Memory is bounded by ``block`` label vectors at a time, 64 at most.
+    ``member`` bool (s,) says which subjects stand in train. ``statistic`` maps float32 labels (b, s), or those of the
+    subjects ``seen`` alone, to (b, m). Returns float64 (permutations, m). Memory is bounded by ``block`` label vectors
+    at a time, 64 at most.
     """
     parts = []
     for start in range(0, permutations, SETS):
-        sets = random_sets(len(member), int(member.sum()), rng).view(np.uint8).reshape(-1, 8)
+        sets = random_sets(len(member), int(member.sum()), rng)
+        sets = sets.view(np.uint8).reshape(-1, 8)[slice(None) if seen is None else seen]
         bits = np.unpackbits(sets, axis=1, count=min(SETS, permutations - start), bitorder="little").T
         for first in range(0, len(bits), block):
             labels = bits[first : first + block].astype(np.float32, order="C")

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, Literal, get_args
 
 from privacy_assets.engine.results import Figure, MetricResult
@@ -193,28 +194,45 @@ class Policy:
         rows = sorted((x.figure, x.bound, x.at_least is None, x.value, x.smallest_n) for x in self.limits)
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
-    def judge(self, results: Mapping[str, MetricResult]) -> Judgement:
-        """Hold every limit against ``results`` (by metric name).
+    def judge(self, results: Mapping[str, MetricResult], attempt: int = 1) -> Judgement:
+        """Hold every limit against ``results`` (by metric name), at the level of this ``attempt`` at publishing.
 
         "fail" when any limit is demonstrably broken, else "not_assessable" when any could not be judged, else "pass".
         """
-        outcomes = tuple(judge_limit(limit, results.get(limit.metric)) for limit in self.limits)
+        outcomes = tuple(judge_limit(limit, results.get(limit.metric), attempt) for limit in self.limits)
         statuses = {outcome.status for outcome in outcomes}
         order: tuple[Verdict, ...] = ("fail", "not_assessable", "pass")
         return Judgement(next(status for status in order if status in statuses), outcomes)
 
 
-def judge_limit(limit: Limit, result: MetricResult | None) -> LimitOutcome:
-    """Hold one limit against the result of its metric (None: the metric did not run, which cannot pass)."""
+def widening(attempt: int, confidence: float) -> float:
+    """How many times as far the cautious end of an interval lies at ``attempt`` m, from 1, at publishing the same data.
+
+    Whoever tries again until a bound holds by chance would publish in the end. So attempt m has the level
+    6 (1 - confidence) / (pi^2 m^2), which over all attempts sum up to 1 - confidence; the end moves as that of a normal
+    interval does: 1.10 at the first attempt and a confidence of 95 %, 1.36 at the second, 1.84 at the tenth.
+    """
+    normal, level = NormalDist(), 1 - confidence
+    return normal.inv_cdf(1 - 3 * level / (math.pi * attempt) ** 2) / normal.inv_cdf(1 - level / 2)
+
+
+def judge_limit(limit: Limit, result: MetricResult | None, attempt: int = 1) -> LimitOutcome:
+    """Hold one limit against the result of its metric (None: the metric did not run, which cannot pass).
+
+    ``attempt`` counts the tables of the same training rows that were judged for publication, this one included: the
+    cautious end of the interval moves out with it, see :func:`widening`.
+    """
     name = limit.figure.partition(".")[2]
     figure = next((f for f in result.figures if f.name == name), None) if result is not None else None
     if figure is None:
         return LimitOutcome(limit, "not_assessable", math.nan, f"{limit.figure} was not computed", None)
     if not figure.measurable:
         return LimitOutcome(limit, "not_assessable", math.nan, figure.note or "not measurable", figure)
-    measured, demonstrated = _bound(figure, limit.bound), _bound(figure, "lower")
+    measured, demonstrated = _bound(figure, limit.bound, attempt), _bound(figure, "lower", attempt)
     relation = "above" if limit.at_most is not None else "below"
-    broken = f"{measured:.4g} is {relation} the limit {limit.value:.4g}"
+    broken = f"{measured:.4g} is {relation} the limit {limit.value:.4g}{_at(attempt)}"
+    if figure.about == "gate" and limit.exceeded_by(measured):
+        return LimitOutcome(limit, "not_assessable", measured, f"the gate is blind here: {broken}", figure)
     if limit.exceeded_by(demonstrated):
         return LimitOutcome(limit, "fail", measured, broken, figure)
     if figure.subjects < limit.smallest_n:
@@ -225,20 +243,27 @@ def judge_limit(limit: Limit, result: MetricResult | None) -> LimitOutcome:
         return LimitOutcome(limit, "not_assessable", measured, reason, figure)
     if limit.exceeded_by(measured):
         return LimitOutcome(limit, "fail", measured, broken, figure)
-    return LimitOutcome(limit, "pass", measured, f"{measured:.4g} holds the limit {limit.value:.4g}", figure)
+    return LimitOutcome(
+        limit, "pass", measured, f"{measured:.4g} holds the limit {limit.value:.4g}{_at(attempt)}", figure
+    )
 
 
-def _bound(figure: Figure, bound: Bound) -> float:
+def _at(attempt: int) -> str:
+    return f" at attempt {attempt} from the same training rows" if attempt > 1 else ""
+
+
+def _bound(figure: Figure, bound: Bound, attempt: int) -> float:
     """The end of the interval that ``bound`` names; for two-sided figures its distance from the null."""
+    far = widening(attempt, figure.confidence) if figure.about == "release" else 1.0
     if figure.direction == "two_sided":
-        up, down = figure.high - figure.null, figure.null - figure.low
+        up = figure.value - figure.null + far * (figure.high - figure.value)
+        down = figure.null - figure.value + far * (figure.value - figure.low)
         if bound == "value":
             return abs(figure.value - figure.null)
         return max(up, down) if bound == "upper" else max(figure.low - figure.null, figure.null - figure.high)
-    cautious, other = (
-        (figure.high, figure.low) if figure.direction == "higher_is_riskier" else (figure.low, figure.high)
-    )
-    return {"upper": cautious, "lower": other, "value": figure.value}[bound]
+    riskier = figure.direction == "higher_is_riskier"
+    cautious, other = (figure.high, figure.low) if riskier else (figure.low, figure.high)
+    return {"upper": figure.value + far * (cautious - figure.value), "lower": other, "value": figure.value}[bound]
 
 
 def _limit(entry: Any, source: str) -> Limit:

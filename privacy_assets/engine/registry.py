@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from privacy_assets.engine.metrics.attribute_inference import AttributeInference
 from privacy_assets.engine.metrics.base import FigureSpec, Metric
+from privacy_assets.engine.metrics.composition import Composition
 from privacy_assets.engine.metrics.contamination import Contamination
+from privacy_assets.engine.metrics.controls import Controls
 from privacy_assets.engine.metrics.dcr import Dcr
 from privacy_assets.engine.metrics.fidelity import Fidelity
 from privacy_assets.engine.metrics.linkability import Linkability
@@ -27,14 +31,17 @@ METRICS: dict[str, type[Metric]] = {
         Vulnerability,
         ShadowMembership,
         Fidelity,
+        Composition,
+        Controls,
         Contamination,
     )
 }
 
 
-def default_metrics() -> list[str]:
-    """Names of the metrics that run when none are chosen."""
-    return [name for name, metric in METRICS.items() if metric.by_default]
+def default_metrics(brought: Collection[str] = ()) -> list[str]:
+    """Names of the metrics that run when none are chosen; ``brought`` are the roles of tables made outside."""
+    doubted = {name for name, metric in METRICS.items() if metric.if_brought and metric.if_brought <= set(brought)}
+    return [name for name, metric in METRICS.items() if metric.by_default or name in doubted]
 
 
 def build_metric(name: str, settings: dict[str, object] | None = None) -> Metric:

@@ -18,7 +18,8 @@ class Figure:
     (``note`` says why) and can never pass a limit. ``n`` counts rows and ``subjects`` independent subjects behind the
     number. ``null`` is what a release without any leak shows on average. ``resolution`` is the value that the
     cautious bound of a leak-free release of these sizes stays within in 99.5 % of cases (in the unit of the limit): a
-    tighter limit cannot be judged with these sizes. NaN where no null law is known.
+    tighter limit cannot be judged with these sizes. NaN where no null law is known. A figure ``about`` the gate, not
+    the release, can show that the gate is blind, never that a release leaks: its limits hold, or are not assessable.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Figure:
     confidence: float = 0.95
     resolution: float = math.nan
     note: str = ""
+    about: Literal["release", "gate"] = "release"
 
     @property
     def measurable(self) -> bool:

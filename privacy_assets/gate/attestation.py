@@ -23,6 +23,7 @@ class Attestation:
     ``inputs`` are the fingerprints of all tables by role, ``content`` that of the synthetic rows: keyed, never a plain
     hash of a private table; ``results`` hold figures, no tables; ``setup`` are the settings that they were made and
     measured under. ``remembered`` are earlier failures of the same rows; with any of them the verdict is "fail".
+    ``attempt`` counts the tables of these training rows that were judged for publication, this one included.
     ``keyid`` is the key that signed it, empty before.
     """
 
@@ -37,6 +38,7 @@ class Attestation:
     results: Mapping[str, Mapping[str, Any]]
     inputs: Mapping[str, str]
     setup: Mapping[str, Any]
+    attempt: int
     rows: int
     made_at: str
     engine_version: str = ENGINE_VERSION
@@ -67,7 +69,8 @@ class Attestation:
 
     def judge(self, policy: Policy) -> Judgement:
         """Hold the stored results against ``policy`` once more, for the texts of a refusal."""
-        return policy.judge({name: MetricResult.from_json(result) for name, result in self.results.items()})
+        results = {name: MetricResult.from_json(result) for name, result in self.results.items()}
+        return policy.judge(results, self.attempt)
 
 
 def attest(
@@ -76,10 +79,11 @@ def attest(
     results: Mapping[str, MetricResult],
     inputs: Mapping[str, str],
     setup: Mapping[str, Any],
+    attempt: int,
     remembered: Sequence[str] = (),
 ) -> Attestation:
     """State the verdict of ``policy`` over ``results``, which :func:`check_result` has found to belong together."""
-    judgement, judged = policy.judge(results), [name for name in results if name in policy.metrics]
+    judgement, judged = policy.judge(results, attempt), [name for name in results if name in policy.metrics]
     return Attestation(
         place=snapshot.place,
         sha256=snapshot.sha256,
@@ -93,6 +97,7 @@ def attest(
         results={name: {**results[name].to_json(), "inputs": {}, "tables": {}} for name in judged},
         inputs=dict(inputs),
         setup=plain(setup),
+        attempt=attempt,
         rows=snapshot.rows,
         made_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
     )
@@ -136,10 +141,11 @@ def check_result(result: MetricResult, inputs: Mapping[str, str], metric: Metric
         text = f"{result.metric} was computed by engine {result.engine_version}; materialise it again."
         raise PublicationRefused(text)
     for role in sorted({*inputs, *result.inputs}):
-        unused = role == "embedder" and metric is not None and role not in metric.needs | metric.optional
+        unused = role in ("embedder", "released") and (metric is None or role not in metric.needs | metric.optional)
         if not unused and result.inputs.get(role) != inputs.get(role):
-            what = role if role == "embedder" else f"{role} table"
-            raise PublicationRefused(f"{result.metric} was computed on another {what}; materialise it again.")
+            what = {"embedder": "another embedder", "released": "other earlier releases"}.get(role)
+            text = f"{result.metric} was computed on {what or f'another {role} table'}; materialise it again."
+            raise PublicationRefused(text)
     if metric is None or result.seed != seed or plain(result.settings) != plain(metric.settings()):
         raise PublicationRefused(f"{result.metric} was computed with other settings or seed; materialise it again.")
 
@@ -172,6 +178,15 @@ def check_memory(remembered: Sequence[str]) -> None:
     """Refuse rows that failed before."""
     if remembered:
         raise PublicationRefused(failed_before(remembered))
+
+
+def check_released(attestation: Attestation, fingerprint: str) -> None:
+    """Refuse an attestation that was made before another table of these people was released."""
+    if attestation.inputs.get("released") != fingerprint:
+        text = (
+            "another table was released since the attestation was made; materialise the scores and attestation again."
+        )
+        raise PublicationRefused(text)
 
 
 def refusal(judgement: Judgement, remembered: Sequence[str] = ()) -> str:

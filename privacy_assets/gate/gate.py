@@ -19,7 +19,8 @@ from privacy_assets.gate import attestation as judged
 from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.failures import Failures
 from privacy_assets.gate.keys import SigningKey
-from privacy_assets.gate.releases import Release, ReleaseStore, check_bytes
+from privacy_assets.gate.looks import Looks, Released
+from privacy_assets.gate.releases import Release, ReleaseStore, check_bytes, hash_file
 from privacy_assets.gate.snapshot import Snapshot, write_snapshot
 from privacy_assets.gate.statements import Kind, Place, Sealed, Statement, seal, unseal
 
@@ -46,6 +47,29 @@ class Gate:
     def failures(self) -> Failures:
         """The memory of failed verdicts."""
         return Failures(self.private / "failures", self.key)
+
+    @property
+    def looks(self) -> Looks:
+        """The memory of attempts and releases."""
+        return Looks(self.private / "looks")
+
+    def released(self, snapshot: Snapshot) -> Released:
+        """All that was released of this table and partition, but for these very bytes.
+
+        What stands in the release folder without a record (an earlier version wrote none) counts as it stands there.
+        """
+        place, known = snapshot.place, self.looks.released(snapshot.place)
+        recorded = {sha256[:12] for sha256 in known}
+        history = {release.id[-12:]: release.table for release in self.store.history(place)}
+        try:
+            known |= {hash_file(table) for end, table in history.items() if end not in recorded}
+        except OSError as error:
+            raise PublicationRefused(f"an earlier release cannot be read ({error.strerror}).") from None
+        found = []
+        for sha256 in sorted(known - {snapshot.sha256}):
+            own, table = self._snapshots(place) / f"{sha256}.parquet", history.get(sha256[:12])
+            found.append((sha256, (own,) if table is None else (own, table)))
+        return Released(tuple(found))
 
     def sign_split(self, place: Place, role: str, fingerprint: str, setup: Mapping[str, Any]) -> Sealed:
         """Sign that the private table with this keyed fingerprint stands on the side ``role``, under ``setup``."""
@@ -109,11 +133,13 @@ class Gate:
         be made from this train, by this filter and by the generator that was attacked.
         """
         judged.check_made(snapshot, inputs, setup, metrics)
+        inputs = {**inputs, "released": self.released(snapshot).fingerprint}
         for name, result in results.items():
             judged.check_result(result, inputs, metrics.get(name), setup["seed"])
         remembered = self.failures.against(policy, snapshot.place, snapshot.content)
-        self.failures.remember(snapshot, policy.judge(results).outcomes)
-        stated = judged.attest(snapshot, policy, results, inputs, setup, remembered)
+        attempt = self.looks.attempt(snapshot)
+        self.failures.remember(snapshot, policy.judge(results, attempt).outcomes)
+        stated = judged.attest(snapshot, policy, results, inputs, setup, attempt, remembered)
         sealed = seal(stated.statement(), self.key)
         return replace(stated, keyid=self.key.signer.public_key.keyid), sealed
 
@@ -127,8 +153,9 @@ class Gate:
         """Publish the snapshot that the attestation names, if it holds ``policy`` under ``setup``, those in force now.
 
         Verified: that this deployment's own key is in order; signatures, table and partition of both; engine, policy,
-        settings and verdict; that the attestation names this snapshot, and the bytes are those that it names; and that
-        no run ever found these rows to fail. In every other case the previous release stays.
+        settings and verdict; that the attestation names this snapshot, and the bytes are those that it names; that no
+        run ever found these rows to fail; and that nothing was released since which the attestation does not know of.
+        In every other case the previous release stays.
         """
         self.key.check()
         stated, taken = self.attestation(sealed, place), self.snapshot(snapshot, place)
@@ -138,7 +165,10 @@ class Gate:
         if (taken.sha256, taken.content) != (stated.sha256, stated.content):
             raise PublicationRefused("the attestation belongs to another synthetic table; materialise it again.")
         judged.check_memory(self.failures.against(policy, place, stated.content))
-        return self.store.add(place, taken.path, stated.sha256, sealed.data)
+        with self.looks.releasing(place, stated.sha256) as new:
+            if new:
+                judged.check_released(stated, self.released(taken).fingerprint)
+            return self.store.add(place, taken.path, stated.sha256, sealed.data)
 
     def roll_back(self, place: Place, name: str) -> Release:
         """Point to an earlier release again, if it is whole and none of its limits was found broken since.

@@ -47,8 +47,9 @@ def build_privacy_checks(
     depends on ``synthetic`` in the same run; they are an early warning and no gate. Needs the resource ``gpu`` when
     ``embedder`` is True or a metric trains networks of its own. Raises ConfigError.
     """
-    chosen, in_force = chosen_metrics(metrics, policy, "privacy checks")
     given = {"train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic}
+    brought = [role for role, key in given.items() if key is not None]
+    chosen, in_force = chosen_metrics(metrics, policy, "privacy checks", brought=brought)
     keys = {role: dg.AssetKey.from_coercible_or_definition(key) for role, key in given.items() if key is not None}
     if len(set(keys.values())) != len(keys):
         raise ConfigError("privacy checks: train, holdout, reference and synthetic must be different assets.")

@@ -73,6 +73,7 @@ def _attested(
     )
     facts: dict[str, Any] = {
         "verdict": stated.verdict,
+        "attempt": stated.attempt,
         "sha256": stated.sha256,
         "policy": settings.policy.name,
         "policy_digest": stated.policy_digest,

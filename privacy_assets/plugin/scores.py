@@ -68,7 +68,7 @@ def taken(
     prints = steps.fingerprints(tables, rows, inputs.get("embedder"), releases)
     for role, frame in tables.items():
         gate.check_split(Sealed("split", seal_of(frame, role)), place, role, prints[role], settings.split_setup)
-    return gate, snapshot, rows, prints
+    return gate, snapshot, rows, {**prints, "released": gate.released(snapshot).fingerprint}
 
 
 def told_of(snapshot: Snapshot) -> dict[str, Any]:
@@ -147,8 +147,9 @@ def build_score(settings: TableSettings, metric: Metric) -> dg.AssetsDefinition:
     def score(context: dg.AssetExecutionContext, **inputs: Any) -> dg.MaterializeResult:
         gate, snapshot, rows, prints = taken(context, settings, inputs)
         with device_of(context, on_device) as device:
+            earlier = gate.released(snapshot).tables() if "released" in metric.needs | metric.optional else []
             measured = steps.score(
-                metric, real_tables(settings, inputs), rows, inputs.get("embedder"),
+                metric, real_tables(settings, inputs), rows, inputs.get("embedder"), earlier,
                 seed=settings.seed, device=device, progress=context.log.info,
             )  # fmt: skip
         result = replace(measured, inputs=prints)

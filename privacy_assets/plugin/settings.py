@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -160,7 +160,7 @@ def table_settings(
     feeds = _feeds({role: value for role, value in given.items() if value is not None}, where)
     _check_shares(shares, feeds, where)
     built, label = (None, "") if "synthetic" in feeds else chosen_generator(generator, where)
-    chosen, in_force = chosen_metrics(metrics, policy, where, built)
+    chosen, in_force = chosen_metrics(metrics, policy, where, built, feeds if "synthetic" in feeds else ())
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ConfigError(f"{where}: seed must be a whole number of at least 0.")
     if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
@@ -238,13 +238,20 @@ def _check_kinds(kinds: Mapping[str, Kind] | None, where: str) -> None:
 
 
 def chosen_metrics(
-    metrics: MetricsLike | None, policy: PolicyLike | None, where: str, generator: Generator | None = None
+    metrics: MetricsLike | None,
+    policy: PolicyLike | None,
+    where: str,
+    generator: Generator | None = None,
+    brought: Collection[str] = (),
 ) -> tuple[dict[str, Metric], Policy]:
-    """Metrics and the policy in force; ConfigError for unknown ones, and for a limit whose metric does not run."""
+    """Metrics and the policy in force; ConfigError for unknown ones, and for a limit whose metric does not run.
+
+    ``brought`` are the roles of the tables that were made outside.
+    """
     from privacy_assets.report.evaluate import as_policy
 
     try:
-        chosen, in_force = choose_metrics(metrics, as_policy(policy), generator)
+        chosen, in_force = choose_metrics(metrics, as_policy(policy), generator, brought)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     for limit in in_force.limits:

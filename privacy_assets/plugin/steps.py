@@ -6,7 +6,7 @@ import glob
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -240,12 +240,13 @@ def before_filter(
 def metric_inputs(
     tables: Mapping[str, pd.DataFrame],
     synthetic: pd.DataFrame,
+    released: Sequence[pd.DataFrame] = (),
     *,
     seed: int,
     device: str = "cpu",
     progress: Progress = silent,
 ) -> MetricInputs:
-    """Inputs of the metrics from the tagged real tables and the synthetic rows."""
+    """Inputs of the metrics from the tagged real tables, the synthetic rows and what was released before."""
     train = tables["train"]
     return prepare_inputs(
         train,
@@ -254,6 +255,7 @@ def metric_inputs(
         tables.get("reference"),
         subject=subject_of(train, "train"),
         schema=schema_of(train, "train"),
+        released=released,
         seed=seed,
         device=device,
         progress=progress,
@@ -265,6 +267,7 @@ def score(
     tables: Mapping[str, pd.DataFrame],
     synthetic: pd.DataFrame,
     embedder: Embedder | None,
+    released: Sequence[pd.DataFrame] = (),
     *,
     seed: int,
     device: str = "cpu",
@@ -273,7 +276,7 @@ def score(
     """Run one metric."""
     from privacy_assets.engine.evaluation import run_metrics
 
-    inputs = metric_inputs(tables, synthetic, seed=seed, device=device, progress=progress)
+    inputs = metric_inputs(tables, synthetic, released, seed=seed, device=device, progress=progress)
     if embedder is not None:
         inputs = attach_embedder(inputs, embedder)
     return run_metrics(inputs, {metric.name: metric})[metric.name]

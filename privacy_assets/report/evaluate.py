@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from privacy_assets.engine.evaluation import (
     wants_embedder,
 )
 from privacy_assets.engine.generators.registry import as_generator
-from privacy_assets.engine.inputs import MetricInputs, Progress, silent
+from privacy_assets.engine.inputs import REAL_ROLES, MetricInputs, Progress, silent
 from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.schema import Kind
@@ -35,6 +35,7 @@ def evaluate(
     synthetic: TableLike,
     *,
     reference: TableLike | None = None,
+    released: Sequence[TableLike] = (),
     subject: str | None = None,
     kinds: Mapping[str, Kind] | None = None,
     policy: Policy | Mapping[str, Any] | str | Path | None = None,
@@ -48,24 +49,26 @@ def evaluate(
     """Measure how much ``synthetic`` gives away about the people in ``train``, and judge it by a policy.
 
     ``train`` are the rows the generator saw, ``holdout`` rows of the same population it did not see, ``reference``
-    further unseen rows (optional). Tables are DataFrames or paths of Parquet or CSV files. ``subject`` names the column
-    that tells people apart. ``policy`` is a Policy, a mapping or a YAML file; ``metrics`` are names, or a mapping of
-    names to settings; all default ones when None. ``generator`` is what made ``synthetic``, for the metrics that attack
-    it: a registered name, a mapping of ``name`` and ``settings``, or a function. ``embedder=False`` leaves the embedded
-    figures out, and the time to train an encoder. The same inputs and ``seed`` give the same report, but for the
-    seconds it took. Raises InputError for tables and ConfigError for settings that cannot be used.
+    further unseen rows (optional), ``released`` tables of the same people that were released before. Tables are
+    DataFrames or paths of Parquet or CSV files. ``subject`` names the column that tells people apart. ``policy`` is a
+    Policy, a mapping or a YAML file; ``metrics`` are names, or a mapping of names to settings; all default ones when
+    None. ``generator`` is what made ``synthetic``, for the metrics that attack it: a registered name, a mapping of
+    ``name`` and ``settings``, or a function. ``embedder=False`` leaves the embedded figures out, and the time to train
+    an encoder. The same inputs and ``seed`` give the same report, but for the seconds it took. Raises InputError for
+    tables and ConfigError for settings that cannot be used.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ConfigError("seed must be a whole number of at least 0.")
     made_by = None if generator is None else as_generator(generator)
-    chosen, in_force = choose_metrics(metrics, as_policy(policy), made_by)
+    brought = {"train", "holdout", "synthetic"} | ({"reference"} if reference is not None else set())
+    chosen, in_force = choose_metrics(metrics, as_policy(policy), made_by, brought)
     if made_by is not None and not any("generator" in metric.settings() for metric in chosen.values()):
         raise ConfigError("a generator was given, but no metric attacks it. Fix: add shadow_membership to the metrics.")
     from privacy_assets.engine.devices import pick_device
 
     inputs = prepare_inputs(
         train, holdout, synthetic, reference,
-        subject=subject, kinds=kinds, seed=seed, device=pick_device(device), progress=progress,
+        released=released, subject=subject, kinds=kinds, seed=seed, device=pick_device(device), progress=progress,
     )  # fmt: skip
     if embedder and wants_embedder(chosen.values()):
         inputs = attach_embedder(inputs, fit_embedder(inputs))
@@ -98,7 +101,7 @@ def assemble(
         role: {
             "rows": len(frame),
             "columns": frame.shape[1],
-            "subjects": len(frame) if role == "synthetic" else int(inputs.subject_codes(role).max(initial=-1)) + 1,
+            "subjects": len(frame) if role not in REAL_ROLES else int(inputs.subject_codes(role).max(initial=-1)) + 1,
         }
         for role, frame in inputs.tables.items()
     }

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from statistics import NormalDist
 
 import pytest
+from scipy import stats
 
-from privacy_assets.engine.policy import Limit, LimitOutcome, Policy, judge_limit
+from privacy_assets.engine.policy import Limit, LimitOutcome, Policy, judge_limit, widening
 from privacy_assets.engine.registry import METRICS, default_metrics, figure_specs
 from privacy_assets.engine.results import Direction, Figure, MetricResult
 from privacy_assets.errors import ConfigError
@@ -29,7 +31,7 @@ def outcome(
 
 @pytest.mark.parametrize(
     ("bound", "at_most", "status"),
-    [("upper", 0.3, "pass"), ("upper", 0.29, "fail"), ("lower", 0.1, "pass"), ("lower", 0.09, "fail"),
+    [("upper", 0.3105, "pass"), ("upper", 0.3104, "fail"), ("lower", 0.1, "pass"), ("lower", 0.09, "fail"),
      ("value", 0.2, "pass"), ("value", 0.19, "fail")],
 )  # fmt: skip
 def test_each_bound_holds_its_end_of_the_interval(bound: str, at_most: float, status: str) -> None:
@@ -38,12 +40,48 @@ def test_each_bound_holds_its_end_of_the_interval(bound: str, at_most: float, st
 
 @pytest.mark.parametrize(
     ("low", "high", "bound", "measured"),
-    [(-0.4, 0.1, "upper", 0.4), (-0.1, 0.4, "upper", 0.4), (0.2, 0.4, "lower", 0.2), (-0.4, -0.2, "lower", 0.2),
-     (-0.1, 0.1, "lower", -0.1)],
+    [(-0.4, 0.1, "upper", 0.4261385), (-0.1, 0.4, "upper", 0.4261385), (0.2, 0.4, "lower", 0.2),
+     (-0.4, -0.2, "lower", 0.2),     (-0.1, 0.1, "lower", -0.1)],
 )  # fmt: skip
 def test_two_sided_figures_count_both_directions(low: float, high: float, bound: str, measured: float) -> None:
     limit = Limit("m.f", 1.0, bound=bound)  # type: ignore[arg-type]
     assert outcome(limit, low, (low + high) / 2, high, direction="two_sided").measured == pytest.approx(measured)
+
+
+def test_the_levels_of_all_attempts_sum_up_to_that_of_one() -> None:
+    """Independent: scipy's normal law turns each widened end back into a level."""
+    half = NormalDist().inv_cdf(0.975)
+    levels = [2 * stats.norm.sf(half * widening(m, 0.95)) for m in range(1, 20_001)]
+    assert levels[0] == pytest.approx(0.05 * 6 / math.pi**2)
+    assert sum(levels) == pytest.approx(0.05, rel=1e-4) and sum(levels) < 0.05
+    assert [round(widening(m, 0.95), 2) for m in (1, 2, 10)] == [1.10, 1.36, 1.84]
+
+
+@pytest.mark.parametrize(("attempt", "status"), [(1, "pass"), (2, "pass"), (3, "fail"), (30, "fail")])
+def test_each_attempt_is_judged_more_strictly(attempt: int, status: str) -> None:
+    figure = Figure("f", 0.1, 0.0, 0.2, 1000, 1000)
+    results = {"m": MetricResult("m", (figure,))}
+    judged = Policy((Limit("m.f", at_most=0.24),)).judge(results, attempt)
+    assert judged.verdict == status
+    assert ("attempt" in judged.outcomes[0].reason) == (attempt > 1)
+    demonstrated = Policy((Limit("m.f", at_most=0.0, bound="lower"), Limit("m.f", at_most=0.1, bound="value")))
+    assert demonstrated.judge(results, attempt).verdict == "pass"  # only the cautious end moves
+
+
+def test_protection_scores_move_down_with_the_attempt() -> None:
+    figure = Figure("f", 80, 70, 90, 1000, 1000, 100, "lower_is_riskier")
+    limit = Limit("m.f", at_least=68)
+    assert judge_limit(limit, MetricResult("m", (figure,)), 1).passed
+    assert judge_limit(limit, MetricResult("m", (figure,)), 2).measured == pytest.approx(80 - 10 * widening(2, 0.95))
+    assert judge_limit(limit, MetricResult("m", (figure,)), 2).status == "fail"
+
+
+@pytest.mark.parametrize("bound", ["upper", "lower", "value"])
+def test_a_figure_about_the_gate_cannot_fail_a_table(bound: str) -> None:
+    figure = Figure("f", 0.3, 0.25, 0.3, 1000, 1000, about="gate")
+    found = judge_limit(Limit("m.f", 0.2, bound=bound), MetricResult("m", (figure,)))  # type: ignore[arg-type]
+    assert found.status == "not_assessable" and "the gate is blind here" in found.reason
+    assert judge_limit(Limit("m.f", 0.3), MetricResult("m", (figure,)), 9).passed  # nothing is widened
 
 
 def test_scores_are_limited_from_below() -> None:

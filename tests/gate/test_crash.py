@@ -398,7 +398,8 @@ def test_two_publishers_at_once(gate: Gate, same: bool) -> None:
         for _ in range(3):  # a reader never sees anything else meanwhile
             read = read_published(gate.releases, place.table, trusted_keys=gate.key.trusted.places[0])
             assert read["number"].iloc[0] in numbers
-        assert [publisher.ended(child) for child in children] == [0, 0]
+        # The second of two tables was judged without the first: together they may give away more than either.
+        assert sorted(publisher.ended(child) for child in children) == ([0, 0] if same else [0, publisher.REFUSED])
         assert shown(gate, place) in (first[0].data, second[0].data)
-        assert len(gate.store.history(place)) == len(known) + (1 if same else 2)
+        assert len(gate.store.history(place)) == len(known) + 1
         assert left_over(gate, place) == []

@@ -86,7 +86,8 @@ def test_an_attestation_says_what_was_judged(ready: Chain) -> None:
     stated = attested(ready)
     assert (stated.verdict, stated.rows, stated.sha256) == ("pass", 3, ready.snapshot.sha256)
     assert (stated.policy, stated.policy_digest) == (POLICY.to_dict(), POLICY.digest())
-    assert stated.inputs == INPUTS
+    assert stated.inputs == {**INPUTS, "released": ready.gate.released(ready.snapshot).fingerprint}
+    assert stated.attempt == 2
     assert stated.keyid == ready.gate.key.signer.public_key.keyid
     assert MetricResult.from_json(stated.results["dcr"]).figures == result().figures
 
@@ -261,7 +262,10 @@ REFUSED: dict[str, tuple[Case, str]] = {
     "a verdict fail": (lambda x: {"sealed": x.restated(verdict="fail")}, "failed before"),
     "a verdict not_assessable": (lambda x: {"sealed": x.restated(verdict="not_assessable")}, "policy does not hold"),
     "an unknown verdict": (lambda x: {"sealed": x.restated(verdict="Pass")}, "policy does not hold"),
-    "figures that break a limit": (lambda x: {"sealed": unsigned_verdict(x)}, "dcr.privacy_score: 0.2 is above"),
+    "figures that break a limit": (
+        lambda x: {"sealed": unsigned_verdict(x)},
+        "dcr.privacy_score: 0.2688 is above .* at attempt 2",
+    ),
     "figures that are missing": (lambda x: {"sealed": x.restated(results={})}, "dcr.privacy_score was not computed"),
     "a stricter policy": (lambda _: stricter(0.06), "under another policy"),
     "a looser policy": (lambda _: stricter(0.5), "under another policy"),
@@ -318,7 +322,7 @@ def test_what_passes_is_published_as_it_was_judged(ready: Chain) -> None:
 
 
 def test_a_refusal_names_the_limits_that_broke(gate: Gate) -> None:
-    with pytest.raises(PublicationRefused, match=r"dcr\.privacy_score: 0\.2 is above the limit 0\.1") as caught:
+    with pytest.raises(PublicationRefused, match=r"dcr\.privacy_score: 0\.2199 is above the limit 0\.1") as caught:
         chain(gate, high=FAILING).publish()
     assert [outcome.limit for outcome in caught.value.broken] == list(POLICY.limits)
 

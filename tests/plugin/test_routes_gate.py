@@ -15,7 +15,7 @@ import pytest
 from routes import HOLDS, REGIONS, World, copies, gated, nothing_published, refused, released, with_checks
 from standins import LENIENT, checks, independent, people
 
-from privacy_assets import PrivacyIOManager, read_published
+from privacy_assets import PrivacyIOManager, evaluate, read_published
 from privacy_assets.engine.policy import Policy
 from privacy_assets.gate import attestation as judged
 from privacy_assets.gate import releases
@@ -220,6 +220,28 @@ def test_route_25_retry_until_it_passes(world: World, form: str, looked: str) ->
         return world.run(again, f"{table}/published")
 
     withstood(world, retry, table, {"memory": BEFORE})
+
+
+def test_route_26_draw_new_tables_until_one_passes(world: World) -> None:
+    """A limit that the copies hold by a fifth of their interval: a first attempt releases them, a second does not."""
+    files = [world.root / f"{name}.parquet" for name in ("train_true", "holdout_true", "copies")]
+    dcr = {"dcr": {"bootstraps": 50, "permutations": 199}}
+    found = evaluate(*files, subject="pid", metrics=dcr, policy=STRICT["policy"], embedder=False, device="cpu")
+    figure = found.results["dcr"].figure("member_excess")
+    most = figure.value + 1.2 * (figure.high - figure.value)
+    lucky = {"policy": {"limits": [{"figure": "dcr.member_excess", "at_most": most, "smallest_n": 5}]}}
+    assert world.run(brought(world, "drawn_once", **lucky)).success
+    (release,) = released(world, "drawn_once")
+    assert copies(world.private, pd.read_parquet(release.table)) == 1
+
+    other = world.root / "another_draw.parquet"
+    world.private.iloc[:50].to_parquet(other)
+    world.run(brought(world, "drawn_again", synthetic=other, **lucky), *of("drawn_again", ATTESTED))
+    result = world.run(brought(world, "drawn_again", **lucky))
+    assert not checks(result)["attestation", "policy_holds"].passed
+    assert "at attempt 2 from the same training rows" in checks(result)["attestation", "policy_holds"].description
+    refused(world.run(brought(world, "drawn_again", **lucky), "drawn_again/published"), "drawn_again", "at attempt 2")
+    nothing_published(world, "drawn_again")
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from privacy_assets.engine.version import ENGINE_VERSION
 
 if TYPE_CHECKING:
     from privacy_assets.engine.generators.base import Generator
+    from privacy_assets.engine.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,9 @@ class Metric(ABC):
     """A metric: subclass it as a frozen dataclass whose fields are the settings, each with a default.
 
     ``name`` is file name, asset name and policy prefix. ``needs`` are the inputs it reads ("train", "holdout",
-    "synthetic", "reference", "embedder"); ``optional`` those it uses when there. One that does not run ``by_default``
-    runs when it is asked for, by name or by a limit on one of its figures.
+    "synthetic", "reference", "released", "embedder"); ``optional`` those it uses when there. One that does not run
+    ``by_default`` runs when it is asked for, by name or by a limit on one of its figures, or where all tables of
+    ``if_brought`` came from outside, so that nobody saw how they were made.
     """
 
     name: ClassVar[str]
@@ -50,6 +52,7 @@ class Metric(ABC):
     figures: ClassVar[tuple[FigureSpec, ...]]
     default_limits: ClassVar[tuple[Limit, ...]]
     by_default: ClassVar[bool] = True
+    if_brought: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def uses_device(self) -> bool:
@@ -58,6 +61,10 @@ class Metric(ABC):
 
     def for_generator(self, generator: Generator | None) -> Metric:
         """The metric for tables of ``generator``, where it asks for one; None: the table was brought without."""
+        return self
+
+    def under(self, policy: Policy, metrics: Mapping[str, Metric]) -> Metric:
+        """The metric where it runs under ``policy`` beside ``metrics`` (by name), where it asks for these."""
         return self
 
     @abstractmethod

@@ -25,8 +25,9 @@ class Contamination(Metric):
     """Figures of ``dcr`` and ``membership_inference`` (raw space) with holdout attacked and reference as the control.
 
     Each is the figure of that name there, two-sided, with its interval, null 0 and NaN rules. Null also for a copy of
-    train: it says nothing about train. Of a reference that was seen as well it says nothing either. ``permutations``
-    of the people's labels give the intervals.
+    train: it says nothing about train. Of a reference that was seen as well it says nothing either. Where something
+    shows, the holdout is no measure: not assessable, and another holdout may be. ``permutations`` of the people's
+    labels give the intervals.
     """
 
     permutations: int = 999
@@ -35,6 +36,7 @@ class Contamination(Metric):
     summary: ClassVar[str] = "Was the holdout really unseen by whoever made the table?"
     needs: ClassVar[frozenset[str]] = frozenset({"holdout", "reference", "synthetic"})
     by_default: ClassVar[bool] = False
+    if_brought: ClassVar[frozenset[str]] = frozenset({"holdout", "reference"})
     figures: ClassVar[tuple[FigureSpec, ...]] = (
         FigureSpec(
             "member_excess_any",
@@ -67,7 +69,7 @@ class Contamination(Metric):
         people = {here: inputs.subjects[role] for role, here in _ATTACKED.items() if role in inputs.subjects}
         asked = replace(inputs, tables={**tables, "synthetic": inputs.synthetic}, subjects=people, embedder=None)
         found = {figure.name: figure for metric in self._metrics() for figure in metric.measure(asked).figures}
-        return Measured(tuple(found[spec.name] for spec in self.figures))
+        return Measured(tuple(replace(found[spec.name], about="gate") for spec in self.figures))
 
     def _metrics(self) -> tuple[Metric, ...]:
         return Dcr(permutations=self.permutations, bootstraps=50), MembershipInference(permutations=self.permutations)

@@ -9,20 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from privacy_assets.engine.geometry.neighbours import distinct_encoded, nearest_rows
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE, permutation_band
 from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
+from privacy_assets.engine.metrics.closeness import ROLES, Matches, Space
 from privacy_assets.engine.metrics.identical import identical_excess
 from privacy_assets.engine.metrics.people import People
 from privacy_assets.engine.metrics.privacy_score import privacy_score
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import Figure
-from privacy_assets.engine.tables.encoding import EncodedTable
 from privacy_assets.errors import ConfigError
 
 KEYS = ("distance", "ratio")
-_ROLES = ("train", "holdout", "synthetic")
 _PROBABILITIES = np.linspace(0, 1, 101)
 _NULL = "simulated: leak-free rows stay within it in 99.5 % of splits (Adult, UK census; 8,000/2,000/8,000 rows)"
 
@@ -53,7 +51,7 @@ class Dcr(Metric):
 
     name = "dcr"
     summary = "Distance of synthetic rows to the closest real record, against unseen rows and between T and H."
-    needs = frozenset(_ROLES)
+    needs = frozenset(ROLES)
     optional = frozenset({"embedder"})
     figures = (
         FigureSpec("privacy_score", "Share of synthetic rows closer to training rows than chance allows."),
@@ -120,30 +118,31 @@ class Dcr(Metric):
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute the figures and the tables "tails" and "distances"; NaN figures where a side has no rows."""
-        sizes = [len(inputs.tables[role]) for role in _ROLES]
+        sizes = [len(inputs.tables[role]) for role in ROLES]
         if min(sizes) == 0:
-            return Measured(self._in_order([], sizes[2], 0, f"{_ROLES[sizes.index(0)]} has no rows"))
-        spaces = [_Space.of("raw", [inputs.encoded(role) for role in _ROLES], inputs.device)]
-        if inputs.embedder is not None:
-            embedded = [EncodedTable.of_numbers(inputs.embedded(role)) for role in _ROLES]
-            spaces.append(_Space.of("embedded", embedded, inputs.device))
-        people = People(inputs.subject_codes("train", "holdout"), sizes[0])
-        figures, tails = self._member_excess(spaces, people, inputs.rng("dcr.permutations"))
+            return Measured(self._in_order([], sizes[2], 0, f"{ROLES[sizes.index(0)]} has no rows"))
+        matches = Matches.of(inputs)
+        figures, tails = self.excesses(matches, inputs.rng("dcr.permutations"))
         unseen = inputs.subject_codes("holdout")
-        for space in spaces:
+        for space in matches.spaces:
             rng = inputs.rng(f"dcr.bootstrap.{space.name}")
             name = _in_space("privacy_score", space)
             figures.append(privacy_score(name, space.srd, space.rrd, unseen, self.alpha, self.bootstraps, rng))
-        ids = inputs.row_ids
-        real, floor = np.concatenate([ids["train"], ids["holdout"]]), self.negligible * min(sizes[0], sizes[2])
+        complete = self._in_order(figures, sizes[2], matches.people.smallest_side, "no embedder")
+        return Measured(complete, {"tails": tails, "distances": _distance_table(matches.spaces)})
+
+    def excesses(self, matches: Matches, rng: np.random.Generator) -> tuple[list[Figure], list[dict[str, Any]]]:
+        """The label-conditional figures, and the table "tails"."""
+        figures, tails = self._member_excess(matches.spaces, matches.people, rng)
+        codes, member = matches.people.codes, matches.people.member
+        floor = self.negligible * min(int(member[codes].sum()), len(matches.synthetic))
         figures.append(
-            identical_excess(real, people.codes, people.member, ids["synthetic"], floor, self.identical_confidence)
+            identical_excess(matches.real, codes, member, matches.synthetic, floor, self.identical_confidence)
         )
-        complete = self._in_order(figures, sizes[2], people.smallest_side, "no embedder")
-        return Measured(complete, {"tails": tails, "distances": _distance_table(spaces)})
+        return figures, tails
 
     def _member_excess(
-        self, spaces: Sequence[_Space], people: People, rng: np.random.Generator
+        self, spaces: Sequence[Space], people: People, rng: np.random.Generator
     ) -> tuple[list[Figure], list[dict[str, Any]]]:
         entries = [(space, key, tail) for space in spaces for key in KEYS for tail in self.tails]
         hits = [space.closest(key, tail) for space, key, tail in entries]
@@ -179,62 +178,8 @@ class Dcr(Metric):
         return tuple((absent | by_name)[spec.name] for spec in self.figures)
 
 
-@dataclass(frozen=True, eq=False)
-class _Space:
-    """Distances in one space; ``groups`` (N,) number the distinct rows of T u H.
-
-    ``matched`` (n_S,) is the one nearest to each synthetic row, ``alone`` (n_S,) its leave-one-out distance in T u H.
-    """
-
-    name: str
-    srd: np.ndarray
-    rrd: np.ndarray
-    groups: np.ndarray
-    matched: np.ndarray
-    alone: np.ndarray
-    keys: dict[str, np.ndarray]
-
-    @classmethod
-    def of(cls, name: str, tables: Sequence[EncodedTable], device: str) -> _Space:
-        """Search T u H, blind to who is in T; then T alone, where the nearest row is not there."""
-        train, holdout, synthetic = tables
-        unique, groups = distinct_encoded(EncodedTable.stack([train, holdout]))
-        in_train = np.zeros(len(unique), dtype=bool)
-        in_train[groups[: len(train)]] = True
-        pooled = nearest_rows(synthetic, unique, device=device)
-        matched, distance = pooled.indices[:, 0], pooled.distances[:, 0]
-        srd, elsewhere = distance.astype(np.float32), ~in_train[matched]
-        members = unique.take(in_train)
-        srd[elsewhere] = nearest_rows(synthetic.take(elsewhere), members, device=device).distances[:, 0]
-        rrd = nearest_rows(holdout, members, device=device).distances[:, 0].astype(np.float32)
-        alone = _distance_to_others(unique, np.bincount(groups), matched, device)
-        ratio = np.divide(distance, alone, out=np.full(len(distance), np.inf), where=alone > 0)
-        return cls(name, srd, rrd, groups, matched, alone, {"distance": distance, "ratio": ratio})
-
-    def closest(self, key: str, tail: float, least: int = 0) -> np.ndarray:
-        """Distinct rows of T u H matched by the ``tail`` of S with the smallest finite key, or by more: for ``least``.
-
-        At one key the row whose match stands farther from other real rows comes first, then content decides.
-        """
-        values = self.keys[key]
-        ranking = np.lexsort((self.matched, -self.alone, values))
-        matched = self.matched[ranking[np.isfinite(values[ranking])]]
-        first = np.sort(np.unique(matched, return_index=True)[1])
-        wanted = max(1, round(tail * len(values)), *(first[:least] + 1))
-        return np.unique(matched[:wanted])
-
-
-def _distance_to_others(unique: EncodedTable, counts: np.ndarray, matched: np.ndarray, device: str) -> np.ndarray:
-    """Leave-one-out distance inside T u H of each matched row; 0 for a row that stands more than once."""
-    asked = np.unique(matched)
-    asked = asked[counts[asked] == 1]
-    alone = np.zeros(len(unique))
-    alone[asked] = nearest_rows(unique.take(asked), unique, k=2, device=device).distances[:, 1]
-    return alone[matched]
-
-
 def _farthest(
-    name: str, observed: np.ndarray, null: np.ndarray, confidence: float, space: _Space, people: People
+    name: str, observed: np.ndarray, null: np.ndarray, confidence: float, space: Space, people: People
 ) -> Figure:
     """The entry with the largest |z|, its interval simultaneous over all entries given."""
     band = permutation_band(observed, null, confidence)
@@ -248,11 +193,11 @@ def _farthest(
     )  # fmt: skip
 
 
-def _in_space(figure: str, space: _Space) -> str:
+def _in_space(figure: str, space: Space) -> str:
     return figure if space.name == "raw" else f"{figure}_{space.name}"
 
 
-def _distance_table(spaces: Sequence[_Space]) -> list[dict[str, Any]]:
+def _distance_table(spaces: Sequence[Space]) -> list[dict[str, Any]]:
     """Quantiles of SRD and RRD in each space, for the plot."""
     rows: list[dict[str, Any]] = []
     for space in spaces:

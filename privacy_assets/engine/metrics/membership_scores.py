@@ -91,9 +91,14 @@ class Population:
     member: np.ndarray
     half: np.ndarray
 
+    @property
+    def isolated_rows(self) -> np.ndarray:
+        """The tenth of the rows farthest from everybody else, ties at the cut included: bool (n,)."""
+        return np.asarray(self.neighbour >= np.quantile(self.neighbour, 0.9, method="inverted_cdf"))
+
     def isolated(self) -> Population:
-        """The tenth of the rows farthest from everybody else, ties at the cut included; subjects keep their codes."""
-        return self.among(self.neighbour >= np.quantile(self.neighbour, 0.9, method="inverted_cdf"))
+        """The isolated rows alone; subjects keep their codes."""
+        return self.among(self.isolated_rows)
 
     def among(self, rows: np.ndarray) -> Population:
         """The rows where ``rows``, bool (n,), is true; subjects keep their codes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +17,13 @@ class People:
         self.codes = codes
         self.member = np.zeros(int(codes.max()) + 1, dtype=bool)
         self.member[codes[:n_train]] = True
+
+    def relabelled(self, member: np.ndarray) -> People:
+        """The same people with other members, bool (s,)."""
+        other = copy(self)
+        other.__dict__.pop("smallest_side", None)
+        other.member = member
+        return other
 
     @cached_property
     def smallest_side(self) -> int:
@@ -41,4 +49,6 @@ class People:
 
         observed = statistic(member.astype(np.float64))
         weights = weights[np.lexsort(weights.T)]  # the draws then depend on content, not on the order of subjects
-        return observed, permute_labels(np.sort(member), permutations, rng, statistic)
+        seen = np.flatnonzero(weights.any(axis=1))
+        weights = weights[seen]
+        return observed, permute_labels(np.sort(member), permutations, rng, statistic, seen=seen)

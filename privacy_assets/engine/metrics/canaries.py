@@ -1,0 +1,54 @@
+"""Canaries: training rows that are planted in a scratch copy of the synthetic table, so that the gate is seen to close.
+
+DESIGN section 5, "Controls": exact copies; copies whose numbers moved; copies with one column drawn anew; and moved
+copies of those who are like nobody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+
+from privacy_assets.engine.generators.copies import jittered
+from privacy_assets.engine.tables.schema import TableSchema
+
+JITTER = 0.1  # standard deviations of the column
+KINDS = ("exact", "jittered", "redrawn", "rare")
+
+
+def canaries(
+    kind: str, train: pd.DataFrame, isolated: np.ndarray, count: int, schema: TableSchema, rng: np.random.Generator
+) -> pd.DataFrame:
+    """At most ``count`` planted rows made of different rows of canonical ``train``; ``isolated`` bool (n_T,).
+
+    Rows are drawn without replacement, "rare" ones among the isolated: there may be fewer. A moved number keeps the
+    precision and range of its column, a missing value stays missing.
+    """
+    places = np.flatnonzero(isolated) if kind == "rare" else np.arange(len(train))
+    rows = train.iloc[rng.permutation(places)[:count]].reset_index(drop=True)
+    return rows if kind == "exact" or rows.empty else _CHANGES[kind](rows, train, schema, rng)
+
+
+def _moved(rows: pd.DataFrame, train: pd.DataFrame, schema: TableSchema, rng: np.random.Generator) -> pd.DataFrame:
+    """Numbers and dates moved; where there are none, rows stay what they are."""
+    for column in schema.columns:
+        known = train[column.name].dropna()
+        if column.kind not in ("categorical", "boolean") and not known.empty:
+            rows[column.name] = jittered(rows[column.name], known, JITTER, rng)
+    return rows
+
+
+def _redrawn(rows: pd.DataFrame, train: pd.DataFrame, schema: TableSchema, rng: np.random.Generator) -> pd.DataFrame:
+    """One random column of each row is that of another row."""
+    chosen = rng.integers(0, len(schema.columns), len(rows))
+    for place, column in enumerate(schema.columns):
+        others = train[column.name].iloc[rng.integers(0, len(train), len(rows))].reset_index(drop=True)
+        rows[column.name] = rows[column.name].where(chosen != place, others)
+    return rows
+
+
+_CHANGES: dict[
+    str, Callable[[pd.DataFrame, pd.DataFrame, TableSchema, np.random.Generator], pd.DataFrame]
+] = {"jittered": _moved, "redrawn": _redrawn, "rare": _moved}  # fmt: skip

@@ -1,0 +1,91 @@
+"""What a new table and all earlier releases of the same people give away together (DESIGN section 5, "Many looks").
+
+Each table may pass alone while their union does not: a few people leak in each, or ten noisy pictures of the same
+people average to a sharp one. So the demonstrated figures of closeness and membership are asked once more, of the
+union.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+
+from privacy_assets.engine.inputs import MetricInputs
+from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
+from privacy_assets.engine.metrics.dcr import Dcr
+from privacy_assets.engine.metrics.membership_inference import MembershipInference
+from privacy_assets.engine.policy import Limit
+from privacy_assets.engine.results import Figure
+
+_SAME = "that of the same figure of one table"
+_NOTHING = "no earlier release"
+
+
+@dataclass(frozen=True)
+class Composition(Metric):
+    """Figures of ``dcr`` and ``membership_inference`` (raw space) with all earlier releases stacked on the new table.
+
+    Each is the figure of that name there, two-sided, with its interval, null 0 and NaN rules. Without an earlier
+    release every one is exactly 0 and says so: the table itself is for the other metrics. ``permutations`` of the
+    people's labels give the intervals.
+    """
+
+    permutations: int = 999
+
+    name: ClassVar[str] = "composition"
+    summary: ClassVar[str] = "What do the new table and all earlier releases give away together?"
+    needs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
+    optional: ClassVar[frozenset[str]] = frozenset({"reference", "released"})
+    figures: ClassVar[tuple[FigureSpec, ...]] = (
+        FigureSpec(
+            "member_excess_any",
+            "Excess share of members among the real rows closest to the union of all releases.",
+            "two_sided",
+        ),
+        FigureSpec(
+            "identical_excess",
+            "Share of identical matches between real people and the union that only membership explains.",
+            "two_sided",
+        ),
+        FigureSpec(
+            "advantage_any",
+            "True minus false positive rate of the attack on the union where the evidence is strongest.",
+            "two_sided",
+        ),
+        FigureSpec(
+            "isolated_excess",
+            "Excess share of members among the 40 people unlike all others to whom the union comes nearest.",
+            "two_sided",
+        ),
+    )
+    default_limits: ClassVar[tuple[Limit, ...]] = (
+        Limit("composition.member_excess_any", at_most=0.25, bound="lower", source=_SAME),
+        Limit("composition.identical_excess", at_most=0.2, bound="lower", source=_SAME),
+        Limit("composition.advantage_any", at_most=0.025, bound="lower", source=_SAME),
+        Limit("composition.isolated_excess", at_most=0.38, bound="lower", source=_SAME),
+    )
+
+    def __post_init__(self) -> None:
+        self._metrics()
+
+    def measure(self, inputs: MetricInputs) -> Measured:
+        """Compute the figures; there are no tables."""
+        released = inputs.tables.get("released")
+        if released is None or len(released) == 0:
+            people = min(int(np.unique(inputs.subject_codes(role)).size) for role in ("train", "holdout"))
+            return Measured(tuple(self._none(spec, len(inputs.synthetic), people) for spec in self.figures))
+        union = pd.concat([released, inputs.synthetic], ignore_index=True)
+        tables = {role: table for role, table in inputs.tables.items() if role != "released"}
+        asked = replace(inputs, tables={**tables, "synthetic": union}, embedder=None)
+        found = {figure.name: figure for metric in self._metrics() for figure in metric.measure(asked).figures}
+        return Measured(tuple(found[spec.name] for spec in self.figures))
+
+    @staticmethod
+    def _none(spec: FigureSpec, rows: int, people: int) -> Figure:
+        return Figure(spec.name, 0.0, 0.0, 0.0, rows, people, direction=spec.direction, note=_NOTHING)
+
+    def _metrics(self) -> tuple[Metric, ...]:
+        return Dcr(permutations=self.permutations, bootstraps=50), MembershipInference(permutations=self.permutations)

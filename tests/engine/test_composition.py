@@ -1,0 +1,106 @@
+"""Metric ``composition``: releases that give away nothing alone and much together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from privacy_assets import Policy, evaluate
+from privacy_assets.engine.evaluation import prepare_inputs
+from privacy_assets.engine.metrics.composition import Composition
+from privacy_assets.engine.metrics.dcr import Dcr
+from privacy_assets.engine.metrics.membership_inference import MembershipInference
+from privacy_assets.errors import InputError
+from tests.engine.test_contamination import FRESH, HOLDOUT, REFERENCE, TRAIN, mixed, population
+
+
+def drops(count: int, size: int = 18) -> list[pd.DataFrame]:
+    """Tables with 2 % copies each, of other training rows each time."""
+    return [
+        pd.concat([TRAIN.iloc[k * size : (k + 1) * size], population(900 - size, 100 + k)], ignore_index=True)
+        for k in range(count)
+    ]
+
+
+def judged(synthetic: pd.DataFrame, *released: pd.DataFrame, seed: int = 0):
+    inputs = prepare_inputs(TRAIN, HOLDOUT, synthetic, REFERENCE, released=released, seed=seed)
+    result = Composition().evaluate(inputs)
+    return result, Policy.default(["composition"]).judge({"composition": result})
+
+
+def test_without_an_earlier_release_there_is_nothing_to_add() -> None:
+    result, judgement = judged(TRAIN)  # a copy: for the other metrics to see
+    assert [(f.value, f.low, f.high, f.note) for f in result.figures] == [(0, 0, 0, "no earlier release")] * 4
+    assert judgement.verdict == "pass"
+
+
+def test_each_leaks_too_little_and_the_union_too_much() -> None:
+    tables = drops(8)
+    alone = Policy.default(["dcr"])
+    for table in tables:
+        found = Dcr(permutations=199, bootstraps=50).evaluate(prepare_inputs(TRAIN, HOLDOUT, table))
+        lower = [o for o in alone.judge({"dcr": found}).outcomes if o.limit.bound == "lower"]
+        assert all(outcome.passed for outcome in lower)
+    verdicts = [judged(table, *tables[:k])[1].verdict for k, table in enumerate(tables)]
+    assert verdicts[0] == "pass" and verdicts[-1] == "fail"
+
+
+def test_honest_releases_may_be_many() -> None:
+    tables = [population(900, 200 + k) for k in range(10)]
+    result, judgement = judged(tables[-1], *tables[:-1])
+    assert judgement.verdict == "pass"
+    assert all(figure.low <= 0 <= figure.high for figure in result.figures)
+
+
+def test_noisy_copies_average_out() -> None:
+    """Nine tables whose noise is large: the nearest of nine is near."""
+    rng = np.random.default_rng(5)
+
+    def noisy() -> pd.DataFrame:
+        moved = TRAIN.assign(
+            x=(TRAIN.x + rng.normal(0, 0.8, 900)).round(3), y=(TRAIN.y + rng.normal(0, 3, 900)).round(2)
+        )
+        return moved.assign(n=(TRAIN.n + rng.integers(-8, 9, 900)), c=rng.permutation(TRAIN.c))
+
+    tables = [noisy() for _ in range(9)]
+    one = judged(tables[0], FRESH)[0].figure("advantage_any")
+    nine = judged(tables[0], *tables[1:])[0].figure("advantage_any")
+    assert nine.value > one.value
+    assert nine.low > one.low
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_each_figure_is_that_of_the_other_metric_on_the_union(seed: int) -> None:
+    released = [mixed((TRAIN, 40), (FRESH, 400)), population(300, 8)]
+    result, _ = judged(FRESH, *released, seed=seed)
+    union = pd.concat([*released, FRESH], ignore_index=True)
+    inputs = prepare_inputs(TRAIN, HOLDOUT, union, REFERENCE, seed=seed)
+    found = {f.name: f for metric in (Dcr(), MembershipInference()) for f in metric.measure(inputs).figures}
+    for figure in result.figures:
+        assert figure == found[figure.name]
+
+
+def test_the_order_of_releases_does_not_matter() -> None:
+    first, second = population(300, 8), mixed((TRAIN, 40), (FRESH, 400))
+    assert judged(FRESH, first, second)[0].figures == judged(FRESH, second, first)[0].figures
+
+
+def test_a_column_that_came_or_went_since_does_not_stop_anything() -> None:
+    older = population(300, 8).drop(columns="n").assign(gone=1)
+    result, judgement = judged(FRESH, older)
+    assert judgement.verdict == "pass" and result.figure("advantage_any").note != "no earlier release"
+
+
+def test_a_release_that_cannot_be_read_is_named() -> None:
+    broken = population(300, 8).assign(x="text")
+    with pytest.raises(InputError, match="earlier release 2"):
+        judged(FRESH, FRESH, broken)
+
+
+def test_evaluate_takes_earlier_releases() -> None:
+    tables = drops(9)
+    report = evaluate(TRAIN, HOLDOUT, tables[0], released=tables[1:], metrics="composition", embedder=False)
+    assert report.verdict == "fail"
+    assert report.tables["released"]["rows"] == 8 * 900
+    assert "released" in report.to_json()["tables"]

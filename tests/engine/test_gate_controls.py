@@ -1,0 +1,245 @@
+"""Metric ``controls``: planted leaks are caught where it says so, and null tables are let through."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from privacy_assets.engine.evaluation import choose_metrics, prepare_inputs, run_metrics
+from privacy_assets.engine.inputs import MetricInputs
+from privacy_assets.engine.metrics.canaries import KINDS, canaries
+from privacy_assets.engine.metrics.controls import Controls, _last_true, _tolerance
+from privacy_assets.engine.metrics.dcr import Dcr
+from privacy_assets.engine.metrics.membership_inference import MembershipInference
+from privacy_assets.engine.policy import Limit, Policy
+from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.errors import ConfigError
+
+
+def people(rows: int, seed: int) -> pd.DataFrame:
+    """Mixed rows with isolated ones among them, a date and missing values."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "age": rng.integers(18, 90, rows),
+            "income": rng.lognormal(10, 0.7, rows).round(),
+            "score": rng.normal(0, 1, rows).round(3),
+            "plan": rng.choice(list("abcdefgh"), rows, p=[0.4, 0.3, 0.1, 0.08, 0.06, 0.03, 0.02, 0.01]),
+            "active": rng.random(rows) < 0.3,
+            "since": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 1500, rows), unit="D"),
+        }
+    )
+    return frame.assign(score=frame["score"].where(rng.random(rows) > 0.1))
+
+
+TRAIN, HOLDOUT, REFERENCE, FRESH = (people(rows, seed) for rows, seed in ((2400, 1), (700, 2), (700, 3), (2400, 4)))
+
+
+def inputs_of(synthetic: pd.DataFrame = FRESH, seed: int = 0, **tables: pd.DataFrame | None) -> MetricInputs:
+    given = {"train": TRAIN, "holdout": HOLDOUT, "reference": REFERENCE, **tables}
+    return prepare_inputs(given["train"], given["holdout"], synthetic, given["reference"], seed=seed)
+
+
+@pytest.fixture(scope="module")
+def measured():
+    return Controls().measure(inputs_of())
+
+
+def by_name(measured):
+    return {figure.name: figure for figure in measured.figures}
+
+
+def judged(result_of: MetricInputs, policy: Policy) -> set[str]:
+    """Independent of controls: keys of the limits that the metrics themselves find not to hold."""
+    results = run_metrics(
+        result_of,
+        {name: {"dcr": Dcr(), "membership_inference": MembershipInference()}[name] for name in policy.metrics},
+    )
+    return {outcome.limit.key for outcome in policy.judge(results).broken}
+
+
+LOOKED_AT = Policy(tuple(Limit(**limit) for limit in Controls().limits))
+
+
+def test_an_honest_table_of_this_size_can_be_judged(measured) -> None:
+    found = by_name(measured)
+    assert found["false_alarm_rate"].value <= 2 / 22
+    for kind in KINDS:
+        figure = found[f"smallest_leak_{kind}"]
+        assert 0 < figure.low < figure.value == figure.high < 0.3, kind
+    assert found["smallest_leak_exact"].value < found["smallest_leak_jittered"].value
+    results = {"controls": Controls().evaluate(inputs_of())}
+    assert Policy.default(["controls"]).judge(results).verdict == "pass"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_stated_leak_is_caught_and_a_third_of_it_often_not(measured, kind: str) -> None:
+    """By the metrics themselves, on tables that are put together here."""
+    stated, inputs = by_name(measured)[f"smallest_leak_{kind}"].value, inputs_of()
+    rng = np.random.default_rng(7)
+    # Independent: who is isolated, by brute force over the encoded rows.
+    real = np.vstack([_matrix(inputs, "train"), _matrix(inputs, "holdout")])
+    isolated = _isolated(real)[: len(TRAIN)]
+    caught = dict.fromkeys((1.0, 1 / 3), 0)
+    for share in caught:
+        for _ in range(6):
+            count = max(1, round(share * stated * len(FRESH)))
+            planted = canaries(kind, inputs.train, isolated, count, inputs.schema, rng)
+            keep = rng.permutation(len(FRESH))[count:]
+            rows = pd.concat([inputs.synthetic.iloc[keep], planted], ignore_index=True)
+            scratch = replace(inputs, tables={**inputs.tables, "synthetic": rows})
+            caught[share] += bool(judged(scratch, LOOKED_AT))
+    assert caught[1.0] >= 5 and caught[1 / 3] <= 4
+
+
+def _matrix(inputs: MetricInputs, role: str) -> np.ndarray:
+    encoded = inputs.encoded(role)
+    parts = [encoded.numeric.astype(np.float64)]
+    for place, size in enumerate(encoded.sizes):
+        parts.append(np.eye(size)[encoded.codes[:, place]] / math.sqrt(2))
+    return np.hstack(parts)
+
+
+def _isolated(real: np.ndarray) -> np.ndarray:
+    norms = (real**2).sum(1)
+    squared = norms[:, None] + norms[None, :] - 2 * real @ real.T
+    np.fill_diagonal(squared, np.inf)
+    nearest = squared.min(1)
+    return nearest >= np.quantile(nearest, 0.9)
+
+
+def test_a_holdout_of_forty_rows_is_blind() -> None:
+    figures = Controls().evaluate(inputs_of(holdout=HOLDOUT[:40]))
+    judgement = Policy.default(["controls"]).judge({"controls": figures})
+    assert judgement.verdict == "not_assessable"
+    assert any("blind" in outcome.reason for outcome in judgement.broken)
+
+
+@pytest.mark.parametrize(("role", "rows"), [("holdout", 1), ("holdout", 19), ("train", 5), ("train", 1)])
+def test_too_few_people_are_not_measurable(role: str, rows: int) -> None:
+    table = {"train": TRAIN, "holdout": HOLDOUT}[role][:rows]
+    result = Controls().evaluate(inputs_of(**{role: table}))
+    assert all(math.isnan(figure.value) and figure.about == "gate" for figure in result.figures)
+    assert Policy.default(["controls"]).judge({"controls": result}).verdict == "not_assessable"
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_an_empty_or_single_row_table_cannot_pass(rows: int) -> None:
+    inputs = inputs_of()
+    few = replace(inputs, tables={**inputs.tables, "synthetic": inputs.synthetic.iloc[:rows]})
+    result = Controls().evaluate(few)
+    assert Policy.default(["controls"]).judge({"controls": result}).verdict == "not_assessable"
+
+
+def test_a_table_that_leaks_itself_is_no_false_alarm() -> None:
+    """Under labels drawn anew a copy of train is a copy of anybody: the sides tell nothing."""
+    found = by_name(Controls(draws=4).measure(inputs_of(TRAIN)))
+    assert found["false_alarm_rate"].value <= 2 / 22
+    # Nothing more can be broken by planting what is there already.
+    assert math.isnan(found["smallest_leak_exact"].value) or found["smallest_leak_exact"].value > 0.02
+
+
+def test_a_limit_that_always_breaks_shows_as_false_alarms() -> None:
+    policy = Policy(
+        (
+            Limit("dcr.member_excess_any", at_most=-0.9, bound="lower"),
+            Limit("controls.false_alarm_rate", 0.1, bound="lower"),
+        )
+    )
+    metrics, _ = choose_metrics(None, policy)
+    result = metrics["controls"].evaluate(inputs_of())
+    assert result.figure("false_alarm_rate").value > 0.5
+    assert policy.judge({"controls": result}).outcomes[1].status == "not_assessable"
+
+
+def test_a_loose_policy_is_blind_and_says_what_passes() -> None:
+    loose = Policy(
+        (Limit("dcr.member_excess_any", at_most=1.0, bound="lower"), Limit("controls.smallest_leak_exact", 0.05))
+    )
+    metrics, _ = choose_metrics(None, loose)
+    result = metrics["controls"].evaluate(inputs_of())
+    assert "a leak of 20.0% passed in 8 of 8 plantings" in result.figure("smallest_leak_exact").note
+    assert loose.judge({"controls": result}).outcomes[1].status == "not_assessable"
+
+
+def test_the_policy_in_force_and_the_settings_of_dcr_are_those_of_the_run() -> None:
+    policy = Policy((Limit("dcr.identical_excess", 0.3, bound="lower"), Limit("controls.smallest_leak_exact", 0.05)))
+    metrics, _ = choose_metrics({"dcr": {"negligible": 0.1}, "controls": {}}, policy)
+    assert [limit["at_most"] for limit in metrics["controls"].settings()["limits"]] == [0.3]
+    assert metrics["controls"].settings()["closeness"]["negligible"] == 0.1
+    with pytest.raises(ConfigError, match="controls have nothing to prove"):
+        choose_metrics(None, Policy((Limit("singling_out.risk", 0.1), Limit("controls.smallest_leak_exact", 0.05))))
+
+
+def test_the_order_of_rows_changes_nothing(measured) -> None:
+    given = (FRESH, TRAIN, HOLDOUT, REFERENCE)
+    synthetic, train, holdout, reference = (frame.sample(frac=1, random_state=3) for frame in given)
+    again = Controls().measure(inputs_of(synthetic, train=train, holdout=holdout, reference=reference))
+    assert again == measured
+
+
+def test_the_same_seed_gives_the_same_figures(measured) -> None:
+    again = Controls().measure(inputs_of())
+    assert again == measured
+    assert Controls().measure(inputs_of(seed=1)).tables != measured.tables
+
+
+def test_repeated_people_and_no_reference() -> None:
+    subjects = {"train": np.arange(2400) // 3, "holdout": 10_000 + np.arange(700) // 3}
+    inputs = inputs_of(reference=None)
+    repeated = replace(inputs, subjects=subjects)
+    found = by_name(Controls(draws=4).measure(repeated))
+    assert found["false_alarm_rate"].note.endswith("of 20 null tables")
+    assert found["smallest_leak_exact"].subjects == 234
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_canaries_are_training_rows_changed_as_they_say(kind: str) -> None:
+    schema = infer_schema(TRAIN)
+    train = conform(TRAIN, schema, where="train")
+    isolated = np.zeros(len(train), dtype=bool)
+    isolated[:50] = True
+    rows = canaries(kind, train, isolated, 200, schema, np.random.default_rng(0))
+    assert len(rows) == (50 if kind == "rare" else 200)
+    assert conform(rows, schema, where="canaries").equals(rows)
+    merged = rows.merge(train.drop_duplicates(), how="left", indicator=True, on=list(train.columns))
+    identical = (merged["_merge"] == "both").mean()
+    assert identical == 1 if kind == "exact" else identical < 0.5
+    categories = ["plan", "active"]
+    if kind in ("jittered", "rare"):
+        source = train[categories].value_counts()
+        assert set(map(tuple, rows[categories].drop_duplicates().to_numpy())) <= set(source.index)
+        assert rows["score"].isna().any()  # a missing value stays missing
+    if kind == "redrawn":
+        agree = [(rows.drop(columns=name).merge(train.drop(columns=name).drop_duplicates()).shape[0]) for name in train]
+        assert sum(agree) >= 200  # all columns but one are those of one training row
+
+
+def test_the_walk_finds_the_last_that_holds() -> None:
+    for count in (1, 2, 7, 30):
+        for last in range(-1, count):
+            for start in range(count):
+                asked: list[int] = []
+
+                def holds(place: int, asked: list[int] = asked, last: int = last) -> bool:
+                    asked.append(place)
+                    return place <= last
+
+                assert _last_true(count, start, holds) == last
+                assert len(asked) == len(set(asked)) <= 8
+
+
+def test_the_tolerance_factor_is_that_of_the_tables() -> None:
+    """One-sided normal tolerance factors, 90 % confidence, 95 % content (Natrella 1963, table A-7)."""
+    assert [round(_tolerance(n), 3) for n in (4, 5, 10, 20)] == [3.957, 3.4, 2.568, 2.208]
+
+
+@pytest.mark.parametrize("settings", [{"draws": 3}, {"draws": True}, {"nulls": 9}, {"largest": 0.0}, {"largest": 0.6}])
+def test_wrong_settings_are_refused(settings: dict) -> None:
+    with pytest.raises(ConfigError, match="controls"):
+        Controls(**settings)

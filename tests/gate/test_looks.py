@@ -1,0 +1,127 @@
+"""Many looks: attempts are counted and judged more strictly, and what was released is never forgotten."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from privacy_assets.errors import PublicationRefused
+from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.statements import Place
+from tests.gate.gate_standins import FRAME, INPUTS, METRICS, PLACE, POLICY, SETUP, chain, open_gate, result
+
+
+def rows(number: int) -> pd.DataFrame:
+    """A small table, another one for each number."""
+    return FRAME.assign(visits=[number, 0, 7])
+
+
+def test_each_table_of_the_same_training_rows_is_one_attempt_more(gate: Gate) -> None:
+    assert [chain(gate, frame=rows(number)).stated.attempt for number in (1, 2, 3)] == [1, 2, 3]
+    assert [chain(gate, frame=rows(number)).stated.attempt for number in (2, 1, 4)] == [2, 1, 4]
+    assert chain(gate, frame=rows(1).iloc[::-1]).stated.attempt == 1  # the order of rows makes no new table
+
+
+def test_attempts_are_counted_by_training_rows_and_place(gate: Gate) -> None:
+    assert chain(gate, frame=rows(1)).stated.attempt == 1
+    taken = gate.take_snapshot(rows(2), PLACE, "f" * 64)[0]
+    assert gate.looks.attempt(taken) == 1
+    assert gate.looks.attempt(replace(taken, place=Place("patients", "2024-01-01"))) == 1
+    assert gate.looks.attempt(replace(taken, train=INPUTS["train"])) == 2
+
+
+def test_a_bound_that_holds_at_first_does_not_when_tried_again(gate: Gate) -> None:
+    """0.01 + 0.06 x 1.496 is just less than the limit of 0.1, 0.01 + 0.06 x 1.58 is not."""
+    verdicts = [chain(gate, frame=rows(number), high=0.07).stated.verdict for number in (1, 2, 3, 4)]
+    assert verdicts == ["pass", "pass", "pass", "fail"]
+    with pytest.raises(PublicationRefused, match="at attempt 5 from the same training rows"):
+        chain(gate, frame=rows(5), high=0.07).publish()
+
+
+def test_another_process_goes_on_counting(gate: Gate, tmp_path: Path) -> None:
+    chain(gate, frame=rows(1))
+    again = open_gate(gate.private.parent)
+    assert chain(again, frame=rows(2)).stated.attempt == 2
+
+
+def test_an_attempt_whose_number_is_damaged_is_refused(gate: Gate) -> None:
+    part = chain(gate)
+    (record,) = (gate.private / "looks").glob("patients/_all/attempts/*/[!.]*")
+    record.write_bytes(b"first")
+    with pytest.raises(PublicationRefused, match="number of this attempt is not known"):
+        gate.attest(part.snapshot, POLICY, {"dcr": result()}, INPUTS, METRICS, SETUP)
+
+
+def test_released_are_all_tables_but_this_one(gate: Gate) -> None:
+    first = chain(gate, frame=rows(1))
+    assert gate.released(first.snapshot).files == ()
+    first.publish()
+    assert gate.released(first.snapshot).files == ()
+    second = chain(gate, frame=rows(2))
+    (table,) = gate.released(second.snapshot).tables()
+    pd.testing.assert_frame_equal(table, rows(1))
+    second.publish()
+    assert len(gate.released(chain(gate, frame=rows(3)).snapshot).files) == 2
+    assert gate.released(replace(second.snapshot, place=Place("others"))).files == ()
+
+
+def test_a_release_that_was_deleted_or_rolled_back_still_counts(gate: Gate) -> None:
+    import shutil
+
+    first = chain(gate, frame=rows(1)).publish()
+    second = chain(gate, frame=rows(2)).publish()
+    gate.roll_back(PLACE, first.id)
+    second.folder.chmod(0o755)
+    shutil.rmtree(second.folder)
+    found = gate.released(chain(gate, frame=rows(3)).snapshot)
+    assert sorted(table["visits"].iloc[0] for table in found.tables()) == [1, 2]
+
+
+def test_a_release_without_a_record_counts(gate: Gate) -> None:
+    """An earlier version of the gate wrote none."""
+    chain(gate, frame=rows(1)).publish()
+    (record,) = (gate.private / "looks").glob("patients/_all/released/[!.]*")
+    record.unlink()
+    (table,) = gate.released(chain(gate, frame=rows(2)).snapshot).tables()
+    assert table["visits"].iloc[0] == 1
+
+
+def test_rows_that_are_gone_are_refused(gate: Gate) -> None:
+    release = chain(gate, frame=rows(1)).publish()
+    later = chain(gate, frame=rows(2))
+    for path in (*(gate.private / "snapshots").glob("patients/_all/*.parquet"), release.table):
+        path.parent.chmod(0o755)
+        path.unlink()
+    with pytest.raises(PublicationRefused, match="earlier release cannot be read"):
+        gate.released(later.snapshot).tables()
+
+
+def test_what_was_judged_before_another_release_is_not_published(gate: Gate) -> None:
+    first, second = chain(gate, frame=rows(1)), chain(gate, frame=rows(2))
+    first.publish()
+    with pytest.raises(PublicationRefused, match="another table was released since"):
+        second.publish()
+    chain(gate, frame=rows(2)).publish()
+    chain(gate, frame=rows(2)).publish()  # the same rows again are out already
+
+
+def test_a_refused_release_leaves_no_record(gate: Gate) -> None:
+    part = chain(gate, frame=rows(1))
+    part.snapshot.path.chmod(0o600)
+    part.snapshot.path.write_bytes(b"other bytes")
+    with pytest.raises(PublicationRefused):
+        part.publish()
+    assert gate.looks.released(PLACE) == set()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every folder")
+def test_a_memory_that_cannot_be_read_refuses(gate: Gate) -> None:
+    part = chain(gate, frame=rows(1))
+    part.publish()
+    (gate.private / "looks/patients/_all/released").chmod(0)
+    with pytest.raises(PublicationRefused, match="memory of releases cannot be read"):
+        gate.released(part.snapshot)

@@ -1,0 +1,108 @@
+"""A schedule that publishes ten releases of the same people: each holds alone, and their union does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import dagster as dg
+import pandas as pd
+import pytest
+from standins import checks, made, people, resources
+
+from privacy_assets import build_privacy_assets, read_published
+from privacy_assets.gate.releases import ReleaseStore
+from privacy_assets.gate.statements import Place
+
+LEAKED = 30  # rows of train in each table, of 15 people, other ones each time
+POLICY = {
+    "limits": [
+        {"figure": "dcr.identical_excess", "at_most": 0.2, "bound": "lower"},
+        {"figure": "dcr.member_excess_any", "at_most": 0.25, "bound": "lower"},
+        {"figure": "composition.identical_excess", "at_most": 0.2, "bound": "lower"},
+        {"figure": "composition.member_excess_any", "at_most": 0.25, "bound": "lower"},
+    ]
+}
+
+
+NIGHT = {"number": 0}
+
+
+def honest(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    """Rows of people nobody knows, other ones each night."""
+    NIGHT["number"] += 1
+    return people(rows, seed=1000 + NIGHT["number"])[list(train.columns)].iloc[:rows]
+
+
+def drop_by_drop(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    """The same with a few training rows, other ones each night."""
+    others, first = honest(train, rows - LEAKED, seed), NIGHT["number"] * LEAKED
+    return pd.concat([train.iloc[first : first + LEAKED], others], ignore_index=True)
+
+
+class Deployment:
+    """A table whose generator makes another table every night."""
+
+    def __init__(self, folder: Path, generator: Callable[..., pd.DataFrame]) -> None:
+        people(600).to_parquet(folder / "people.parquet")
+        self.folder, NIGHT["number"] = folder, 0
+        self.instance = dg.DagsterInstance.ephemeral()
+        settings = {"dcr": {"bootstraps": 50, "permutations": 199}, "composition": {"permutations": 199}}
+        table = build_privacy_assets(
+            "drops", source=folder / "people.parquet", subject="pid", generator=generator,
+            metrics=settings, policy=POLICY, embedder=False,
+        )  # fmt: skip
+        nightly = dg.ScheduleDefinition(name="nightly", job_name="drops_pipeline", cron_schedule="0 2 * * *")
+        own = dg.Definitions(assets=table.assets, jobs=table.jobs, schedules=[nightly])
+        self.defs = dg.Definitions.merge(own, resources(folder))
+
+    def night(self) -> dg.ExecuteInProcessResult:
+        """What one tick of the schedule starts."""
+        schedule = self.defs.resolve_schedule_def("nightly")
+        with dg.build_schedule_context(instance=self.instance) as context:
+            (request,) = schedule.evaluate_tick(context).run_requests
+        job = self.defs.resolve_job_def(request.job_name or "drops_pipeline")
+        return job.execute_in_process(instance=self.instance, raise_on_error=False, run_config=request.run_config)
+
+    def releases(self) -> int:
+        return len(ReleaseStore(self.folder / "releases").history(Place("drops")))
+
+
+@pytest.fixture(scope="module")
+def leaking(tmp_path_factory: pytest.TempPathFactory):
+    deployment = Deployment(tmp_path_factory.mktemp("leaking"), drop_by_drop)
+    return deployment, [(deployment.night(), deployment.releases()) for _ in range(10)]
+
+
+def test_each_table_holds_alone(leaking) -> None:
+    for result, _ in leaking[1]:
+        alone = {name: check for (asset, name), check in checks(result).items() if asset == "dcr"}
+        assert len(alone) == 2 and all(check.passed for check in alone.values())
+
+
+def test_route_27_leak_a_little_in_each_of_many_releases(leaking) -> None:
+    _, nights = leaking
+    published = [result.success for result, _ in nights]
+    assert published[0] and 1 <= sum(published) <= 3  # of ten
+    assert [count for _, count in nights] == [sum(published[: night + 1]) for night in range(10)]
+    for refused in (result for result, _ in nights if not result.success):
+        assert not checks(refused)["composition", "composition_identical_excess_lower"].passed
+        assert "composition.identical_excess" in checks(refused)["attestation", "policy_holds"].description
+
+
+def test_readers_keep_the_last_release(leaking) -> None:
+    deployment, nights = leaking
+    history = ReleaseStore(deployment.folder / "releases").history(Place("drops"))
+    assert len(history) == sum(result.success for result, _ in nights)
+    shown = read_published(deployment.folder / "releases", "drops")
+    pd.testing.assert_frame_equal(shown, pd.read_parquet(history[-1].table))
+
+
+def test_attempts_are_counted(leaking) -> None:
+    assert [made(result)["attestation"]["attempt"] for result, _ in leaking[1]] == list(range(1, 11))
+
+
+def test_honest_tables_go_on(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path, honest)
+    assert all(deployment.night().success for _ in range(4))
+    assert deployment.releases() == 4
