@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def test_the_bound_is_where_the_published_p_value_is_five_percent(right, guesses
 
 def test_the_bound_is_never_negative_and_rises_with_right_guesses():
     found = [lower_bound(right, 50) for right in range(51)]
-    assert all(a <= b for a, b in pairwise(found))
+    assert all(a <= b for a, b in itertools.pairwise(found))
     assert found[0] == found[25] == 0
     assert lower_bound(0, 0) == 0
     assert found[50] == pytest.approx(math.log(0.05 ** (1 / 50) / (1 - 0.05 ** (1 / 50))))
@@ -104,10 +104,11 @@ def test_equal_people_are_not_guessed():
     assert bound(some, member).n == 1
 
 
-def test_which_of_a_pair_is_chosen_knows_no_label():
-    """Swapping every label leaves the same pairs guessed, and turns right guesses into wrong ones."""
-    g = np.random.default_rng(1)
-    member, score = members(1000, 500), g.random(1000)
-    counts = [bound(score, side, seed=4).note.split(" guesses")[0] for side in (member, ~member)]
-    first, second = (tuple(map(int, count.split(" of "))) for count in counts)
-    assert first[1] == second[1] == 25
+def test_coins_of_pairs_are_fair_and_independent_although_sizes_are_fixed():
+    """Over all sets of 2 in 6 and random pairs, the right ones of two guesses are binomial(2, 1/2)."""
+    score, right = np.array([0.1, 0.9, 0.2, 0.3, 0.5, 0.4]), []
+    for seed, chosen in itertools.product(range(400), itertools.combinations(range(6), 2)):
+        figure = bound(score, np.isin(np.arange(6), chosen), seed=seed)
+        assert figure.n == 2
+        right.append(int(figure.note.split(" ")[0]))
+    np.testing.assert_allclose(np.bincount(right) / len(right), [0.25, 0.5, 0.25], atol=0.025)  # 4 deviations
