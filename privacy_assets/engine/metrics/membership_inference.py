@@ -37,6 +37,10 @@ from privacy_assets.engine.metrics.membership_scores import (
     advantages,
     build_population,
 )
+from privacy_assets.engine.metrics.no_box import SPECS as NO_BOX
+from privacy_assets.engine.metrics.no_box import auc_figures, score_rows
+from privacy_assets.engine.metrics.one_run import SPEC as EPSILON_ONE_RUN
+from privacy_assets.engine.metrics.one_run import epsilon_one_run
 from privacy_assets.engine.metrics.subgroups import SPEC as ADVANTAGE_SUBGROUPS
 from privacy_assets.engine.metrics.subgroups import advantage_subgroups, check_columns, declared_columns
 from privacy_assets.engine.policy import Limit
@@ -208,6 +212,8 @@ _SPECS = {
             "lower_is_riskier",
             100.0,
         ),
+        *NO_BOX,
+        EPSILON_ONE_RUN,
     )
 }
 
@@ -269,11 +275,15 @@ class MembershipInference(Metric):
             counts = (len(inputs.train) + len(inputs.holdout), sum(subjects))
             reason = f"at least {SMALLEST_SIDE} subjects are needed in train and in holdout, and a synthetic row"
             return Measured(tuple(not_measurable(spec, reason, counts) for spec in _SPECS.values()))
-        population = build_population(inputs)
+        found = score_rows(inputs)
+        population = build_population(inputs, found.distances if found else None)
         leaks, curve = attack(population, self.permutations, inputs.rng("membership_inference.labels"))
         protection, tables = protect(population, inputs.rng("membership_inference.grid"))
         rng = inputs.rng("membership_inference.subgroups")
         grouped, groups = advantage_subgroups(inputs, population, self.subgroups, self.permutations, rng)
-        by_name = {figure.name: figure for figure in (*leaks, isolated_excess(population), grouped, protection)}
+        others = auc_figures(population, found, self.permutations, inputs.rng("membership_inference.no_box"))
+        epsilon = epsilon_one_run(population, inputs.rng("membership_inference.pairs"))
+        every = (*leaks, isolated_excess(population), grouped, protection, *others, epsilon)
+        by_name = {figure.name: figure for figure in every}
         tables = {"curve": curve, **tables, **({"subgroups": groups} if groups else {})}
         return Measured(tuple(by_name[name] for name in _SPECS), tables)

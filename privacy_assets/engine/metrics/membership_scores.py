@@ -145,10 +145,11 @@ def ratio(distance: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return np.where(scale > 0, distance / safe, np.where(distance > 0, np.inf, 1.0))
 
 
-def build_population(inputs: MetricInputs) -> Population:
+def build_population(inputs: MetricInputs, known: Mapping[str, np.ndarray] | None = None) -> Population:
     """Score the rows of T and H against S (and R), with halves of the subjects drawn blind to their labels.
 
-    Subjects are numbered by the content of their rows, so that the order of rows changes nothing.
+    Subjects are numbered by the content of their rows, so that the order of rows changes nothing. ``known`` are the
+    distances (n,) to the nearest row of "synthetic" and "reference", where these have been searched.
     """
     from privacy_assets.engine.geometry.neighbours import nearest_rows
 
@@ -157,12 +158,17 @@ def build_population(inputs: MetricInputs) -> Population:
     codes = _order_by_content(raw, np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]]))
     member = np.zeros(int(codes.max(initial=-1)) + 1, dtype=bool)
     member[codes[: len(inputs.train)]] = True
-    distance = nearest_rows(pool, inputs.encoded("synthetic"), device=inputs.device).distances[:, 0]
+
+    def nearest(role: str) -> np.ndarray:
+        if known is not None:
+            return known[role]
+        return nearest_rows(pool, inputs.encoded(role), device=inputs.device).distances[:, 0]
+
+    distance = nearest("synthetic")
     neighbour = distance_to_other_subjects(pool, codes, inputs.device)
     scores = {"distance": distance, "distance / neighbour": ratio(distance, neighbour)}
     if inputs.reference is not None:
-        away = nearest_rows(pool, inputs.encoded("reference"), device=inputs.device).distances[:, 0]
-        scores["distance / reference"] = ratio(distance, away)
+        scores["distance / reference"] = ratio(distance, nearest("reference"))
     half = inputs.rng("membership_inference.halves").permutation(len(member)) % 2 == 1
     return Population(scores, neighbour, codes, member, half)
 

@@ -1,0 +1,114 @@
+"""Epsilon of one run: the published p-value, generators of known epsilon, and pairs that may not be told apart."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from privacy_assets.engine.metrics.membership_scores import Population
+from privacy_assets.engine.metrics.one_run import SCORE, epsilon_one_run, lower_bound
+
+
+def population(score, member, codes=None):
+    codes = np.arange(len(member)) if codes is None else codes
+    return Population({SCORE: np.asarray(score, dtype=float)}, np.ones(len(codes)), codes, member, member)
+
+
+def bound(score, member, codes=None, seed=0):
+    return epsilon_one_run(population(score, member, codes), np.random.default_rng(seed))
+
+
+def members(subjects, inside, seed=0):
+    return np.random.default_rng(seed).permutation(subjects) < inside
+
+
+@pytest.mark.parametrize(("right", "guesses"), [(20, 20), (95, 100), (60, 100), (400, 500)])
+def test_the_bound_is_where_the_published_p_value_is_five_percent(right, guesses):
+    epsilon = lower_bound(right, guesses)
+    chance = stats.binom.sf(right - 1, guesses, 1 / (1 + math.exp(-epsilon)))  # Steinke et al. at delta = 0
+    assert epsilon > 0 and chance == pytest.approx(0.05, abs=1e-9)
+
+
+def test_the_bound_is_never_negative_and_rises_with_right_guesses():
+    found = [lower_bound(right, 50) for right in range(51)]
+    assert all(a <= b for a, b in itertools.pairwise(found))
+    assert found[0] == found[25] == 0
+    assert lower_bound(0, 0) == 0
+    assert found[50] == pytest.approx(math.log(0.05 ** (1 / 50) / (1 - 0.05 ** (1 / 50))))
+
+
+@pytest.mark.parametrize("inside", [200, 1000, 1800])
+def test_a_blind_score_shows_nothing_at_any_sizes(inside):
+    """Guessing "member" would be right nine times in ten where nine in ten are members."""
+    shown = []
+    for seed in range(300):
+        g = np.random.default_rng(seed)
+        shown.append(bound(g.random(2000), g.permutation(2000) < inside, seed=seed).value > 0)
+    assert np.mean(shown) <= 0.09  # at most 5 % expected, 99.5 % of the time at most 8.7 %
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0])
+def test_the_bound_stays_below_the_epsilon_of_a_private_release(epsilon):
+    """Each person's side is told by randomised response: epsilon bounds the odds that replacing a person moves."""
+    q, found = 1 / (1 + math.exp(-epsilon / 2)), []
+    for seed in range(200):
+        g = np.random.default_rng(seed)
+        member = g.permutation(4000) < 3000
+        told = np.where(g.random(4000) < q, member, ~member)  # replacing changes two people's answers
+        found.append(bound(np.where(told, 0.0, 1.0), member, seed=seed).value)
+    assert np.mean(np.array(found) > epsilon) <= 0.1  # 5 % expected
+    assert np.mean(found) > epsilon / 6  # of 50 guesses
+
+
+def test_a_leak_of_everybody_shows_what_the_counts_can():
+    member = members(4000, 3000)
+    figure = bound(np.where(member, 0.0, 1 + np.random.default_rng(0).random(4000)), member)
+    assert (figure.n, figure.subjects) == (50, 2000)
+    assert figure.value == figure.low == figure.high == lower_bound(50, 50)
+    assert figure.note == f"50 of 50 guesses are right; these counts could show {lower_bound(50, 50):.3g} at most"
+    assert 0 < figure.resolution < figure.value
+
+
+def test_a_leak_of_a_few_is_shown():
+    g = np.random.default_rng(0)
+    member = members(4000, 3000)
+    score = np.where(member & (g.random(4000) < 0.05), 0.0, 0.1 + g.random(4000))
+    assert bound(score, member).value > 1.5
+
+
+def test_members_that_are_avoided_show_nothing():
+    member = members(4000, 2000)
+    assert bound(np.where(member, 1.0, 0.0), member).value == 0
+
+
+def test_a_person_has_one_guess_by_the_best_row():
+    """300 rows of one leaked member are one guess; by rows they would be hundreds."""
+    g = np.random.default_rng(0)
+    member = members(200, 100)
+    codes = np.r_[np.arange(200), np.full(300, np.flatnonzero(member)[0])]
+    score = np.r_[1 + g.random(200), np.zeros(300)]
+    figure = bound(score, member, codes)
+    assert (figure.n, figure.subjects, figure.value) == (20, 200, 0)
+
+
+def test_equal_people_are_not_guessed():
+    member = members(200, 100)
+    figure = bound(np.zeros(200), member)
+    assert (figure.n, figure.value, figure.resolution) == (0, 0, 0)
+    assert figure.measurable and "0 of 0 guesses" in figure.note
+    some = np.where(np.arange(200) == np.flatnonzero(member)[0], 0.0, math.inf)
+    assert bound(some, member).n == 1
+
+
+def test_coins_of_pairs_are_fair_and_independent_although_sizes_are_fixed():
+    """Over all sets of 2 in 6 and random pairs, the right ones of two guesses are binomial(2, 1/2)."""
+    score, right = np.array([0.1, 0.9, 0.2, 0.3, 0.5, 0.4]), []
+    for seed, chosen in itertools.product(range(400), itertools.combinations(range(6), 2)):
+        figure = bound(score, np.isin(np.arange(6), chosen), seed=seed)
+        assert figure.n == 2
+        right.append(int(figure.note.split(" ")[0]))
+    np.testing.assert_allclose(np.bincount(right) / len(right), [0.25, 0.5, 0.25], atol=0.025)  # 4 deviations
