@@ -28,7 +28,7 @@ from privacy_assets.engine.evaluation import prepare_inputs, run_metrics
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.metrics.canaries import KINDS, canaries
-from privacy_assets.engine.metrics.controls import Controls
+from privacy_assets.engine.metrics.controls import Controls, plantable
 from privacy_assets.engine.metrics.membership_scores import build_population
 from privacy_assets.engine.policy import Limit, Policy
 from privacy_assets.engine.registry import METRICS, build_metric, default_metrics
@@ -57,10 +57,10 @@ def repetition(frame: pd.DataFrame, seed: int) -> dict[str, Any]:
         seconds[name] = time.process_time() - started
     judgement = Policy.default(LIMITED).judge(results)
     stated = {kind: results["controls"].figure(f"smallest_leak_{kind}").value for kind in KINDS}
-    isolated = build_population(inputs).isolated_rows[: len(inputs.train)]
+    places = {kind: np.flatnonzero(own) for kind, own in plantable(inputs, build_population(inputs)).items()}
     rng = np.random.default_rng([seed, 5])
     caught = {
-        kind: [refused(inputs, kind, share * leak, isolated, rng) for share in SHARES] if np.isfinite(leak) else None
+        kind: [refused(inputs, kind, share * leak, places[kind], rng) for share in SHARES] if leak > 0 else None
         for kind, leak in stated.items()
     }
     return {
@@ -70,10 +70,10 @@ def repetition(frame: pd.DataFrame, seed: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def refused(inputs: MetricInputs, kind: str, leak: float, isolated: np.ndarray, rng: np.random.Generator) -> bool:
+def refused(inputs: MetricInputs, kind: str, leak: float, places: np.ndarray, rng: np.random.Generator) -> bool:
     """Whether a leak of this kind and fraction breaks a limit that controls look at."""
     count = max(1, round(leak * len(inputs.synthetic)))
-    planted = canaries(kind, inputs.train, isolated, count, inputs.schema, rng)
+    planted = canaries(kind, inputs.train, places, count, inputs.schema, rng)
     others = inputs.synthetic.iloc[rng.permutation(len(inputs.synthetic))[len(planted) :]]
     scratch = {**inputs.tables, "synthetic": pd.concat([others, planted], ignore_index=True)}
     metrics: dict[str, Metric] = {name: build_metric(name) for name in LOOKED_AT.metrics}

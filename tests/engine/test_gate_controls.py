@@ -84,12 +84,12 @@ def test_the_stated_leak_is_caught_and_a_third_of_it_often_not(measured, kind: s
     rng = np.random.default_rng(7)
     # Independent: who is isolated, by brute force over the encoded rows.
     real = np.vstack([_matrix(inputs, "train"), _matrix(inputs, "holdout")])
-    isolated = _isolated(real)[: len(TRAIN)]
+    places = np.flatnonzero(_isolated(real)[: len(TRAIN)]) if kind == "rare" else np.arange(len(TRAIN))
     caught = dict.fromkeys((1.0, 1 / 3), 0)
     for share in caught:
         for _ in range(6):
             count = max(1, round(share * stated * len(FRESH)))
-            planted = canaries(kind, inputs.train, isolated, count, inputs.schema, rng)
+            planted = canaries(kind, inputs.train, places, count, inputs.schema, rng)
             keep = rng.permutation(len(FRESH))[count:]
             rows = pd.concat([inputs.synthetic.iloc[keep], planted], ignore_index=True)
             scratch = replace(inputs, tables={**inputs.tables, "synthetic": rows})
@@ -189,6 +189,16 @@ def test_the_same_seed_gives_the_same_figures(measured) -> None:
     assert Controls().measure(inputs_of(seed=1)).tables != measured.tables
 
 
+def test_what_many_share_gives_nobody_away() -> None:
+    """27 cells, some thirty people in each: copies of train are as harmless as any other row."""
+    rng = np.random.default_rng(3)
+    cells = [pd.DataFrame(rng.integers(0, 3, (rows, 3)), columns=list("abc")).astype(str) for rows in (900, 400, 900)]
+    result = Controls().evaluate(prepare_inputs(*cells))
+    assert [f.value for f in result.figures[1:]] == [0.0] * 4
+    assert all(f.note == "no such row is one person's own" for f in result.figures[1:])
+    assert Policy.default(["controls"]).judge({"controls": result}).verdict == "pass"
+
+
 def test_repeated_people_and_no_reference() -> None:
     subjects = {"train": np.arange(2400) // 3, "holdout": 10_000 + np.arange(700) // 3}
     inputs = inputs_of(reference=None)
@@ -202,10 +212,9 @@ def test_repeated_people_and_no_reference() -> None:
 def test_canaries_are_training_rows_changed_as_they_say(kind: str) -> None:
     schema = infer_schema(TRAIN)
     train = conform(TRAIN, schema, where="train")
-    isolated = np.zeros(len(train), dtype=bool)
-    isolated[:50] = True
-    rows = canaries(kind, train, isolated, 200, schema, np.random.default_rng(0))
-    assert len(rows) == (50 if kind == "rare" else 200)
+    rows = canaries(kind, train, np.arange(300), 200, schema, np.random.default_rng(0))
+    assert len(rows) == 200
+    assert len(canaries(kind, train, np.arange(50), 200, schema, np.random.default_rng(0))) == 50
     assert conform(rows, schema, where="canaries").equals(rows)
     merged = rows.merge(train.drop_duplicates(), how="left", indicator=True, on=list(train.columns))
     identical = (merged["_merge"] == "both").mean()

@@ -19,14 +19,13 @@ KINDS = ("exact", "jittered", "redrawn", "rare")
 
 
 def canaries(
-    kind: str, train: pd.DataFrame, isolated: np.ndarray, count: int, schema: TableSchema, rng: np.random.Generator
+    kind: str, train: pd.DataFrame, places: np.ndarray, count: int, schema: TableSchema, rng: np.random.Generator
 ) -> pd.DataFrame:
-    """At most ``count`` planted rows made of different rows of canonical ``train``; ``isolated`` bool (n_T,).
+    """At most ``count`` planted rows made of different rows of canonical ``train``, those at ``places``.
 
-    Rows are drawn without replacement, "rare" ones among the isolated: there may be fewer. A moved number keeps the
-    precision and range of its column, a missing value stays missing.
+    Rows are drawn without replacement: there may be fewer. A moved number keeps the precision and range of its column,
+    a missing value stays missing.
     """
-    places = np.flatnonzero(isolated) if kind == "rare" else np.arange(len(train))
     rows = train.iloc[rng.permutation(places)[:count]].reset_index(drop=True)
     return rows if kind == "exact" or rows.empty else _CHANGES[kind](rows, train, schema, rng)
 

@@ -24,6 +24,7 @@ from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
 from privacy_assets.engine.metrics.canaries import KINDS, canaries
 from privacy_assets.engine.metrics.closeness import Matches
 from privacy_assets.engine.metrics.dcr import Dcr
+from privacy_assets.engine.metrics.identical import own_rows
 from privacy_assets.engine.metrics.isolated import SPEC as ISOLATED_EXCESS
 from privacy_assets.engine.metrics.isolated import isolated_excess
 from privacy_assets.engine.metrics.membership_inference import MembershipInference
@@ -56,9 +57,12 @@ class Controls(Metric):
     ``smallest_leak_*``: the fraction of the synthetic rows, planted with one kind of canary in place of rows of the
     table's own, at which a limit that the table holds is broken with probability 95 % (a tolerance limit at 90 %
     confidence, from ``draws`` random plantings; the threshold of each is found on a grid with four steps a halving, and
-    taken to be log-normal). The low end is the fraction at which half of the plantings are caught. NaN when a leak of
-    ``largest`` passes. ``false_alarm_rate``: share of null tables that break a limit: ``nulls`` labellings of the
-    people of train and holdout, and both halves of the reference, when there is one, in place of the synthetic table.
+    taken to be log-normal). Planted are rows that one person alone has, "rare" ones of the isolated tenth: whatever
+    others share gives nobody away, and where there is no such row the fraction is 0. The low end is the fraction at
+    which half of the plantings are caught. NaN when a leak of ``largest`` passes.
+
+    ``false_alarm_rate``: share of null tables that break a limit: ``nulls`` labellings of the people of train and
+    holdout, and both halves of the reference, when there is one, in place of the synthetic table.
 
     Limits: those in force on the label-conditional figures of ``dcr`` (raw distances) and
     ``membership_inference.isolated_excess``. The whole gate looks at more, and catches at least as much. These figures
@@ -140,7 +144,7 @@ class Controls(Metric):
     def _smallest_leak(self, kind: str, thresholds: list[float], largest: float, counts: tuple[int, int]) -> Figure:
         name = f"smallest_leak_{kind}"
         if not thresholds:
-            return _blind(name, counts, "no row to plant")
+            return Figure(name, 0.0, 0.0, 0.0, *counts, about="gate", note="no such row is one person's own")
         if not all(map(math.isfinite, thresholds)):
             missed = sum(not math.isfinite(one) for one in thresholds)
             leak = f"a leak of {largest:.1%} passed in {missed} of {len(thresholds)} plantings"
@@ -180,10 +184,11 @@ class _Bench:
         # Rows in the order of their content, so that what is drawn does not depend on the order they came in.
         order = {role: np.argsort(ids, kind="stable") for role, ids in inputs.row_ids.items()}
         rows = {role: inputs.tables[role].iloc[places] for role, places in order.items()}
-        isolated = self._population.isolated_rows[order["train"]]
+        places = plantable(inputs, self._population)
         parts = {"own": rows["synthetic"], "unseen": rows.get("reference", rows["synthetic"][:0])}
         for kind in KINDS:
-            parts[kind] = canaries(kind, rows["train"], isolated, self._most, inputs.schema, self._rng)
+            own = np.flatnonzero(places[kind][order["train"]])
+            parts[kind] = canaries(kind, rows["train"], own, self._most, inputs.schema, self._rng)
         ends = np.cumsum([len(part) for part in parts.values()])
         self._places = dict(zip(parts, np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
         together = pd.concat(list(parts.values()), ignore_index=True)
@@ -251,6 +256,14 @@ class _Bench:
         scores = np.full(len(isolated), np.inf)
         scores[isolated] = ratio(near, seen.neighbour[isolated])
         return replace(seen, scores={"distance / neighbour": scores}, member=member)
+
+
+def plantable(inputs: MetricInputs, population: Population) -> dict[str, np.ndarray]:
+    """By kind, the rows of train that can be planted, bool (n_T,): those of one person alone."""
+    ids = np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]])
+    own = own_rows(ids, inputs.subject_codes("train", "holdout"))
+    kinds = {kind: own & population.isolated_rows if kind == "rare" else own for kind in KINDS}
+    return {kind: rows[: len(inputs.train)] for kind, rows in kinds.items()}
 
 
 def _last_true(count: int, start: int, holds: Callable[[int], bool]) -> int:

@@ -21,7 +21,7 @@ def identical_excess(
     Leaked subjects: (k_T - k u_T / u) / (1 - u_T / u), the number of matches that only membership explains; below
     expectation its mirror image, the number that only non-membership explains, with a minus. No match: 0, exactly.
     """
-    own = _own_rows(real, subjects)
+    own = own_rows(real, subjects)
     people = np.unique(subjects[own])
     matched = np.unique(subjects[own & np.isin(real, synthetic)])
     u, u_t, k, k_t = len(people), int(member[people].sum()), len(matched), int(member[matched].sum())
@@ -41,7 +41,7 @@ def identical_excess(
     return figure(value, low, high, resolution)
 
 
-def _own_rows(ids: np.ndarray, subjects: np.ndarray) -> np.ndarray:
+def own_rows(ids: np.ndarray, subjects: np.ndarray) -> np.ndarray:
     """True for the rows (N,) whose content one subject alone has."""
     pairs = np.unique(ids * (int(subjects.max(initial=0)) + 1) + subjects)
     holders = np.bincount(pairs // (int(subjects.max(initial=0)) + 1), minlength=int(ids.max(initial=0)) + 1)
