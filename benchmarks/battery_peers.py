@@ -1,0 +1,147 @@
+"""One release before a peer, in the peer's environment: reads three Parquet files, prints a line of JSON.
+
+:mod:`benchmarks.battery` starts this file with a task: "tool", and a path for "train", "holdout" and "synthetic".
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import warnings
+from typing import Any
+
+ATTACKS = 500
+CANDIDATES = 200_000  # queries that one singling-out attack of anonymeter tries at most
+SECRETS = 4  # columns that anonymeter's inference attacks, evenly spread
+ROWS = 1_500  # SDMetrics compares all pairs of so many rows of each table
+BASELINE_ROWS = 750
+FEWEST = {"synthetic": 100, "train": 90, "holdout": 10}  # with fewer, mostlyai-qa's own report stops early
+
+Figures = dict[str, Any]
+
+
+def anonymeter(train: Any, holdout: Any, synthetic: Any) -> Figures:
+    """Risk and its ends at 95 %, and at 95 % for all attacks together; text where an attack could not be made."""
+    from anonymeter.evaluators import InferenceEvaluator, LinkabilityEvaluator, SinglingOutEvaluator
+    from pandas.api.types import is_numeric_dtype
+
+    train, holdout, synthetic = (as_numbers_and_text(part) for part in (train, holdout, synthetic))
+    columns, attacks = list(train.columns), min(ATTACKS, len(train), len(holdout))
+    halves = (columns[: len(columns) // 2], columns[len(columns) // 2 :])
+    secrets = [columns[round(i)] for i in spread(len(columns), min(SECRETS, len(columns)))]
+    number = 3 + len(secrets)
+
+    def singling_out(mode: str) -> Any:
+        made = SinglingOutEvaluator(
+            train, synthetic, attacks, 3, control=holdout, max_attempts=CANDIDATES, seed=0
+        )
+        return made.evaluate(mode=mode)
+
+    def linkability() -> Any:
+        return LinkabilityEvaluator(train, synthetic, halves, attacks, control=holdout).evaluate(n_jobs=1)
+
+    def inference(secret: str) -> Any:
+        known = [name for name in columns if name != secret]
+        numeric = is_numeric_dtype(train[secret])
+        return InferenceEvaluator(train, synthetic, known, secret, numeric, attacks, holdout).evaluate(n_jobs=1)
+
+    work = {"singling out, univariate": lambda: singling_out("univariate")}
+    work |= {"singling out, 3 columns": lambda: singling_out("multivariate"), "linkability": linkability}
+    work |= {f"inference of {secret}": lambda secret=secret: inference(secret) for secret in secrets}
+    found: Figures = {}
+    for name, attack in work.items():
+        try:
+            done = attack()
+            risk, together = done.risk(), done.risk(confidence_level=1 - 0.05 / number)
+            found[name] = [risk.value, *risk.ci, *together.ci]
+        except Exception as error:
+            found[name] = f"{type(error).__name__}: {error}"[:200]
+    return found
+
+
+def sdmetrics(train: Any, holdout: Any, synthetic: Any) -> Figures:
+    """Scores (1 is best), and the share of synthetic rows nearer to train, of equally many rows of each table."""
+    from sdmetrics.single_table import DCRBaselineProtection, DCROverfittingProtection
+
+    rows = min(ROWS, len(train), len(holdout), len(synthetic))
+    described = {"columns": {name: {"sdtype": sdtype(train[name])} for name in train.columns}}
+    fit = DCROverfittingProtection.compute_breakdown(
+        train, synthetic, holdout, described, None, num_rows_subsample=rows
+    )
+    few = min(BASELINE_ROWS, rows)
+    base = DCRBaselineProtection.compute_breakdown(train, synthetic, described, None, num_rows_subsample=few)
+    nearer = fit["synthetic_data_percentages"]["closer_to_training"]
+    return {"overfitting": fit["score"], "nearer to train": nearer, "rows": rows, "baseline": base["score"]}
+
+
+def mostlyai(train: Any, holdout: Any, synthetic: Any) -> Figures:
+    """What ``qa.report`` computes as "distances", by its own functions and the embedder that it ships.
+
+    Its other parts (accuracy, similarity, the page) take ten times as long and say nothing of privacy.
+    """
+    from mostlyai.qa import _distances as distances
+    from mostlyai.qa._sampling import prepare_data_for_embeddings
+
+    for role, part in {"synthetic": synthetic, "train": train, "holdout": holdout}.items():
+        if len(part) < FEWEST[role]:
+            raise ValueError(f"fewer than {FEWEST[role]} rows of {role}")
+    encoded = prepare_data_for_embeddings(syn_tgt_data=synthetic, trn_tgt_data=train, hol_tgt_data=holdout)
+    made = dict(zip(("syn_embeds", "trn_embeds", "hol_embeds"), encoded, strict=True))
+    found = distances.calculate_distances(**made)
+    near, far = found["dcr_syn_trn"], found["dcr_syn_hol"]
+    return {
+        "DCR share": float(distances.calculate_dcr_share(near, far)),
+        "identical to train": float(distances.calculate_ims(near)),
+        "identical to holdout": float(distances.calculate_ims(far)),
+        "rows": len(near),
+        "looks": 7 if encoded[0].shape[1] > 10 else 1,  # it reports the largest share of so many sets of columns
+    }
+
+
+def as_numbers_and_text(frame: Any) -> Any:
+    """Dates as seconds and booleans as text, which anonymeter takes."""
+    from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype
+
+    out = frame.copy()
+    for name in out.columns:
+        if is_datetime64_any_dtype(out[name]):
+            out[name] = (out[name] - out[name].min()).dt.total_seconds()
+        elif is_bool_dtype(out[name]):
+            out[name] = out[name].astype(str)
+    return out
+
+
+def sdtype(column: Any) -> str:
+    """What SDMetrics calls the kind of a column."""
+    from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_numeric_dtype
+
+    if is_datetime64_any_dtype(column):
+        return "datetime"
+    if is_bool_dtype(column):
+        return "boolean"
+    return "numerical" if is_numeric_dtype(column) else "categorical"
+
+
+def spread(columns: int, number: int) -> list[float]:
+    """So many positions among the columns, ends included."""
+    return [i * (columns - 1) / max(number - 1, 1) for i in range(number)]
+
+
+TOOLS = {tool.__name__: tool for tool in (anonymeter, sdmetrics, mostlyai)}
+
+
+if __name__ == "__main__":
+    import numpy as np
+    import pandas as pd
+
+    np.random.seed(0)  # noqa: NPY002 - peers draw from the global state
+    warnings.simplefilter("ignore")
+    task = json.loads(sys.argv[1])
+    tables = [pd.read_parquet(task[role]) for role in ("train", "holdout", "synthetic")]
+    before = time.process_time()
+    try:
+        answer: Figures = {"figures": TOOLS[task["tool"]](*tables)}
+    except Exception as error:
+        answer = {"error": f"{type(error).__name__}: {error}"[:200]}
+    print(json.dumps(answer | {"seconds": time.process_time() - before}))
