@@ -1,6 +1,7 @@
-"""One release before a peer, in the peer's environment: reads three Parquet files, prints a line of JSON.
+"""Releases before a peer, in the peer's environment: reads three Parquet files for each, and answers in JSON.
 
-:mod:`benchmarks.battery` starts this file with a task: "tool", and a path for "train", "holdout" and "synthetic".
+:mod:`benchmarks.battery` starts this file with the peer's name and writes tasks to it, a line each: a path for "train",
+"holdout" and "synthetic". One process does all, as the peers take longer to start and to compile than to answer.
 """
 
 from __future__ import annotations
@@ -9,20 +10,25 @@ import json
 import sys
 import time
 import warnings
+from contextlib import redirect_stdout
 from typing import Any
 
-ATTACKS = 500
-CANDIDATES = 200_000  # queries that one singling-out attack of anonymeter tries at most
+ATTACKS = 300
+CANDIDATES = 50_000  # queries that one singling-out attack of anonymeter tries at most
 SECRETS = 4  # columns that anonymeter's inference attacks, evenly spread
-ROWS = 1_500  # SDMetrics compares all pairs of so many rows of each table
-BASELINE_ROWS = 750
+ROWS = 1_000  # SDMetrics compares all pairs of so many rows of each table
+BASELINE_ROWS = 500
 FEWEST = {"synthetic": 100, "train": 90, "holdout": 10}  # with fewer, mostlyai-qa's own report stops early
 
 Figures = dict[str, Any]
 
 
 def anonymeter(train: Any, holdout: Any, synthetic: Any) -> Figures:
-    """Risk and its ends at 95 %, and at 95 % for all attacks together; text where an attack could not be made."""
+    """Risk and its ends at 95 %, and at 95 % for all attacks together; text where an attack could not be made.
+
+    Singling out gets equally many rows of train and holdout: of 8,000 and 2,000 rows of Adult it reports a risk of 0.15
+    (univariate) and 0.20 for a release of fresh rows, with intervals far above 0.
+    """
     from anonymeter.evaluators import InferenceEvaluator, LinkabilityEvaluator, SinglingOutEvaluator
     from pandas.api.types import is_numeric_dtype
 
@@ -32,10 +38,11 @@ def anonymeter(train: Any, holdout: Any, synthetic: Any) -> Figures:
     secrets = [columns[round(i)] for i in spread(len(columns), min(SECRETS, len(columns)))]
     number = 3 + len(secrets)
 
+    even = min(len(train), len(holdout))
+    sides = [part.sample(even, random_state=0).reset_index(drop=True) for part in (train, holdout)]
+
     def singling_out(mode: str) -> Any:
-        made = SinglingOutEvaluator(
-            train, synthetic, attacks, 3, control=holdout, max_attempts=CANDIDATES, seed=0
-        )
+        made = SinglingOutEvaluator(sides[0], synthetic, attacks, 3, control=sides[1], max_attempts=CANDIDATES, seed=0)
         return made.evaluate(mode=mode)
 
     def linkability() -> Any:
@@ -101,12 +108,13 @@ def mostlyai(train: Any, holdout: Any, synthetic: Any) -> Figures:
 
 def as_numbers_and_text(frame: Any) -> Any:
     """Dates as seconds and booleans as text, which anonymeter takes."""
+    import pandas as pd
     from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype
 
     out = frame.copy()
     for name in out.columns:
         if is_datetime64_any_dtype(out[name]):
-            out[name] = (out[name] - out[name].min()).dt.total_seconds()
+            out[name] = (out[name] - pd.Timestamp(0)).dt.total_seconds()
         elif is_bool_dtype(out[name]):
             out[name] = out[name].astype(str)
     return out
@@ -131,17 +139,24 @@ def spread(columns: int, number: int) -> list[float]:
 TOOLS = {tool.__name__: tool for tool in (anonymeter, sdmetrics, mostlyai)}
 
 
-if __name__ == "__main__":
+def answer(tool: str, paths: dict[str, str]) -> dict[str, Any]:
+    """The figures of one release or what went wrong, and CPU seconds."""
     import numpy as np
     import pandas as pd
 
     np.random.seed(0)  # noqa: NPY002 - peers draw from the global state
-    warnings.simplefilter("ignore")
-    task = json.loads(sys.argv[1])
-    tables = [pd.read_parquet(task[role]) for role in ("train", "holdout", "synthetic")]
+    tables = [pd.read_parquet(paths[role]) for role in ("train", "holdout", "synthetic")]
     before = time.process_time()
     try:
-        answer: Figures = {"figures": TOOLS[task["tool"]](*tables)}
+        found: dict[str, Any] = {"figures": TOOLS[tool](*tables)}
     except Exception as error:
-        answer = {"error": f"{type(error).__name__}: {error}"[:200]}
-    print(json.dumps(answer | {"seconds": time.process_time() - before}))
+        found = {"error": f"{type(error).__name__}: {error}"[:200]}
+    return found | {"seconds": time.process_time() - before}
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    for line in sys.stdin:
+        with redirect_stdout(sys.stderr):
+            found = answer(sys.argv[1], json.loads(line))
+        print(json.dumps(found), flush=True)
