@@ -10,8 +10,8 @@ default policy, with a reference and, but for two releases, without an embedding
 the peers, who get the same tables as files, and ``--limit`` seconds a release.
 
 Each verdict is one line of the results and is never sought twice, so a battery goes on where it was stopped: take a new
-file after a change of the code. A line holds what was measured; verdicts of peers are drawn from it by the rules below
-when the report is printed.
+file after a change of the code. A line holds what was measured; verdicts of peers are drawn from it by
+:mod:`benchmarks.battery_rules` when the report is printed.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from scipy import stats
-
 from benchmarks import battery_peers
 from benchmarks.battery_releases import BATTERY, PASS, Entry, Given
+from benchmarks.battery_rules import NO_VERDICT, Line, right, verdict_of
 from benchmarks.battery_tables import Sources
 from benchmarks.peers import ROOT, THREADS, python_of, set_up
 from benchmarks.peers_tables import table
 from privacy_assets import evaluate
 from privacy_assets.engine.evaluation import attach_embedder, choose_metrics, fit_embedder, prepare_inputs, run_metrics
+from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.registry import default_metrics
 from privacy_assets.engine.tables.schema import conform, restore
 from privacy_assets.errors import InputError
@@ -50,10 +50,7 @@ PEERS = {
     "mostlyai": ("mostly", "mostly.txt"),
 }
 TOOLS = ("ours", *PEERS)
-LEAK, NOTHING, NO_VERDICT = "leak", "no leak", "no verdict"
-LEVEL = 0.05
 EPOCHS = 5  # of the embedder
-Line = dict[str, Any]
 
 
 # --- ours -------------------------------------------------------------------------------------------------------------
@@ -72,13 +69,13 @@ def ours(entry: Entry, given: Given) -> Line:
 
 
 def judged(entry: Entry, given: Given) -> Report:
-    """By the front door; where an embedder is asked for, with one of few epochs."""
-    metrics = [*default_metrics(), *entry.also] if entry.also else None
+    """By the front door and the metrics of the policy alone; a wanted embedder is one of few epochs."""
+    policy = Policy.default([*default_metrics(), *entry.also])
     tables = (given.train, given.holdout, given.synthetic)
     options: dict[str, Any] = {"reference": given.reference, "subject": given.subject, "device": "cpu"}
     if not entry.embedder:
-        return evaluate(*tables, metrics=metrics, embedder=False, **options)
-    chosen, policy = choose_metrics(metrics, None)
+        return evaluate(*tables, policy=policy, embedder=False, **options)
+    chosen, _ = choose_metrics(None, policy)
     inputs = prepare_inputs(*tables, **options)
     inputs = attach_embedder(inputs, fit_embedder(inputs, max_epochs=EPOCHS))
     return assemble(inputs, run_metrics(inputs, chosen), policy)
@@ -136,62 +133,7 @@ def write(given: Given, folder: Path) -> dict[str, str]:
     return paths
 
 
-def anonymeter_verdict(figures: Mapping[str, Any]) -> str:
-    """A leak where the interval of any risk lies above 0; the intervals hold for all attacks together."""
-    risks = [risk for risk in figures.values() if not isinstance(risk, str)]
-    if not risks:
-        return NO_VERDICT
-    return LEAK if any(risk[3] > 0 for risk in risks) else NOTHING
-
-
-def sdmetrics_verdict(figures: Mapping[str, Any]) -> str:
-    """A leak where more than half of the rows are nearer to train, by more than chance, or the baseline score is 0."""
-    return (
-        LEAK
-        if _above_half(figures["nearer to train"], figures["rows"]) < LEVEL or figures["baseline"] == 0
-        else NOTHING
-    )
-
-
-def mostlyai_verdict(figures: Mapping[str, Any]) -> str:
-    """A leak where the share of rows nearer to train, or that of identical rows, is larger than chance gives.
-
-    "Nearer" is the largest of several looks, and is held against so many.
-    """
-    rows = figures["rows"]
-    same, other = (round(figures[f"identical to {role}"] * rows) for role in ("train", "holdout"))
-    identical = stats.binomtest(same, same + other, alternative="greater").pvalue if same else 1.0
-    nearer = _above_half(figures["DCR share"], rows)
-    return LEAK if identical < LEVEL / 2 or nearer < LEVEL / 2 / figures["looks"] else NOTHING
-
-
-def _above_half(share: float, rows: int) -> float:
-    """Chance of such a share or a larger one where either side is as likely."""
-    return float(stats.binom.sf(round(share * rows) - 1, rows, 0.5))
-
-
-RULES: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "anonymeter": anonymeter_verdict,
-    "sdmetrics": sdmetrics_verdict,
-    "mostlyai": mostlyai_verdict,
-}
-
-
-# --- verdicts ---------------------------------------------------------------------------------------------------------
-
-
-def verdict_of(line: Line) -> str:
-    """What the tool says, in its own words."""
-    if line["tool"] == "ours":
-        return line["verdict"]
-    return RULES[line["tool"]](line["figures"]) if "figures" in line else NO_VERDICT
-
-
-def right(entry: Entry, verdict: str) -> bool:
-    """Only what is harmless, and can be shown to be, is to be let through."""
-    return (verdict in (PASS, NOTHING)) == (entry.expected == PASS) and not (
-        verdict == NO_VERDICT and entry.expected == "refused"
-    )
+# --- runs -------------------------------------------------------------------------------------------------------------
 
 
 def lines(path: Path) -> list[Line]:

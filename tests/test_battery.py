@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import battery
+from benchmarks import battery, battery_rules
 from benchmarks.battery_makers import copies, fresh, people_copied
 from benchmarks.battery_releases import BATTERY, PASS, REFUSED, UNKNOWN, Entry
 from benchmarks.battery_tables import LEVELS, Sources, draw
@@ -46,7 +46,7 @@ def test_there_are_sixty_releases_of_every_kind_with_names_and_verdicts_of_their
 @pytest.mark.parametrize("entry", TINY, ids=lambda entry: entry.what)
 def test_the_default_policy_says_what_the_truth_asks_for(entry: Entry, sources: Sources) -> None:
     found = battery.ours(entry, entry.build(sources))
-    assert battery.right(entry, found["verdict"]), found["broken"]
+    assert battery_rules.right(entry, found["verdict"]), found["broken"]
 
 
 def test_a_release_is_the_same_each_time_and_leaks_what_it_says(sources: Sources) -> None:
@@ -86,16 +86,16 @@ def test_tables_of_a_known_law_have_what_they_are_there_for(sources: Sources) ->
 
 def test_rules_of_the_peers() -> None:
     clear, unclear = [0.1, 0.05, 0.15, 0.04, 0.16], [0.1, 0.01, 0.2, 0.0, 0.21]
-    assert battery.anonymeter_verdict({"a": unclear, "b": clear}) == battery.LEAK
-    assert battery.anonymeter_verdict({"a": unclear, "b": "ValueError"}) == battery.NOTHING
-    assert battery.anonymeter_verdict({"b": "ValueError"}) == battery.NO_VERDICT
+    assert battery_rules.anonymeter_verdict({"a": unclear, "b": clear}) == battery_rules.LEAK
+    assert battery_rules.anonymeter_verdict({"a": unclear, "b": "ValueError"}) == battery_rules.NOTHING
+    assert battery_rules.anonymeter_verdict({"b": "ValueError"}) == battery_rules.NO_VERDICT
     for nearer, base, said in ((0.5, 0.2, "NOTHING"), (0.56, 0.2, "LEAK"), (0.5, 0, "LEAK")):
         figures = {"nearer to train": nearer, "rows": 1000, "baseline": base}
-        assert battery.sdmetrics_verdict(figures) == getattr(battery, said)
+        assert battery_rules.sdmetrics_verdict(figures) == getattr(battery_rules, said)
     usual = {"DCR share": 0.52, "identical to train": 0.001, "identical to holdout": 0.001, "rows": 2000, "looks": 7}
-    assert battery.mostlyai_verdict(usual) == battery.NOTHING
-    assert battery.mostlyai_verdict(usual | {"DCR share": 0.54}) == battery.LEAK
-    assert battery.mostlyai_verdict(usual | {"identical to train": 0.01}) == battery.LEAK
+    assert battery_rules.mostlyai_verdict(usual) == battery_rules.NOTHING
+    assert battery_rules.mostlyai_verdict(usual | {"DCR share": 0.54}) == battery_rules.LEAK
+    assert battery_rules.mostlyai_verdict(usual | {"identical to train": 0.01}) == battery_rules.LEAK
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_rules_of_the_peers() -> None:
 def test_what_is_right(expected: str, right: set[str]) -> None:
     entry = Entry("normal", "x", expected, 0, fresh)
     said = ("pass", "fail", "not assessable", "leak", "no leak", "no verdict")
-    assert {verdict for verdict in said if battery.right(entry, verdict)} == right
+    assert {verdict for verdict in said if battery_rules.right(entry, verdict)} == right
 
 
 def test_the_report_counts_and_explains_what_was_wrong() -> None:
