@@ -23,12 +23,8 @@ def anonymeter_verdict(figures: Mapping[str, Any]) -> str:
 
 
 def sdmetrics_verdict(figures: Mapping[str, Any]) -> str:
-    """A leak where more than half of the rows are nearer to train, by more than chance, or the baseline score is 0."""
-    return (
-        LEAK
-        if _above_half(figures["nearer to train"], figures["rows"]) < LEVEL or figures["baseline"] == 0
-        else NOTHING
-    )
+    """A leak where more than half of the rows are nearer to train, by more than chance gives."""
+    return LEAK if _above_half(figures["nearer to train"], figures["rows"]) < LEVEL else NOTHING
 
 
 def mostlyai_verdict(figures: Mapping[str, Any]) -> str:
