@@ -30,7 +30,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks import battery_peers
-from benchmarks.battery_releases import BATTERY, PASS, Entry, Given
+from benchmarks.battery_releases import BATTERY, PASS, REFUSED, Entry, Given
 from benchmarks.battery_rules import NO_VERDICT, Line, right, verdict_of
 from benchmarks.battery_tables import Sources
 from benchmarks.peers import ROOT, THREADS, python_of, set_up
@@ -167,16 +167,25 @@ def report(found: Sequence[Line], entries: Sequence[Entry] = BATTERY) -> str:
     rows = [[entry.name, _share(entry), entry.expected, *(_cell(entry, said.get((entry.name, tool))) for tool in tools)]
             for entry in shown]  # fmt: skip
     rows.append(["wrong", "", "", *(_wrong(shown, said, tool) for tool in tools)])
-    parts = [table(["release", "leaked", "expected", *tools], rows)]
-    for entry in shown:
-        line = said.get((entry.name, "ours"))
-        if line and not right(entry, line["verdict"]):
-            held = "; ".join(f"{key} {reason}" for key, reason in line["broken"].items())
-            parts.append(f"- {entry.name}: {entry.expected} expected, {line['verdict']}. {held}")
+    parts = [table(["release", "leaked", "expected", *tools], rows), *_explained(shown, said)]
     for tool in tools:
         spent = [line.get("seconds", 0.0) for line in found if line["tool"] == tool]
         parts.append(f"{tool}: {sum(spent):.0f} CPU s, {max(spent):.0f} at most")
     return "\n\n".join(parts)
+
+
+def _explained(entries: Sequence[Entry], said: Mapping[tuple[str, str], Line]) -> list[str]:
+    """Which limits made our wrong verdicts, and which leaks were refused without being demonstrated."""
+    mine = [(entry, said[entry.name, "ours"]) for entry in entries if (entry.name, "ours") in said]
+    wrong = [pair for pair in mine if not right(pair[0], pair[1]["verdict"])]
+    luck = [(entry, line) for entry, line in mine if entry.expected == REFUSED and line["verdict"] == "not assessable"]
+    parts = []
+    for title, pairs in (("Wrong:", wrong), ("Refused, but not demonstrated:", luck)):
+        if pairs:
+            reasons = ["; ".join(f"`{key}` {reason}" for key, reason in line["broken"].items()) for _, line in pairs]
+            lines = [f"- {entry.name}: {reason}" for (entry, _), reason in zip(pairs, reasons, strict=True)]
+            parts.append("\n".join([title, "", *lines]))
+    return parts
 
 
 def _share(entry: Entry) -> str:
@@ -210,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--setup", action="store_true", help="make the peers' environments, and end")
     parser.add_argument("--peers", type=Path, default=ROOT / ".peers", help="that of anonymeter and SDMetrics")
     parser.add_argument("--mostly", type=Path, default=ROOT / ".mostly", help="that of mostlyai-qa")
-    parser.add_argument("--limit", type=float, default=120, help="seconds that a peer may take for a release")
+    parser.add_argument("--limit", type=float, default=300, help="seconds that a peer may take for a release")
     parser.add_argument("--report", type=Path, help="file to report on; nothing is run")
     options = parser.parse_args(arguments)
     if options.setup:

@@ -117,8 +117,11 @@ def test_the_report_counts_and_explains_what_was_wrong() -> None:
     text = battery.report(found, TINY)
     assert f"| {TINY[0].name} |  | pass | **fail** | no leak | **no verdict** |" in text
     assert "1 of 1 (1 harmless refused, 0 let through, 0 no verdict)" in text
-    assert "- normal: tiny, fresh rows: pass expected, fail. dcr.member_excess fail: 0.9 is above" in text
+    assert "Wrong:\n\n- normal: tiny, fresh rows: `dcr.member_excess` fail: 0.9 is above the limit 0.7" in text
+    assert "not demonstrated" not in text
     assert "tiny, 20% copies" not in text  # nobody was asked
+    blind = {"release": TINY[1].name, "tool": "ours", "verdict": "not assessable", "broken": {"x": "blind"}}
+    assert "not demonstrated:\n\n- normal: tiny, 20% copies: `x` blind" in battery.report([*found, blind], TINY)
 
 
 def test_a_peer_that_takes_too_long_or_ends_has_no_verdict(tmp_path: Path, sources: Sources) -> None:
