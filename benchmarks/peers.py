@@ -205,13 +205,13 @@ def python_of(environment: Path) -> Path:
     return environment / "bin" / "python"
 
 
-def set_up(environment: Path) -> None:
-    """Make the peers' environment."""
+def set_up(environment: Path, wanted: str = "peers.txt") -> None:
+    """Make an environment of the versions that a file beside this one has."""
     if sys.version_info >= (3, 13):
         raise SystemExit("anonymeter needs numpy 1, which ends at Python 3.12: run --setup with Python 3.11 or 3.12.")
     venv.create(environment, with_pip=True, clear=True)
-    wanted = str(Path(__file__).with_name("peers.txt"))
-    subprocess.run([python_of(environment), "-m", "pip", "install", "--quiet", "-r", wanted], check=True)
+    versions = str(Path(__file__).with_name(wanted))
+    subprocess.run([python_of(environment), "-m", "pip", "install", "--quiet", "-r", versions], check=True)
 
 
 def peer_versions(environment: Path) -> dict[str, str]:
