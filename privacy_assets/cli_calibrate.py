@@ -163,10 +163,12 @@ def _write(options: argparse.Namespace, points: list[Point]) -> None:
         if line.series == first:
             values = [number(point.figures.get(line.figure, (math.nan,))[0]) for point in shown]
             rows.append([line.figure, *values, number(line.slope), number(line.r2), "yes" if line.rises else "NO"])
+    missed = [f"{point.wanted:g} (ended at {point.x:.3g})" for point in points if point.x < point.wanted]
     say(
         f"{first}; {axis}:",
         "",
         *aligned(rows),
         "",
+        *([f"Not reached: {', '.join(missed)}.", ""] if missed else []),
         f"All series, with intervals and plots: {options.out / PAGE}",
     )
