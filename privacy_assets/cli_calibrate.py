@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from privacy_assets.cli_gate import Commands, add_command, say
-from privacy_assets.cli_shared import KIND_HELP, SET_HELP, canonical_table, progress, settings, write_json
-from privacy_assets.engine.results import plain
+from privacy_assets.cli_shared import KIND_HELP, SET_HELP, canonical_table, progress, settings
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.files import private_folder, put_atomic
+from privacy_assets.files import private_folder
 from privacy_assets.report.text import aligned, number
 
 if TYPE_CHECKING:
@@ -38,15 +36,6 @@ exit status:
 """
 _SHARES = {"train": 1 / 3, "holdout": 1 / 3, "reference": 1 / 3}  # reference: what is released
 _SMALLEST = 20
-_LEAK, _RATIO = "fraction of the rows that are training rows", "loss on unseen people over the best, L/L*"
-_LEAKY = (
-    "Each table is made of training rows, with or without noise, and of rows of other people. A figure that is of use "
-    "on these data rises with the fraction of training rows. Bars are the intervals of the figures."
-)
-_OVERFITTED = (
-    "Each table is drawn from a generator that was over-fitted on purpose. A figure that is of use on these data rises "
-    "with the loss on unseen people. Bars are the intervals of the figures."
-)
 
 
 def add_calibrate(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -92,6 +81,7 @@ def _numbers(text: str) -> list[float]:
 def _calibrate(options: argparse.Namespace) -> int:
     from privacy_assets.engine.controls import run_study
     from privacy_assets.engine.evaluation import attach_embedder, choose_metrics, fit_embedder, wants_embedder
+    from privacy_assets.report.study import POINTS
 
     _check(options)
     metrics, _ = choose_metrics(options.metrics, None)
@@ -100,7 +90,7 @@ def _calibrate(options: argparse.Namespace) -> int:
     private_folder(options.out)
     if not options.no_embedder and wants_embedder(metrics.values()):
         inputs = attach_embedder(inputs, fit_embedder(inputs))
-    points = run_study(inputs, cases, metrics, options.out / "points.jsonl")
+    points = run_study(inputs, cases, metrics, options.out / POINTS)
     _write(options, points)
     return 0
 
@@ -162,15 +152,10 @@ def _cases(options: argparse.Namespace, inputs: MetricInputs) -> Iterable[Case]:
 
 
 def _write(options: argparse.Namespace, points: list[Point]) -> None:
-    from privacy_assets.engine.controls import fits
-    from privacy_assets.report.study import study_page
+    from privacy_assets.report.study import LEAK, PAGE, RATIO, write_study
 
-    axis, what = (_LEAK, _LEAKY) if options.overfit is None else (_RATIO, _OVERFITTED)
-    lines = fits(points)
-    page = study_page(f"Calibration of {Path(options.data).name}", what, axis, points)
-    put_atomic(options.out / "calibration.html", page.encode())
-    told = {"points": [point.to_json() for point in points], "fits": [plain(asdict(line)) for line in lines]}
-    write_json(str(options.out / "calibration.json"), told)
+    axis = LEAK if options.overfit is None else RATIO
+    lines = write_study(options.out, f"Calibration of {Path(options.data).name}", points, axis=axis)
     first = points[0].series
     shown = sorted((point for point in points if point.series == first), key=lambda point: point.x)
     rows = [["figure", *(f"{point.x:g}" for point in shown), "slope", "R²", "never back"]]
@@ -178,10 +163,12 @@ def _write(options: argparse.Namespace, points: list[Point]) -> None:
         if line.series == first:
             values = [number(point.figures.get(line.figure, (math.nan,))[0]) for point in shown]
             rows.append([line.figure, *values, number(line.slope), number(line.r2), "yes" if line.rises else "NO"])
+    missed = [f"{point.wanted:g} (ended at {point.x:.3g})" for point in points if point.x < point.wanted]
     say(
         f"{first}; {axis}:",
         "",
         *aligned(rows),
         "",
-        f"All series, with intervals and plots: {options.out}/calibration.html",
+        *([f"Not reached: {', '.join(missed)}.", ""] if missed else []),
+        f"All series, with intervals and plots: {options.out / PAGE}",
     )

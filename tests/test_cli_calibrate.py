@@ -70,7 +70,9 @@ def test_over_fitting_instead(data: Path, capsys: pytest.CaptureFixture[str]) ->
     found = json.loads((data.parent / "out/calibration.json").read_text())
     assert [point["wanted"] for point in found["points"]] == [1.0, 1.02] and found["points"][0]["x"] == 1.0
     assert "L/L*" in (data.parent / "out/calibration.html").read_text()
-    capsys.readouterr()
+    assert "Not reached" not in capsys.readouterr().out or found["points"][1]["x"] < 1.02
+    assert run(data, "--subject", "pid", "--overfit", "1,2", *small) == 0
+    assert "Not reached: 2 (ended at " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

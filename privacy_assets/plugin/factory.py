@@ -16,6 +16,7 @@ from privacy_assets.plugin.assets import (
     build_splits,
     build_synthetic,
 )
+from privacy_assets.plugin.calibration import build_leaky_study, has_study
 from privacy_assets.plugin.metadata import caller_reference
 from privacy_assets.plugin.publication import build_attestation, build_published
 from privacy_assets.plugin.scores import build_report, build_score
@@ -64,6 +65,8 @@ def build_privacy_assets(
     With ``partitions_def`` a path holds ``{partition}`` or ``partition_column`` says which rows belong together.
     ``schedule`` is a cron line: a run on it while the source is new.
 
+    Where there is a reference, a job ``<name>_calibrate`` of its own runs the leaky study on the pipeline's splits.
+
     Needs the resources ``privacy_io`` (:class:`PrivacyIOManager`), ``releases`` (:class:`ReleaseResource`) and ``gpu``
     (:class:`GpuResource`); neither these nor an executor are bound here, so that several tables merge with
     ``Definitions.merge``. Raises ConfigError, naming table and argument, for anything that could not run.
@@ -103,10 +106,17 @@ def _definitions(settings: TableSettings, schedule: str | None, reference: Mappi
         description=f"The whole pipeline of {settings.name}, from its rows to the release.",
         tags=dict(settings.tags),
     )
+    studies = [_referenced(build_leaky_study(settings), reference)] if has_study(settings) else []
+    study = dg.define_asset_job(
+        f"{settings.name}_calibrate",
+        selection=dg.AssetSelection.assets(*studies),
+        description=f"Do the metrics see a leak in {settings.name}? Run its pipeline first; this publishes nothing.",
+        tags=dict(settings.tags),
+    )
     return dg.Definitions(
-        assets=assets,
+        assets=[*assets, *studies],
         asset_checks=build_table_checks(settings),
-        jobs=[job],
+        jobs=[job, study] if studies else [job],
         schedules=[build_table_schedule(settings.name, schedule)] if schedule else [],
     )
 

@@ -159,23 +159,27 @@ def training_metadata(history: Sequence[Mapping[str, float | None]]) -> dict[str
     records = [dg.TableRecord({key: _shown(value) for key, value in row.items()}) for row in rows]
     facts: dict[str, Any] = {"epochs": len(history), "training": dg.MetadataValue.table(records)}
     for key in [key for key in rows[0] if key != "epoch"]:
-        if curve := _curve([row[key] for row in rows if key in row]):
-            told = key.replace("_", " ")
-            facts[f"{told} by epoch"] = dg.MetadataValue.md(f"![{told}](data:image/svg+xml,{curve})")
+        told = key.replace("_", " ")
+        if image := line_picture(told, list(enumerate(row[key] for row in rows if key in row))):
+            facts[f"{told} by epoch"] = image
     return facts | {f"last {key}": float(value) for key, value in rows[-1].items() if key != "epoch"}
 
 
-def _curve(values: Sequence[float]) -> str:
-    """A line through ``values`` as an SVG address, 240 x 60 pixels; empty for fewer than two numbers."""
-    finite = [value for value in values if math.isfinite(value)]
+def line_picture(alt: str, points: Sequence[tuple[float, float]]) -> dg.MetadataValue[Any] | None:
+    """A line through ``points`` (x, y) as a small picture, 240 x 60 pixels; None for fewer than two finite ones."""
+    finite = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
     if len(finite) < 2:
-        return ""
-    low, span = min(finite), (max(finite) - min(finite)) or 1.0
-    step = 230 / (len(finite) - 1)
-    points = " ".join(f"{5 + i * step:.0f},{55 - 50 * (value - low) / span:.0f}" for i, value in enumerate(finite))
+        return None
+    (left, width), (low, height) = (_span(values) for values in zip(*finite, strict=True))
+    path = " ".join(f"{5 + 230 * (x - left) / width:.0f},{55 - 50 * (y - low) / height:.0f}" for x, y in finite)
     head = "<svg xmlns='http://www.w3.org/2000/svg' width='240' height='60'>"
-    line = f"<polyline fill='none' stroke='steelblue' stroke-width='2' points='{points}'/>"
-    return quote(f"{head}{line}</svg>", safe="=/:;,.'")
+    line = f"<polyline fill='none' stroke='steelblue' stroke-width='2' points='{path}'/>"
+    return dg.MetadataValue.md(f"![{alt}](data:image/svg+xml,{quote(f'{head}{line}</svg>', safe='=/:;,.')})")
+
+
+def _span(values: Sequence[float]) -> tuple[float, float]:
+    """The least value, and how far the largest lies above it; 1 where all are equal."""
+    return min(values), (max(values) - min(values)) or 1.0
 
 
 def _shown(number: float) -> str:

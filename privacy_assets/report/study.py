@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
 
-from privacy_assets.engine.controls import Point, fits
+from privacy_assets.engine.controls import Fit, Point, fits
 from privacy_assets.engine.registry import METRICS
+from privacy_assets.engine.results import plain
+from privacy_assets.files import put_atomic
 from privacy_assets.report.html import environment
 from privacy_assets.report.plots import COLOURS, SERIES, intervals_svg
+
+POINTS, PAGE, RESULTS = "points.jsonl", "calibration.html", "calibration.json"
+LEAK, RATIO = "fraction of the rows that are training rows", "loss on unseen people over the best, L/L*"
+_LEAKY = (
+    "Each table is made of training rows, with or without noise, and of rows of other people. A figure that is of use "
+    "on these data rises with the fraction of training rows. Bars are the intervals of the figures."
+)
+_OVERFITTED = (
+    "Each table is drawn from a generator that was over-fitted on purpose. A figure that is of use on these data rises "
+    "with the loss on unseen people. Bars are the intervals of the figures."
+)
+
+
+def write_study(folder: Path, title: str, points: Sequence[Point], *, axis: str = LEAK) -> list[Fit]:
+    """Place the page and the JSON of a study in ``folder``, for the own user only; returns the lines.
+
+    ``axis`` says which study it is: LEAK or RATIO.
+    """
+    lines = fits(points)
+    page = study_page(title, _LEAKY if axis == LEAK else _OVERFITTED, axis, points)
+    told = {"points": [point.to_json() for point in points], "fits": [plain(asdict(line)) for line in lines]}
+    put_atomic(folder / PAGE, page.encode())
+    put_atomic(folder / RESULTS, json.dumps(told, indent=2, allow_nan=False).encode())
+    return lines
 
 
 def study_page(title: str, what: str, axis: str, points: Sequence[Point]) -> str:

@@ -83,7 +83,7 @@ def test_scores_and_checks_follow_the_registry() -> None:
     found = shape(defs)
     assert {key.path[-1] for key in found["deps"]} == {
         "source", "train", "holdout", "reference", "embedder", "generator", "synthetic", "privacy_report",
-        "attestation", "published", *default_metrics(),
+        "attestation", "published", "leaky_study", *default_metrics(),
     }  # fmt: skip
     for limit in Policy.default().limits:
         key = dg.AssetCheckKey(dg.AssetKey(["people", limit.metric]), limit.key.replace(".", "_"))

@@ -1,0 +1,202 @@
+"""How many dimensions an embedding needs (Palacios, appendix C and figure 5): what it learns and what is seen in it.
+
+    python -m benchmarks.dimensions adult.parquet --results dimensions.jsonl
+    python -m benchmarks.dimensions --report dimensions.jsonl --images docs/images
+
+--rows rows are train, as many holdout and as many the release, drawn by --seed. For each dimension from 3 to one less
+than the table has columns, an encoder of train and holdout is trained with each of --repeats seeds, with the default
+width and at most --epochs epochs; its accuracy and loss are those of the weights it keeps, on rows held out. The
+encoder of the first seed then serves the embedded figures on tables that leak 0, a quarter, half, three quarters and
+all of their rows. Each encoder is one line of the results and is never trained twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.images import write_image
+from benchmarks.measured import cost
+from privacy_assets.engine.controls import Fit, Noise, Point, fits, leaky_cases, run_study
+from privacy_assets.engine.evaluation import attach_embedder, choose_metrics, fit_embedder
+from privacy_assets.engine.inputs import MetricInputs
+from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.report.plots import intervals_svg
+
+FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
+SEEN = {"singling_out.risk_embedded": "SO + CL", "dcr.privacy_score_embedded": "DCR + CL"}
+PAPER = {  # appendix C, Adult: risk and half its interval
+    3: (0.0089, 0.0134), 4: (0.0124, 0.0121), 5: (0.0168, 0.0281), 6: (0.0074, 0.0303), 7: (0.0098, 0.0113),
+    8: (0.0152, 0.0289), 9: (0.0087, 0.0307), 10: (0.0243, 0.0272), 11: (0.0078, 0.0277), 12: (0.0167, 0.0303),
+    13: (0.0123, 0.0180), 14: (0.0066, 0.0281),
+}  # fmt: skip
+LEARNT = {"accuracy": "validation accuracy", "loss": "validation loss"}
+
+
+def inputs_of(path: Path, rows: int, seed: int) -> MetricInputs:
+    """Train, holdout and the rows of the release, which stand for the synthetic ones; people are rows."""
+    frame = pd.read_parquet(path)
+    if 3 * rows > len(frame):
+        raise SystemExit(f"{path}: {len(frame):,} rows are not enough for {3 * rows:,}; choose fewer --rows")
+    schema = infer_schema(frame)
+    drawn = np.random.default_rng(seed).permutation(len(frame))[: 3 * rows]
+    whole = conform(frame.iloc[drawn], schema, where=path.name)
+    roles = ("train", "holdout", "synthetic")
+    tables = {role: whole.iloc[i * rows : (i + 1) * rows].reset_index(drop=True) for i, role in enumerate(roles)}
+    return MetricInputs(schema, tables, {}, seed=seed)
+
+
+def trained(inputs: MetricInputs, dims: int, seed: int, epochs: int, *, judge: bool) -> dict[str, Any]:
+    """What one encoder learnt and cost; with ``judge`` also the points of the leaky study in its space."""
+    seeded = MetricInputs(inputs.schema, inputs.tables, {}, seed=seed)
+    seconds, embedder = cost(lambda: fit_embedder(seeded, dims=dims, max_epochs=epochs))
+    kept = min(embedder.history, key=lambda epoch: epoch.validation_loss)
+    told = {
+        "dims": dims, "seed": seed, "epochs": len(embedder.history), "kept": kept.epoch, "cpu": round(seconds, 1),
+        "accuracy": kept.validation_accuracy, "loss": kept.validation_loss,
+    }  # fmt: skip
+    if not judge:
+        return {**told, "points": []}
+    cases = leaky_cases(
+        inputs.train, inputs.synthetic, inputs.schema, fractions=FRACTIONS, noises=[Noise()], seed=inputs.seed
+    )
+    metrics, _ = choose_metrics(["dcr", "singling_out"], None)
+    points = run_study(attach_embedder(inputs, embedder), cases, metrics)
+    return {**told, "points": [point.to_json() for point in points]}
+
+
+def run(options: argparse.Namespace) -> None:
+    """Add the lines that the results do not hold yet: all dimensions with the first seed, then with the next."""
+    inputs = inputs_of(options.table, options.rows, options.seed)
+    dims = options.dims or range(3, len(inputs.schema.columns))
+    common = {"table": options.table.stem, "rows": options.rows, "most": options.epochs}
+    held = {key_of(line) for line in lines(options.results)}
+    for seed in range(options.seed, options.seed + options.repeats):
+        for one in dims:
+            if key_of({**common, "seed": seed, "dims": one}) in held:
+                continue
+            told = trained(inputs, one, seed, options.epochs, judge=seed == options.seed)
+            with options.results.open("a") as file:
+                file.write(json.dumps({**common, **told}, allow_nan=False) + "\n")
+            sys.stderr.write(f"{one} dimensions, seed {seed}: {told['cpu']:.0f} CPU s, {told['accuracy']:.3f}\n")
+
+
+def key_of(line: dict[str, Any]) -> tuple[Any, ...]:
+    """What was trained."""
+    return tuple(line[key] for key in ("table", "rows", "most", "seed", "dims"))
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """Results, if there are any."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+# --- report -----------------------------------------------------------------------------------------------------------
+
+
+def mean_of(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and half of its 95 % interval by Student's t; NaN with fewer than two values."""
+    from scipy import stats
+
+    if len(values) < 2:
+        return float(np.mean(values)), math.nan
+    return float(np.mean(values)), float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
+
+
+def learnt(found: list[dict[str, Any]], what: str) -> list[dict[str, float]]:
+    """Mean and interval over the seeds, by dimension."""
+    rows = []
+    for dims in sorted({line["dims"] for line in found}):
+        value, half = mean_of([line[what] for line in found if line["dims"] == dims])
+        rows.append({"dims": dims, "value": value, "low": value - half, "high": value + half})
+    return rows
+
+
+def points_of(found: list[dict[str, Any]]) -> dict[int, list[Point]]:
+    """The points of the leaky study by dimension."""
+    return {line["dims"]: [Point.from_json(point) for point in line["points"]] for line in found if line["points"]}
+
+
+def report_text(found: list[dict[str, Any]]) -> str:
+    """A Markdown table: a row for each dimension; of risks half the width of their intervals."""
+    names = [f"{short} {part}" for short in SEEN.values() for part in ("at no leak", "at half", "at a full one", "R²")]
+    head = ["dimensions", *LEARNT.values(), "CPU s", *names, "paper's risk"]
+    out = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    learned = {what: {row["dims"]: row for row in learnt(found, what)} for what in LEARNT}
+    for dims, points in sorted(points_of(found).items()):
+        lined = {fit.figure: fit for fit in fits(points)}
+        cells = [str(dims), *(_shown(learned[what][dims]) for what in LEARNT)]
+        cells.append(f"{np.mean([line['cpu'] for line in found if line['dims'] == dims]):.0f}")
+        cells += [cell for figure in SEEN for cell in _seen(points, figure, lined.get(figure))]
+        cells.append("{:.4f} ± {:.4f}".format(*PAPER[dims]) if dims in PAPER else "")
+        out.append(f"| {' | '.join(cells)} |")
+    return "\n".join(out) + "\n"
+
+
+def _shown(row: dict[str, float]) -> str:
+    half = (row["high"] - row["low"]) / 2
+    return f"{row['value']:.3f}" + (f" ± {half:.3f}" if math.isfinite(half) else "")
+
+
+def _seen(points: Sequence[Point], figure: str, line: Fit | None) -> list[str]:
+    found = {point.x: _parts(point, figure) for point in points}
+    return [*(_shown(found[x]) for x in (0.0, 0.5, 1.0)), "–" if line is None else f"{line.r2:.3f}"]
+
+
+def _parts(point: Point, figure: str) -> dict[str, float]:
+    return dict(zip(("value", "low", "high"), point.figures[figure], strict=True))
+
+
+def images(found: list[dict[str, Any]]) -> dict[str, str]:
+    """SVGs by name, as in figure 5: accuracy and loss (a line at its lowest); and the risk by leak."""
+    drawn = {}
+    for what, label in LEARNT.items():
+        rows = learnt(found, what)
+        null = 0.0 if what == "accuracy" else min(row["value"] for row in rows)
+        drawn[what] = intervals_svg(rows, x="dims", y="value", series=(), labels=("dimensions", label), null=null)
+    for figure, short in SEEN.items():
+        rows = [
+            {"dims": dims, "leak": f"leak {point.x:g}", **_parts(point, figure)}
+            for dims, points in sorted(points_of(found).items())
+            for point in points
+            if point.x in (0.0, 0.5, 1.0)
+        ]
+        name = short.lower().replace(" + ", "_")
+        drawn[name] = intervals_svg(rows, x="dims", y="value", series=("leak",), labels=("dimensions", short))
+    return drawn
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run or report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", nargs="?", type=Path, help="a Parquet file")
+    parser.add_argument("--rows", type=int, default=4_000, help="rows of train, of holdout and of the release")
+    parser.add_argument("--dims", type=lambda text: [int(part) for part in text.split(",")], help="3 to columns less 1")
+    parser.add_argument("--epochs", type=int, default=80, help="most epochs of an encoder")
+    parser.add_argument("--repeats", type=int, default=3, help="encoders of a dimension")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--results", type=Path, default=Path("dimensions.jsonl"), help="where lines are added")
+    parser.add_argument("--report", type=Path, help="a file to report on; nothing is run")
+    parser.add_argument("--images", type=Path, help="a folder for the plots of the report")
+    options = parser.parse_args(arguments)
+    if options.report is None:
+        if options.table is None:
+            parser.error("name a table, or a --report file")
+        run(options)
+        return
+    found = lines(options.report)
+    sys.stdout.write(report_text(found))
+    for name, svg in images(found).items() if options.images else ():
+        write_image(svg, options.images / f"dimensions_{name}.svg")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""The leaky study of a table as an asset: do the metrics see a leak in these data? No part of the pipeline."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from pydantic import Field
+
+from privacy_assets.engine.evaluation import attach_embedder
+from privacy_assets.engine.inputs import Progress
+from privacy_assets.engine.metrics.base import Metric
+from privacy_assets.errors import ConfigError, did_you_mean
+from privacy_assets.files import private_folder
+from privacy_assets.plugin import steps
+from privacy_assets.plugin.assets import GPU, IO_KEY, POOL, common, device_of, partition_of, split_ins
+from privacy_assets.plugin.metadata import line_picture
+from privacy_assets.plugin.resources import home_of
+from privacy_assets.plugin.scores import embedder_in
+from privacy_assets.plugin.scrubbing import guarded
+from privacy_assets.plugin.settings import TableSettings
+from privacy_assets.plugin.tagging import data_columns
+
+if TYPE_CHECKING:
+    from privacy_assets.engine.controls import Fit, Point
+
+STUDY = "leaky_study"
+_TEXT = (
+    "Leaks training rows on purpose and has every metric judge the tables (Palacios 4.2): a figure that does not rise "
+    "with the leak is of no use on these data. The rows of reference stand for the release. Nothing is published."
+)
+
+
+class LeakyStudyConfig(dg.Config):
+    """What a run of the study leaks, and what judges it."""
+
+    fractions: list[float] = Field([0.0, 0.25, 0.5, 0.75, 1.0], description="Fractions of training rows, 0 to 1.")
+    noise: list[float] = Field(
+        [0.0],
+        description="Levels of noise on the leaked rows; all configurations of normal, Poisson and category noise are "
+        "run. The paper has [0, 0.05].",
+    )
+    metrics: list[str] = Field([], description="Names of metrics of the table; [] are all that the study can run.")
+
+
+def has_study(settings: TableSettings) -> bool:
+    """True when there are unseen rows to stand for the release, and a metric to judge them."""
+    return "reference" in settings.roles and bool(study_metrics(settings))
+
+
+def study_metrics(settings: TableSettings, names: Sequence[str] = ()) -> dict[str, Metric]:
+    """Metrics that set a synthetic table beside train and holdout, all or those named; ConfigError for others."""
+    there = {"train", "holdout", "synthetic", *(["embedder"] if settings.embeds else [])}
+    able = {name: one for name, one in settings.metrics.items() if "synthetic" in one.needs and one.needs <= there}
+    for name in names:
+        if name not in able:
+            told = f"metrics: {name!r} is none that this study can run; these are: {', '.join(able)}."
+            raise ConfigError(f"table {settings.name}, {told}{did_you_mean(name, able)}")
+    return {name: able[name] for name in names} if names else able
+
+
+def build_leaky_study(settings: TableSettings) -> dg.AssetsDefinition:
+    """The study: a page and points in the private folder of the asset, and the lines as metadata."""
+    metrics = study_metrics(settings).values()
+    embedder = embedder_in(settings) if any(settings.uses_embedder(metric) for metric in metrics) else {}
+    on_device = bool(embedder) or any(metric.uses_device for metric in metrics)
+
+    @dg.asset(
+        **common(settings, STUDY, "html"),
+        ins={**split_ins(settings), **embedder},
+        required_resource_keys={IO_KEY, *([GPU] if on_device else [])},
+        pool=POOL if on_device else None,
+        description=_TEXT,
+    )
+    @guarded
+    def leaky_study(context: dg.AssetExecutionContext, config: LeakyStudyConfig, **inputs: Any) -> dg.MaterializeResult:
+        from privacy_assets.report.study import PAGE, POINTS, write_study
+
+        partition, home = partition_of(context), home_of(context.instance)
+        folder = private_folder(context.resources.privacy_io.folder(context.asset_key, partition, home=home))
+        with device_of(context, on_device) as device:
+            points = _points(settings, inputs, config, folder / POINTS, device, context.log.info)
+        title = f"Calibration of {settings.name}" + (f", {partition}" if partition else "")
+        lines = write_study(folder, title, points)
+        page = dg.MetadataValue.path(str(folder / PAGE))
+        return dg.MaterializeResult(metadata={"path": page, **study_metadata(points, lines)})
+
+    return leaky_study
+
+
+def _points(
+    settings: TableSettings,
+    inputs: Mapping[str, Any],
+    config: LeakyStudyConfig,
+    path: Path,
+    device: str,
+    progress: Progress,
+) -> "list[Point]":
+    """The points of the study, each a line of the file ``path``: one that was stopped goes on."""
+    from privacy_assets.engine.controls import every_noise, leaky_cases, run_study
+
+    metrics = study_metrics(settings, config.metrics)
+    if not config.fractions or not config.noise:
+        raise ConfigError(f"table {settings.name}: fractions and noise need at least one number each.")
+    tables = {role: inputs[role] for role in ("train", "holdout")}
+    release = data_columns(inputs["reference"], "reference")
+    ready = steps.metric_inputs(tables, release, seed=settings.seed, device=device, progress=progress)
+    if any(settings.uses_embedder(metric) for metric in metrics.values()):
+        ready = attach_embedder(ready, inputs["embedder"])
+    cases = leaky_cases(
+        ready.train, ready.synthetic, ready.schema, fractions=config.fractions, noises=every_noise(config.noise),
+        seed=settings.seed,
+    )  # fmt: skip
+    return run_study(ready, cases, metrics, path)
+
+
+def study_metadata(points: "Sequence[Point]", lines: "Sequence[Fit]") -> dict[str, Any]:
+    """The lines of the series with the least noise, which of them go back, and a picture a metric."""
+    first = points[0].series
+    shown = [line for line in lines if line.series == first]
+    records = [
+        dg.TableRecord({"figure": line.figure, "slope": f"{line.slope:.3g}", "at 0": f"{line.intercept:.3g}",
+                        "R²": f"{line.r2:.3f}", "never back": "yes" if line.rises else "NO"})
+        for line in shown
+    ]  # fmt: skip
+    facts: dict[str, Any] = {"tables": len(points), "series": first}
+    if records:
+        facts["lines"] = dg.MetadataValue.table(records)
+        facts["figures that go back"] = sum(not line.rises for line in shown)
+    own = [point for point in points if point.series == first]
+    for metric in dict.fromkeys(name.partition(".")[0] for name in own[0].figures):
+        figure = next(name for name in own[0].figures if name.partition(".")[0] == metric)
+        if image := line_picture(f"{figure} by leak", [(point.x, point.figures[figure][0]) for point in own]):
+            facts[f"{figure} by leak"] = image
+    return facts

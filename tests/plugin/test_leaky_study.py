@@ -1,0 +1,198 @@
+"""The leaky study as an asset with a job of its own: what it makes, stores and tells, and where it is not."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import numpy as np
+import pytest
+from standins import QUICK, failures, independent, made, people, resources, run, sqlite_instance
+
+from privacy_assets import build_privacy_assets
+from privacy_assets.engine.controls import Noise, leaky_table, read_points
+from privacy_assets.engine.evaluation import prepare_inputs, run_metrics
+from privacy_assets.engine.registry import build_metric
+from privacy_assets.plugin.tagging import data_columns, schema_of
+
+KEY = dg.AssetKey(["people", "leaky_study"])
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("deployment")
+    people().to_parquet(folder / "people.parquet")
+    with pytest.MonkeyPatch.context() as known:  # the secret decides who stands where: the same in every run
+        known.setenv("PRIVACY_ASSETS_SECRET", "leaky study " * 3)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def instance(place: Path) -> Iterator[dg.DagsterInstance]:
+    with sqlite_instance(place) as found:
+        yield found
+
+
+def table(place: Path, **changes: object) -> dg.Definitions:
+    arguments = {"source": place / "people.parquet", "subject": "pid", "generator": independent, **QUICK, **changes}
+    return dg.Definitions.merge(build_privacy_assets("people", **arguments), resources(place))
+
+
+def study(defs: dg.Definitions, instance: dg.DagsterInstance, **config: Any) -> dg.ExecuteInProcessResult:
+    ops = {"ops": {"people__leaky_study": {"config": config}}} if config else None
+    job = defs.resolve_job_def("people_calibrate")
+    return job.execute_in_process(instance=instance, raise_on_error=False, run_config=ops)
+
+
+@pytest.fixture(scope="module")
+def pipeline(place: Path, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
+    result = run(table(place), "people_pipeline", instance)
+    assert result.success, failures(result)
+    return result
+
+
+@pytest.fixture(scope="module")
+def first(pipeline: dg.ExecuteInProcessResult, place: Path, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
+    result = study(table(place), instance)
+    assert result.success, failures(result)
+    return result
+
+
+def test_the_pipeline_runs_no_study(pipeline: dg.ExecuteInProcessResult) -> None:
+    assert "leaky_study" not in made(pipeline)
+
+
+def test_a_leak_shows_in_page_points_and_metadata(first: dg.ExecuteInProcessResult, place: Path) -> None:
+    facts = made(first)
+    assert list(facts) == ["leaky_study"]
+    told = facts["leaky_study"]
+    page = Path(told["path"])
+    points = {point.x: point.figures for point in read_points(page.parent / "points.jsonl")}
+    assert list(points) == [0.0, 0.25, 0.5, 0.75, 1.0] and told["tables"] == 5
+    (value, low, _), (most, least, _) = (points[x]["dcr.identical_excess"] for x in (0.0, 1.0))
+    assert low <= 0 < least and value < 0.3 < most
+    lines = {record.data["figure"]: record.data for record in told["lines"].records}
+    assert lines["dcr.identical_excess"]["never back"] == "yes" and float(lines["dcr.identical_excess"]["slope"]) > 0.2
+    assert told["figures that go back"] == sum(line["never back"] == "NO" for line in lines.values())
+    pictures = [value for name, value in told.items() if name.endswith(" by leak")]
+    assert len(pictures) == 1 and pictures[0].startswith("![dcr.") and len(pictures[0]) < 1000
+    assert "<svg" in page.read_text() and "Calibration of people" in page.read_text()
+    assert {path.name for path in page.parent.iterdir()} == {"points.jsonl", "calibration.html", "calibration.json"}
+    assert all(path.stat().st_mode & 0o077 == 0 for path in [page.parent, *page.parent.iterdir()])
+
+
+def test_the_figures_are_those_of_the_engine(first: dg.ExecuteInProcessResult, place: Path) -> None:
+    """Half a leak made by hand of what the pipeline stored, judged by the metric alone."""
+    defs = table(place)
+    with dg.DagsterInstance.local_temp(str(place / "home")) as instance:
+        parts = {
+            role: defs.get_asset_value_loader(instance).load_asset_value(dg.AssetKey(["people", role]))
+            for role in ("train", "holdout", "reference")
+        }
+    schema, release = schema_of(parts["train"], "t"), data_columns(parts["reference"], "r")
+    leaked = leaky_table(data_columns(parts["train"], "t"), release, 0.5, Noise(), schema, 0)
+    inputs = prepare_inputs(parts["train"], parts["holdout"], leaked, subject="pid", schema=schema)
+    wanted = run_metrics(inputs, {"dcr": build_metric("dcr", QUICK["metrics"]["dcr"])})["dcr"]
+    path = Path(made(first)["leaky_study"]["path"]).with_name("points.jsonl")
+    found = next(point for point in read_points(path) if point.x == 0.5).figures
+    assert found == {f"dcr.{f.name}": pytest.approx((f.value, f.low, f.high), nan_ok=True) for f in wanted.figures}
+
+
+def test_nothing_private_stands_in_the_event_log(
+    first: dg.ExecuteInProcessResult, instance: dg.DagsterInstance
+) -> None:
+    log = "\n".join(record.event_log_entry.to_json() for record in instance.get_records_for_run(first.run_id).records)
+    incomes = people()["income"].dropna().astype(str)
+    assert not set(re.findall(r"(?<![\d.])\d+\.\d+(?!\d)", log)) & set(incomes[incomes.str.len() > 6])
+    assert "p399" not in log and "north" not in log
+
+
+def test_it_goes_on_and_takes_config(
+    first: dg.ExecuteInProcessResult, place: Path, instance: dg.DagsterInstance
+) -> None:
+    path = Path(made(first)["leaky_study"]["path"]).with_name("points.jsonl")
+    before = path.read_text()
+    more = study(table(place), instance, fractions=[0.0, 0.1, 1.0], noise=[0.0, 0.05])
+    assert more.success, failures(more)
+    told = made(more)["leaky_study"]
+    assert told["tables"] == 24 and told["series"] == "no noise"
+    assert path.read_text().startswith(before) and len(path.read_text().splitlines()) == 5 + 22
+    shown = json.loads(path.with_name("calibration.json").read_text())
+    assert {point["series"] for point in shown["points"]} > {"no noise", "p 0.05"}
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"fractions": [0.0, 1.5]}, "from 0 to 1"),
+        ({"fractions": []}, "at least one number"),
+        ({"noise": []}, "at least one number"),
+        ({"noise": [2.0]}, "p must be a number from 0 to 1"),
+        ({"metrics": ["drc"]}, "Did you mean 'dcr'"),
+    ],
+)
+def test_config_that_cannot_be_run(
+    pipeline: dg.ExecuteInProcessResult,
+    place: Path,
+    instance: dg.DagsterInstance,
+    config: dict[str, Any],
+    words: str,
+) -> None:
+    result = study(table(place), instance, **config)
+    assert not result.success and words in str(failures(result))
+
+
+def test_without_splits_it_says_what_to_do(place: Path) -> None:
+    with dg.DagsterInstance.ephemeral() as empty:
+        defs = dg.Definitions.merge(build_privacy_assets("others", source="demo", **QUICK), resources(place))
+        result = defs.resolve_job_def("others_calibrate").execute_in_process(instance=empty, raise_on_error=False)
+    assert not result.success and "materialise it first" in str(failures(result))
+
+
+def test_partitions_have_studies_of_their_own(place: Path) -> None:
+    regions = dg.StaticPartitionsDefinition(["north", "south"])
+    defs = table(place, partitions_def=regions, partition_column="region")
+    with dg.DagsterInstance.ephemeral() as instance:
+        job, small = defs.resolve_job_def("people_pipeline"), {"fractions": [0.0, 0.5, 1.0]}
+        splits = [dg.AssetKey(["people", name]) for name in ("source", "train", "holdout", "reference")]
+        assert job.execute_in_process(instance=instance, partition_key="south", asset_selection=splits).success
+        result = defs.resolve_job_def("people_calibrate").execute_in_process(
+            instance=instance,
+            partition_key="south",
+            run_config={"ops": {"people__leaky_study": {"config": small}}},
+        )
+    page = Path(made(result)["leaky_study"]["path"])
+    assert page.parent.name == "partition=south" and "people, south" in page.read_text()
+
+
+BROUGHT = {"synthetic": "s.csv", "train": "t.csv", "holdout": "h.csv", "metrics": ["dcr"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "there"),
+    [
+        ({"source": "demo"}, True),
+        ({"source": "demo", "shares": {"train": 0.5, "holdout": 0.5}}, False),
+        (BROUGHT, False),
+        ({**BROUGHT, "reference": "r.csv"}, True),
+        ({"source": "demo", "metrics": ["shadow_membership"]}, False),
+    ],
+)
+def test_only_where_rows_can_stand_for_the_release(arguments: dict[str, Any], there: bool) -> None:
+    defs = build_privacy_assets("people", **arguments)
+    keys = {key for asset in defs.assets for key in asset.keys}
+    jobs = {job.name for job in defs.jobs}
+    assert (KEY in keys, "people_calibrate" in jobs) == (there, there)
+
+
+def test_it_reads_the_splits_and_the_encoder_and_nobody_reads_it() -> None:
+    defs = build_privacy_assets("people", source="demo")
+    specs = {spec.key: spec for asset in defs.assets for spec in asset.specs}
+    parents = {dep.asset_key.path[-1] for dep in specs[KEY].deps}
+    assert parents == {"train", "holdout", "reference", "embedder"}
+    assert not [key for key, spec in specs.items() if KEY in {dep.asset_key for dep in spec.deps}]
+    assert np.isin(["html", "privacy"], list(specs[KEY].kinds)).all()
