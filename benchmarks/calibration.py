@@ -34,10 +34,10 @@ from privacy_assets.engine.evaluation import prepare_inputs, run_metrics
 from privacy_assets.engine.intervals import CONFIDENCE
 from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.registry import METRICS, build_metric, default_metrics
+from privacy_assets.engine.registry import METRICS, build_metric, study_metrics
 from privacy_assets.engine.results import MetricResult
 
-LIMITED = [name for name in default_metrics() if METRICS[name].default_limits]
+LIMITED = [name for name in study_metrics() if METRICS[name].default_limits]
 LARGE = (8_000, 2_000, 8_000)
 SMALL = {"4 : 1": (2_000, 500, 1_500), "1 : 4": (600, 2_400, 500)}
 COPIED = {"5 % copies": 0.05, "20 % copies": 0.2}

@@ -81,10 +81,11 @@ def _numbers(text: str) -> list[float]:
 def _calibrate(options: argparse.Namespace) -> int:
     from privacy_assets.engine.controls import run_study
     from privacy_assets.engine.evaluation import attach_embedder, choose_metrics, fit_embedder, wants_embedder
+    from privacy_assets.engine.registry import study_metrics
     from privacy_assets.report.study import POINTS
 
     _check(options)
-    metrics, _ = choose_metrics(options.metrics, None)
+    metrics, _ = choose_metrics(options.metrics or study_metrics(), None)
     inputs = _inputs(options)
     cases = list(_cases(options, inputs))
     private_folder(options.out)

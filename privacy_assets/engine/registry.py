@@ -44,6 +44,11 @@ def default_metrics(brought: Collection[str] = ()) -> list[str]:
     return [name for name, metric in METRICS.items() if metric.by_default or name in doubted]
 
 
+def study_metrics() -> list[str]:
+    """Names of the default metrics that judge tables of known truth."""
+    return [name for name in default_metrics() if METRICS[name].in_studies]
+
+
 def build_metric(name: str, settings: dict[str, object] | None = None) -> Metric:
     """Return the metric ``name`` with ``settings`` in place of its defaults; ConfigError for an unknown name or key."""
     if name not in METRICS:

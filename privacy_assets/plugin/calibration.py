@@ -51,7 +51,8 @@ def has_study(settings: TableSettings) -> bool:
 def study_metrics(settings: TableSettings, names: Sequence[str] = ()) -> dict[str, Metric]:
     """Metrics that set a synthetic table beside train and holdout, all or those named; ConfigError for others."""
     there = {"train", "holdout", "synthetic", *(["embedder"] if settings.embeds else [])}
-    able = {name: one for name, one in settings.metrics.items() if "synthetic" in one.needs and one.needs <= there}
+    own = {name: metric for name, metric in settings.metrics.items() if metric.in_studies}
+    able = {name: metric for name, metric in own.items() if "synthetic" in metric.needs and metric.needs <= there}
     for name in names:
         if name not in able:
             told = f"metrics: {name!r} is none that this study can run; these are: {', '.join(able)}."

@@ -42,7 +42,8 @@ class Metric(ABC):
     ``name`` is file name, asset name and policy prefix. ``needs`` are the inputs it reads ("train", "holdout",
     "synthetic", "reference", "released", "embedder"); ``optional`` those it uses when there. One that does not run
     ``by_default`` runs when it is asked for, by name or by a limit on one of its figures, or where all tables of
-    ``if_brought`` came from outside, so that nobody saw how they were made.
+    ``if_brought`` came from outside, so that nobody saw how they were made. One that is not ``in_studies`` speaks of
+    what surrounds a table, so that tables of known truth tell nothing about it.
     """
 
     name: ClassVar[str]
@@ -53,6 +54,7 @@ class Metric(ABC):
     default_limits: ClassVar[tuple[Limit, ...]]
     by_default: ClassVar[bool] = True
     if_brought: ClassVar[frozenset[str]] = frozenset()
+    in_studies: ClassVar[bool] = True
 
     @property
     def uses_device(self) -> bool:

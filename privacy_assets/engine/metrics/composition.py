@@ -39,6 +39,7 @@ class Composition(Metric):
     summary: ClassVar[str] = "What do the new table and all earlier releases give away together?"
     needs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
     optional: ClassVar[frozenset[str]] = frozenset({"reference", "released"})
+    in_studies: ClassVar[bool] = False
     figures: ClassVar[tuple[FigureSpec, ...]] = (
         FigureSpec(
             "member_excess_any",

@@ -37,6 +37,7 @@ class Contamination(Metric):
     needs: ClassVar[frozenset[str]] = frozenset({"holdout", "reference", "synthetic"})
     by_default: ClassVar[bool] = False
     if_brought: ClassVar[frozenset[str]] = frozenset({"holdout", "reference"})
+    in_studies: ClassVar[bool] = False
     figures: ClassVar[tuple[FigureSpec, ...]] = (
         FigureSpec(
             "member_excess_any",

@@ -46,8 +46,11 @@ _TEXT = {
     "redrawn": "copies of training rows with one column of each drawn anew",
     "rare": "moved copies of training rows that are like nobody else's",
 }
-_AT_MOST = {"exact": 0.05, "jittered": 0.3, "redrawn": 0.3, "rare": 0.05}
-_SOURCE = "chosen: what the gate is made to see; found at 1,000 training rows: 0.05, 0.19, 0.13 and 0.05"
+_AT_MOST = {"exact": 0.1, "jittered": 0.5, "redrawn": 0.5, "rare": 0.5}
+_SOURCE = {
+    "exact": "chosen: above 0.02 and 0.05 on Adult and UK census (8,000/2,000/8,000 rows), 0.04 at 1,000/300/1,000",
+    **dict.fromkeys(("jittered", "redrawn", "rare"), "chosen: each of eight leaks of 20 % is caught, and most by far"),
+}
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ class Controls(Metric):
     )
     needs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
     optional: ClassVar[frozenset[str]] = frozenset({"reference"})
+    in_studies: ClassVar[bool] = False
     figures: ClassVar[tuple[FigureSpec, ...]] = (
         FigureSpec("false_alarm_rate", "Share of tables without any leak that the limits on closeness refuse."),
         *(
@@ -94,7 +98,7 @@ class Controls(Metric):
             "controls.false_alarm_rate", at_most=0.1, bound="lower",
             source="six of the 20 to 22 null tables; by chance, where one in a hundred is refused, never",
         ),
-        *(Limit(f"controls.smallest_leak_{kind}", at_most=_AT_MOST[kind], source=_SOURCE) for kind in KINDS),
+        *(Limit(f"controls.smallest_leak_{kind}", at_most=_AT_MOST[kind], source=_SOURCE[kind]) for kind in KINDS),
     )  # fmt: skip
 
     def __post_init__(self) -> None:
