@@ -1,0 +1,109 @@
+"""The adaptive adversary: knows the filter, tries again and again, knows all past releases, refits and averages."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from privacy_assets.engine.evaluation import prepare_inputs, run_metrics
+from privacy_assets.engine.filters import MemorizationFilter, SimilarityFilter
+from privacy_assets.engine.generators import build_generator
+from privacy_assets.engine.metrics.composition import Composition
+from privacy_assets.engine.policy import Limit, Policy, judge_limit
+from privacy_assets.engine.registry import build_metric
+from privacy_assets.engine.results import Figure, MetricResult
+from privacy_assets.engine.tables.encoding import Encoder
+from privacy_assets.engine.tables.schema import conform, infer_schema
+
+LOOKS = Policy.default(["dcr", "membership_inference"])
+
+
+def people(rows: int, seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    age = rng.integers(18, 90, rows)
+    return pd.DataFrame(
+        {
+            "age": age,
+            "income": (rng.lognormal(9, 0.6, rows) + 100 * age).round(2),
+            "score": rng.normal(0, 1, rows).round(4),
+            "plan": rng.choice(list("abcdefgh"), rows, p=[0.4, 0.3, 0.1, 0.08, 0.06, 0.03, 0.02, 0.01]),
+            "region": rng.choice(["north", "east", "south", "west"], rows),
+        }
+    )
+
+
+TRAIN, HOLDOUT, FRESH = people(2400, 1), people(800, 2), people(2400, 3)
+SCHEMA = infer_schema(pd.concat([TRAIN, HOLDOUT]))
+
+
+def verdict(synthetic: pd.DataFrame) -> str:
+    inputs = prepare_inputs(TRAIN, HOLDOUT, synthetic)
+    return LOOKS.judge(run_metrics(inputs, {name: build_metric(name) for name in LOOKS.metrics})).verdict
+
+
+@pytest.mark.parametrize("kind", [SimilarityFilter, MemorizationFilter])
+def test_copies_moved_just_out_of_the_filter_are_refused(kind: type) -> None:
+    """The adversary knows the radius: every copy is moved by one and a half of it, and passes the filter."""
+    fitted = kind().fit([conform(table, SCHEMA, where="real") for table in (TRAIN, HOLDOUT)], SCHEMA)
+    evading = TRAIN.assign(score=(TRAIN["score"] + 1.5 * fitted.radius * TRAIN["score"].std()).round(4))
+    hidden = evading[~fitted.exposed(conform(evading, SCHEMA, where="evading"))]
+    assert len(hidden) > 600 and fitted.radius > 0
+    assert not pd.concat([hidden, TRAIN]).duplicated().any()
+    assert verdict(hidden.reset_index(drop=True)) == "fail"
+    few = pd.concat([hidden.iloc[:480], FRESH.iloc[480:]], ignore_index=True)  # a fifth of the table
+    assert verdict(few) == "fail"
+    assert verdict(FRESH) == "pass"
+
+
+@pytest.mark.parametrize("policy_counts", [True, False])
+def test_whoever_tries_again_and_again_seldom_passes_a_leak(policy_counts: bool) -> None:
+    """2,000 adversaries whose true leak is just above the limit, 50 tries each: a cautious end within it by luck."""
+    rng, limit, error = np.random.default_rng(0), Limit("m.f", at_most=0.1), 0.02
+    values = rng.normal(0.1, error, (2000, 50))
+    passed = 0
+    for tries in values:
+        for number, value in enumerate(tries, start=1):
+            half = 1.959964 * error
+            figure = Figure("f", value, value - half, value + half, 1000, 1000)
+            attempt = number if policy_counts else 1
+            if judge_limit(limit, MetricResult("m", (figure,)), attempt).passed:
+                passed += 1
+                break
+    share = passed / len(values)
+    assert share < 0.035 if policy_counts else share > 0.4
+
+
+def test_refitting_and_averaging_add_up() -> None:
+    """Trees with small leaves, fitted six times anew: whoever holds all six tables tells members better than with one,
+    and the union says so."""
+    generator = build_generator("synthpop", {"min_leaf": 12})
+    train = conform(TRAIN, SCHEMA, where="train")
+    tables = [generator.fit(train, SCHEMA, seed=seed).sample(len(train), seed=seed) for seed in range(6)]
+    found = []
+    for earlier in (tables[1:2], tables[1:]):
+        inputs = prepare_inputs(TRAIN, HOLDOUT, tables[0], released=earlier)
+        found.append(Composition(permutations=499).measure(inputs).figures)
+    two, six = ({figure.name: figure for figure in figures} for figures in found)
+    assert six["advantage_any"].value > two["advantage_any"].value
+    assert six["advantage_any"].low > 0.025
+    results = {"composition": MetricResult("composition", found[1])}
+    assert Policy.default(["composition"]).judge(results).verdict == "fail"
+
+    # Independent: the adversary averages the closeness of all tables to a row, and wins more than by one of them.
+    encoder = Encoder.fit([train], SCHEMA, others=tables)
+    rows = [encoder.transform(conform(table, SCHEMA, where="table")).dense for table in (TRAIN, HOLDOUT, *tables)]
+    sides, released = rows[:2], rows[2:]
+    scores = [np.mean([_nearest(side, table) for table in released], axis=0) for side in sides]
+    alone = [_nearest(side, released[0]) for side in sides]
+    assert _auc(*scores) > _auc(*alone) > 0.5
+
+
+def _nearest(rows: np.ndarray, table: np.ndarray) -> np.ndarray:
+    squared = (rows**2).sum(1)[:, None] + (table**2).sum(1)[None] - 2 * rows @ table.T
+    return np.sqrt(np.maximum(squared, 0)).min(axis=1)
+
+
+def _auc(members: np.ndarray, others: np.ndarray) -> float:
+    """Chance that a member is nearer than somebody else."""
+    return float((members[:, None] < others[None]).mean() + (members[:, None] == others[None]).mean() / 2)
