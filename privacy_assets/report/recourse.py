@@ -90,12 +90,35 @@ RECOURSES = (  # the least loss first
         only=_GENERATOR,
     ),
     Recourse(
+        "split by person",
+        "Name the column that tells people apart (subject), so that nobody stands on both sides of the split",
+        "none",
+        "what is near to a member is near to the holdout as well where both hold the same person",
+        against="doubt",
+        only=("controls",),
+    ),
+    Recourse(
+        "unseen holdout",
+        "Bring a holdout of people whom nobody who made the table has used",
+        "none",
+        "the table stays as it is; against a holdout that was seen, nothing shows",
+        against="doubt",
+        only=("contamination",),
+    ),
+    Recourse(
+        "new people",
+        "Train on people of whom nothing was released yet, or publish no further table of these",
+        "none",
+        "what was released adds up, and cannot be taken back",
+        only=("composition",),
+    ),
+    Recourse(
         "more people to judge by",
         "Measure with more people in the holdout, and in train",
         "small",
         "people who move from train to the holdout are no longer learnt from",
         against="doubt",
-        but=_GENERATOR,
+        but=(*_GENERATOR, "contamination"),
     ),
     Recourse(
         "memorization filter",
@@ -170,9 +193,12 @@ RECOURSES = (  # the least loss first
 
 def state_of(outcome: LimitOutcome) -> State:
     """What is wrong with a limit: "leak" (broken), "avoidance" (broken because members are avoided), "useless" (broken
-    for usefulness), "doubt" (too few people to judge) or "other" (it passed, or its figure was not measured).
+    for usefulness), "doubt" (too few people to judge, or the gate is blind) or "other" (it passed, or its figure was
+    not measured).
     """
     figure = outcome.figure
+    if figure is not None and figure.about == "gate" and not outcome.passed:
+        return "doubt"
     if outcome.passed or figure is None or not figure.measurable:
         return "other"
     if outcome.status == "not_assessable":

@@ -77,6 +77,25 @@ def test_members_who_are_avoided_ask_for_another_recourse_than_members_who_leak(
     assert recourses([state])[0]["loss"] == "none"
 
 
+def about_the_gate(limit, value):
+    found = Figure(limit.figure.partition(".")[2], value, value, value, 900, 900, about="gate")
+    return judge_limit(limit, MetricResult(limit.metric, (found,)))
+
+
+@pytest.mark.parametrize("value", [0.9, float("nan")])
+def test_a_blind_gate_asks_for_people_and_splits_and_not_for_another_table(value):
+    limits = {limit.key: limit for limit in Policy.default(["controls", "contamination"]).limits}
+    blind = about_the_gate(limits["controls.smallest_leak_exact"], value)
+    assert names(blind) == ["split by person", "more people to judge by"]
+    assert names(about_the_gate(limits["contamination.advantage_any.lower"], value)) == ["unseen holdout"]
+
+
+def test_releases_that_add_up_ask_for_new_people():
+    limits = {limit.key: limit for limit in Policy.default().limits}
+    assert "new people" in names(broken(limits["composition.identical_excess.lower"]))
+    assert "new people" not in names(broken(limits["dcr.identical_excess.lower"]))
+
+
 def test_too_few_people_ask_for_more_of_them():
     limit = Policy.default().limits[0]
     assert names(outcome(limit, 0.0, subjects=limit.smallest_n - 1)) == ["more people to judge by"]
