@@ -38,9 +38,9 @@ class Attestation:
     results: Mapping[str, Mapping[str, Any]]
     inputs: Mapping[str, str]
     setup: Mapping[str, Any]
-    attempt: int
     rows: int
     made_at: str
+    attempt: int = 1  # earlier versions did not count
     engine_version: str = ENGINE_VERSION
     keyid: str = ""
 

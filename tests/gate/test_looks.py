@@ -11,8 +11,8 @@ import pytest
 
 from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.gate import Gate
-from privacy_assets.gate.statements import Place
-from tests.gate.gate_standins import FRAME, INPUTS, METRICS, PLACE, POLICY, SETUP, chain, open_gate, result
+from privacy_assets.gate.statements import Place, seal
+from tests.gate.gate_standins import FRAME, INPUTS, METRICS, PLACE, POLICY, SETUP, chain, open_gate, read, result
 
 
 def rows(number: int) -> pd.DataFrame:
@@ -125,3 +125,17 @@ def test_a_memory_that_cannot_be_read_refuses(gate: Gate) -> None:
     (gate.private / "looks/patients/_all/released").chmod(0)
     with pytest.raises(PublicationRefused, match="memory of releases cannot be read"):
         gate.released(part.snapshot)
+
+
+def test_a_release_of_a_version_that_did_not_count_is_still_read(gate: Gate) -> None:
+    part = chain(gate, frame=rows(1))
+    statement = part.stated.statement()
+    body = {name: value for name, value in statement.body.items() if name != "attempt"}
+    body["inputs"] = dict(INPUTS)
+    older = seal(replace(statement, body=body), gate.key)
+    assert gate.attestation(older, PLACE).attempt == 1
+    release = gate.store.add(PLACE, part.snapshot.path, part.snapshot.sha256, older.data)
+    assert release.opened(PLACE, gate.key.trusted).verdict == "pass"
+    assert read(gate)["visits"].iloc[0] == 1
+    with pytest.raises(PublicationRefused, match="another table was released since"):
+        chain(gate, frame=rows(2)).publish(sealed=older, taken=part.taken)
