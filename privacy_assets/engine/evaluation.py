@@ -65,18 +65,33 @@ def prepare_inputs(
     if schema is None:
         schema = joint_schema(frames, names, kinds)
     tables = {role: conform(frame, schema, where=names[role]) for role, frame in frames.items()}
+    earlier = None
     if released:
-        tables["released"] = _stacked(released, schema)
-    inputs = MetricInputs(schema, tables, subjects, seed=seed, device=device, progress=progress)
+        earlier = _stacked(released, schema)
+    inputs = MetricInputs(schema, tables, subjects, released=earlier, seed=seed, device=device, progress=progress)
     _check_unseen(inputs, names["holdout"])
     return inputs
 
 
 def _stacked(released: Sequence[TableLike], schema: TableSchema) -> pd.DataFrame:
-    """Earlier releases in canonical form, one after the other."""
-    parts = [load(table).reindex(columns=schema.names) for table in released]
-    names = (f"earlier release {number}" for number in range(1, len(parts) + 1))
-    return pd.concat([conform(part, schema, where=name) for part, name in zip(parts, names, strict=True)])
+    """Earlier releases in canonical form, one after the other, with the columns that all of them share with us.
+
+    InputError where there is none: then nobody can tell what the new table adds.
+    """
+    parts = []
+    for number, frame in enumerate(map(load, released), start=1):
+        where, found = f"earlier release {number}", {}
+        for column in schema.columns:
+            try:
+                found[column.name] = canonical(frame[column.name], column, where)
+            except (KeyError, InputError):  # it was not there yet, or was of another kind
+                continue
+        parts.append(pd.DataFrame(found))
+    shared = [name for name in schema.names if all(name in part for part in parts)]
+    if not shared:
+        fix = "give releases of this table"
+        raise InputError("no column is in all of them and in this table", where="earlier releases", fix=fix)
+    return pd.concat([part[shared] for part in parts], ignore_index=True)
 
 
 def _check_unseen(inputs: MetricInputs, where: str) -> None:
@@ -193,6 +208,10 @@ def choose_metrics(
     """
     if isinstance(given, str):
         given = [name.strip() for name in given.split(",") if name.strip()]
+    if policy is not None and policy.extends and given is None:
+        doubted = set(default_metrics(brought)) - set(default_metrics()) - set(policy.metrics)
+        more = [limit for name in sorted(doubted) for limit in build_metric(name).default_limits]
+        policy = replace(policy, limits=(*policy.limits, *more))
     chosen = list(given) if given is not None else list(policy.metrics) if policy else default_metrics(brought)
     if not chosen:
         raise ConfigError("no metric was chosen.")

@@ -33,9 +33,9 @@ def silent(message: str) -> None:
 class MetricInputs:
     """The tables of one release: canonical frames of one schema (see ``tables.schema.conform``) by role.
 
-    ``tables`` holds "train", "holdout", "synthetic" and optionally "reference", and "released", all rows that were
-    released before. ``subjects`` gives, per real role, the
+    ``tables`` holds "train", "holdout", "synthetic" and optionally "reference". ``subjects`` gives, per real role, the
     int64 subject code of each row, coded jointly over the real roles; a role without codes has one subject per row.
+    ``released`` are all rows that were released before, canonical, with columns of the schema: all, or some of them.
     Without any codes, and when no row of train stands in holdout too, equal rows count as one subject: a split that
     keeps equal rows together (``tables.splitting`` without a subject does) makes them one witness.
     ``device`` is a torch device name. All randomness comes from :meth:`rng`.
@@ -45,6 +45,7 @@ class MetricInputs:
     tables: Mapping[str, pd.DataFrame]
     subjects: Mapping[str, np.ndarray] = field(default_factory=dict)
     embedder: Embedder | None = None
+    released: pd.DataFrame | None = None
     seed: int = 0
     device: str = "cpu"
     progress: Progress = silent
@@ -137,7 +138,8 @@ class MetricInputs:
     @cached_property
     def fingerprints(self) -> dict[str, str]:
         """Order-free content fingerprint of each table. Keep those of private tables private, or key them."""
-        return {role: content_fingerprint(frame) for role, frame in self.tables.items()}
+        released = {} if self.released is None else {"released": self.released}
+        return {role: content_fingerprint(frame) for role, frame in {**self.tables, **released}.items()}
 
     def rng(self, purpose: str) -> np.random.Generator:
         """Generator for one purpose, independent of every other purpose under the same seed."""

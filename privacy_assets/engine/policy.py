@@ -119,6 +119,7 @@ class Policy:
 
     limits: tuple[Limit, ...]
     name: str = "default"
+    extends: bool = False  # the default policy: limits of metrics for tables that were brought join it
 
     def __post_init__(self) -> None:
         if not self.limits:
@@ -160,7 +161,7 @@ class Policy:
             raise ConfigError(f"{source}: 'extends' can only be 'default'.")
         base = cls.default().limits if data.get("extends") else ()
         merged = {limit.key: limit for limit in (*base, *given)}
-        return cls(tuple(merged.values()), name=str(data.get("name", "custom")))
+        return cls(tuple(merged.values()), name=str(data.get("name", "custom")), extends=bool(data.get("extends")))
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Policy:
@@ -243,9 +244,9 @@ def judge_limit(limit: Limit, result: MetricResult | None, attempt: int = 1) -> 
         return LimitOutcome(limit, "not_assessable", measured, reason, figure)
     if limit.exceeded_by(measured):
         return LimitOutcome(limit, "fail", measured, broken, figure)
-    return LimitOutcome(
-        limit, "pass", measured, f"{measured:.4g} holds the limit {limit.value:.4g}{_at(attempt)}", figure
-    )
+    known = f" ({figure.note})" if figure.note and figure.low == figure.high else ""
+    reason = f"{measured:.4g} holds the limit {limit.value:.4g}{_at(attempt)}{known}"
+    return LimitOutcome(limit, "pass", measured, reason, figure)
 
 
 def _at(attempt: int) -> str:

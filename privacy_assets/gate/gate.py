@@ -64,7 +64,9 @@ class Gate:
         try:
             known |= {hash_file(table) for end, table in history.items() if end not in recorded}
         except OSError as error:
-            raise PublicationRefused(f"an earlier release cannot be read ({error.strerror}).") from None
+            raise PublicationRefused(
+                f"an earlier release cannot be read ({error.filename}: {error.strerror})."
+            ) from None
         found = []
         for sha256 in sorted(known - {snapshot.sha256}):
             own, table = self._snapshots(place) / f"{sha256}.parquet", history.get(sha256[:12])
@@ -105,7 +107,8 @@ class Gate:
         return Snapshot.of(self._opened(sealed, "snapshot", place), self._snapshots(place))
 
     def sign_result(self, result: MetricResult, snapshot: Snapshot, outcomes: Iterable[LimitOutcome]) -> Sealed:
-        """Sign what one score step found on ``snapshot``; its failed limits are remembered first."""
+        """Sign what one score step found on ``snapshot``; the look is counted, and failed limits remembered, first."""
+        self.looks.attempt(snapshot)
         self.failures.remember(snapshot, outcomes)
         return seal(Statement("result", snapshot.place, snapshot.sha256, result.to_json()), self.key)
 

@@ -59,8 +59,9 @@ class Looks:
 
         The same rows are the same attempt, whatever the run, the order of rows or the file.
         """
+        folder = snapshot.place.below(self.root) / "attempts" / snapshot.train
         try:
-            folder = private_folder(snapshot.place.below(self.root) / "attempts" / snapshot.train)
+            private_folder(folder)
             with locked(folder / ".lock"):
                 known = _names(folder)
                 if snapshot.content not in known:
@@ -69,7 +70,8 @@ class Looks:
                 return int((folder / snapshot.content).read_bytes())
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "its file is damaged"
-            raise PublicationRefused(f"the number of this attempt is not known ({reason}).") from None
+            text = f"the number of this attempt is not known ({folder / snapshot.content}: {reason})."
+            raise PublicationRefused(text) from None
 
     @contextmanager
     def releasing(self, place: Place, sha256: str) -> Iterator[bool]:

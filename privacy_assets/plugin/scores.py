@@ -153,7 +153,8 @@ def build_score(settings: TableSettings, metric: Metric) -> dg.AssetsDefinition:
                 seed=settings.seed, device=device, progress=context.log.info,
             )  # fmt: skip
         result = replace(measured, inputs=prints)
-        outcomes = [judge_limit(limit, result) for limit in limits]
+        attempt = gate.looks.attempt(snapshot)  # whoever sees a figure has looked, whether it is attested or not
+        outcomes = [judge_limit(limit, result, attempt) for limit in limits]
         sealed = gate.sign_result(result, snapshot, outcomes)
         made_under = protections(snapshot)
         checks = [limit_result(settings.key(metric.name), outcome, made_under) for outcome in outcomes]
@@ -184,7 +185,8 @@ def build_report(settings: TableSettings) -> dg.AssetsDefinition:
         partition = partition_of(context)
         title = settings.name + (f", {partition}" if partition else "")
         generator = {"name": settings.generator_label or "brought by the user", **told_of(snapshot)}
-        report = assemble(ready, results, settings.policy, title=title, generator=generator)
+        attempt = gate.looks.attempt(snapshot)
+        report = assemble(ready, results, settings.policy, attempt, title=title, generator=generator)
         facts: dict[str, Any] = {"verdict": report.verdict, "broken limits": len(report.judgement.broken)}
         return dg.MaterializeResult(value=report, metadata=facts)
 

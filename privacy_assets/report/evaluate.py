@@ -17,7 +17,7 @@ from privacy_assets.engine.evaluation import (
     wants_embedder,
 )
 from privacy_assets.engine.generators.registry import as_generator
-from privacy_assets.engine.inputs import REAL_ROLES, MetricInputs, Progress, silent
+from privacy_assets.engine.inputs import MetricInputs, Progress, silent
 from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.schema import Kind
@@ -62,6 +62,10 @@ def evaluate(
     made_by = None if generator is None else as_generator(generator)
     brought = {"train", "holdout", "synthetic"} | ({"reference"} if reference is not None else set())
     chosen, in_force = choose_metrics(metrics, as_policy(policy), made_by, brought)
+    if released and "composition" not in chosen:
+        raise ConfigError(
+            "earlier releases were given, but nothing looks at them. Fix: add composition to the metrics."
+        )
     if made_by is not None and not any("generator" in metric.settings() for metric in chosen.values()):
         raise ConfigError("a generator was given, but no metric attacks it. Fix: add shadow_membership to the metrics.")
     from privacy_assets.engine.devices import pick_device
@@ -90,25 +94,27 @@ def assemble(
     inputs: MetricInputs,
     results: Mapping[str, MetricResult],
     policy: Policy,
+    attempt: int = 1,
     *,
     title: str = "Privacy report",
     **details: Any,
 ) -> Report:
-    """Judge ``results`` and put the report together."""
+    """Judge ``results``, at the level of this ``attempt`` at publishing, and put the report together."""
     from privacy_assets.report.report import Report
 
     sizes = {
         role: {
             "rows": len(frame),
             "columns": frame.shape[1],
-            "subjects": len(frame) if role not in REAL_ROLES else int(inputs.subject_codes(role).max(initial=-1)) + 1,
+            "subjects": len(frame) if role == "synthetic" else int(inputs.subject_codes(role).max(initial=-1)) + 1,
         }
         for role, frame in inputs.tables.items()
     }
     return Report(
         title=title,
         policy=policy,
-        judgement=policy.judge(results),
+        judgement=policy.judge(results, attempt),
+        attempt=attempt,
         results=dict(results),
         tables=sizes,
         seed=inputs.seed,

@@ -90,14 +90,6 @@ RECOURSES = (  # the least loss first
         only=_GENERATOR,
     ),
     Recourse(
-        "split by person",
-        "Name the column that tells people apart (subject), so that nobody stands on both sides of the split",
-        "none",
-        "what is near to a member is near to the holdout as well where both hold the same person",
-        against="doubt",
-        only=("controls",),
-    ),
-    Recourse(
         "unseen holdout",
         "Bring a holdout of people whom nobody who made the table has used",
         "none",
@@ -119,6 +111,14 @@ RECOURSES = (  # the least loss first
         "people who move from train to the holdout are no longer learnt from",
         against="doubt",
         but=(*_GENERATOR, "contamination"),
+    ),
+    Recourse(
+        "split by person",
+        "Name the column that tells people apart (subject), so that nobody stands on both sides of the split",
+        "small",
+        "what is near to a member is near to the holdout as well where both hold the same person",
+        against="doubt",
+        only=("controls",),
     ),
     Recourse(
         "memorization filter",
@@ -205,6 +205,8 @@ def state_of(outcome: LimitOutcome) -> State:
         return "doubt"
     if outcome.limit.metric == _USEFULNESS:
         return "useless"
+    if outcome.limit.metric == "composition":
+        return "leak"  # people who changed sides since an earlier release look avoided
     avoids = figure.direction == "two_sided" and figure.null - figure.low > figure.high - figure.null
     return "avoidance" if avoids else "leak"
 

@@ -53,6 +53,7 @@ class Report:
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=installed_versions)
     embedder: Mapping[str, Any] | None = None
+    attempt: int = 1
 
     @property
     def verdict(self) -> Verdict:
@@ -93,6 +94,7 @@ class Report:
             "tables": plain(self.tables),
             "generator": plain(self.generator),
             "embedder": plain(self.embedder),
+            "attempt": self.attempt,
             "fingerprints": plain(self.fingerprints),
             "versions": plain(self.versions),
         }
@@ -106,11 +108,13 @@ class Report:
         limits = tuple(Limit(**limit) for limit in data["policy"]["limits"])
         policy = Policy(limits, name=data["policy"]["name"])
         results = {name: _result(name, entry, data) for name, entry in data["metrics"].items()}
-        judgement = policy.judge(results)
+        attempt = int(data.get("attempt", 1))
+        judgement = policy.judge(results, attempt)
         if judgement.verdict != data["verdict"]:
             raise ConfigError(f"report: it states {data['verdict']!r}, but its figures give {judgement.verdict!r}.")
         kept = ("title", "tables", "seed", "engine_version", "generator", "fingerprints", "versions", "embedder")
-        return cls(policy=policy, judgement=judgement, results=results, **{name: data[name] for name in kept})
+        own = {name: data[name] for name in kept}
+        return cls(policy=policy, judgement=judgement, results=results, attempt=attempt, **own)
 
     def to_html(self) -> str:
         """Return the full report as one self-contained HTML page without scripts or links to other hosts."""

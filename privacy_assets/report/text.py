@@ -93,7 +93,7 @@ def what_to_do(outcome: LimitOutcome) -> str:
         return sentence(outcome.limit.advice)
     if outcome.figure is None:
         return f"Run the metric {outcome.limit.metric}: the policy needs it."
-    if not outcome.figure.measurable:
+    if not outcome.figure.measurable and outcome.figure.about == "release":
         return "Give the metric what it needs, or leave this limit out of the policy on purpose."
     return ""
 

@@ -212,6 +212,32 @@ def test_what_many_share_gives_nobody_away() -> None:
     assert Policy.default(["controls"]).judge({"controls": result}).verdict == "pass"
 
 
+def test_few_rows_of_ones_own_blind_nobody() -> None:
+    """What can be planted at all is too little to show, and too little to count."""
+    rng = np.random.default_rng(4)
+    cells = [pd.DataFrame(rng.integers(0, 3, (rows, 3)), columns=list("abc")).astype(str) for rows in (900, 400, 900)]
+    cells[0].iloc[:4, 0] = ["w", "x", "y", "z"]
+    result = Controls().evaluate(prepare_inputs(*cells))
+    assert {f.value for f in result.figures[1:]} == {4 / 900}
+    assert all("0.44% of the table at most" in f.note for f in result.figures[1:])
+    assert Policy.default(["controls"]).judge({"controls": result}).verdict == "pass"
+
+
+def test_unseen_rows_that_are_refused_blind_the_gate() -> None:
+    """A holdout of another kind of people: whoever is like train looks like a member."""
+    elsewhere = HOLDOUT.assign(age=HOLDOUT["age"] + 60, income=HOLDOUT["income"] * 5)
+    result = Controls().evaluate(inputs_of(holdout=elsewhere))
+    assert "train and holdout are not alike" in result.figure("false_alarm_rate").note
+    assert Policy.default(["controls"]).judge({"controls": result}).verdict == "not_assessable"
+
+
+@pytest.mark.parametrize("holdout", [440, 455, 470, 485])
+def test_chance_at_the_edge_of_blindness_is_no_catch(holdout: int) -> None:
+    """Where a limit can just be judged, or just not, nothing is caught by becoming blind."""
+    found = by_name(Controls(draws=4).measure(inputs_of(holdout=HOLDOUT[:holdout])))
+    assert all(not found[f"smallest_leak_{kind}"].value < 0.004 for kind in KINDS)
+
+
 def test_repeated_people_and_no_reference() -> None:
     subjects = {"train": np.arange(2400) // 3, "holdout": 10_000 + np.arange(700) // 3}
     inputs = inputs_of(reference=None)

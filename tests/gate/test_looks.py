@@ -26,6 +26,13 @@ def test_each_table_of_the_same_training_rows_is_one_attempt_more(gate: Gate) ->
     assert chain(gate, frame=rows(1).iloc[::-1]).stated.attempt == 1  # the order of rows makes no new table
 
 
+def test_a_score_that_was_seen_is_a_look_though_it_was_never_attested(gate: Gate) -> None:
+    for number in range(1, 5):
+        snapshot, _ = gate.take_snapshot(rows(number), PLACE, INPUTS["train"])
+        gate.sign_result(result(), snapshot, [])
+    assert chain(gate, frame=rows(9)).stated.attempt == 5
+
+
 def test_attempts_are_counted_by_training_rows_and_place(gate: Gate) -> None:
     assert chain(gate, frame=rows(1)).stated.attempt == 1
     taken = gate.take_snapshot(rows(2), PLACE, "f" * 64)[0]

@@ -81,7 +81,7 @@ class Metric(ABC):
         """Measure and wrap the outcome with settings, seed, version, input fingerprints and wall seconds."""
         started = time.perf_counter()
         measured = self.measure(inputs)
-        read = [role for role in inputs.tables if role in self.needs | self.optional]
+        read = [role for role in inputs.fingerprints if role in self.needs | self.optional]
         return MetricResult(
             metric=self.name,
             figures=measured.figures,

@@ -19,6 +19,7 @@ from privacy_assets.engine.metrics.dcr import Dcr
 from privacy_assets.engine.metrics.membership_inference import MembershipInference
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import Figure
+from privacy_assets.engine.tables.schema import TableSchema
 
 _SAME = "that of the same figure of one table"
 _NOTHING = "no earlier release"
@@ -28,7 +29,8 @@ _NOTHING = "no earlier release"
 class Composition(Metric):
     """Figures of ``dcr`` and ``membership_inference`` (raw space) with all earlier releases stacked on the new table.
 
-    Each is the figure of that name there, two-sided, with its interval, null 0 and NaN rules. Without an earlier
+    Each is the figure of that name there, two-sided, with its interval, null 0 and NaN rules; in the columns that all
+    releases have, where some were without one. Without an earlier
     release every one is exactly 0 and says so: the table itself is for the other metrics. ``permutations`` of the
     people's labels give the intervals.
     """
@@ -74,13 +76,14 @@ class Composition(Metric):
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute the figures; there are no tables."""
-        released = inputs.tables.get("released")
-        if released is None or len(released) == 0:
+        if inputs.released is None or len(inputs.released) == 0:
             people = min(int(np.unique(inputs.subject_codes(role)).size) for role in ("train", "holdout"))
             return Measured(tuple(self._none(spec, len(inputs.synthetic), people) for spec in self.figures))
-        union = pd.concat([released, inputs.synthetic], ignore_index=True)
-        tables = {role: table for role, table in inputs.tables.items() if role != "released"}
-        asked = replace(inputs, tables={**tables, "synthetic": union}, embedder=None)
+        shared = list(inputs.released.columns)
+        schema = TableSchema(tuple(column for column in inputs.schema.columns if column.name in shared))
+        tables = {role: table[shared] for role, table in inputs.tables.items()}
+        tables["synthetic"] = pd.concat([inputs.released, tables["synthetic"]], ignore_index=True)
+        asked = replace(inputs, schema=schema, tables=tables, released=None, embedder=None)
         found = {figure.name: figure for metric in self._metrics() for figure in metric.measure(asked).figures}
         return Measured(tuple(found[spec.name] for spec in self.figures))
 

@@ -39,6 +39,7 @@ _TEXT = {
     "rare": "moved copies of training rows that are like nobody else's",
 }
 _AT_MOST = {"exact": 0.1, "jittered": 0.5, "redrawn": 0.5, "rare": 0.5}
+_FEW_ROWS = 0.05  # of the synthetic rows: where no more can be planted, no leak that counts can pass
 _SOURCE = {
     "exact": "chosen: above 0.02 and 0.05 on Adult and UK census (8,000/2,000/8,000 rows), 0.04 at 1,000/300/1,000",
     **dict.fromkeys(("jittered", "redrawn", "rare"), "chosen: each of eight leaks of 20 % is caught, and most by far"),
@@ -53,11 +54,13 @@ class Controls(Metric):
     table's own, at which a limit that the table holds is broken with probability 95 % (a tolerance limit at 90 %
     confidence, from ``draws`` random plantings; the threshold of each is found on a grid with four steps a halving, and
     taken to be log-normal). Planted are rows that one person alone has, "rare" ones of the isolated tenth: whatever
-    others share gives nobody away, and where there is no such row the fraction is 0. The low end is the fraction at
+    others share gives nobody away; where all such rows together are less than 5 % of the table and are not caught, the
+    fraction is theirs, and 0 where there is none. The low end is the fraction at
     which half of the plantings are caught. NaN when a leak of ``largest`` passes.
 
     ``false_alarm_rate``: share of null tables that break a limit: ``nulls`` labellings of the people of train and
-    holdout, and both halves of the reference, when there is one, in place of the synthetic table.
+    holdout, and both halves of the reference, when there is one, in place of the synthetic table. NaN when both halves
+    are refused: rows that nobody has seen can only break a limit where train and holdout are not alike.
 
     Limits: those in force on the label-conditional figures of ``dcr`` (raw distances) and
     ``membership_inference.isolated_excess``. The whole gate looks at more, and catches at least as much. These figures
@@ -134,7 +137,13 @@ class Controls(Metric):
         return Measured(tuple(figures), {"thresholds": rows})
 
     def _false_alarms(self, tables: ScratchTables, counts: tuple[int, int]) -> Figure:
-        refused = list(tables.nulls())
+        unseen = list(tables.unseen())
+        if unseen and all(unseen):
+            reason = (
+                "the gate is blind here: unseen rows of the reference are refused, so train and holdout are not alike"
+            )
+            return _blind("false_alarm_rate", counts, reason)
+        refused = [*tables.relabelled(), *unseen]
         low, high = clopper_pearson(sum(refused), len(refused), CONFIDENCE)
         share = sum(refused) / len(refused)
         note = f"{sum(refused)} of {len(refused)} null tables"
@@ -145,6 +154,9 @@ class Controls(Metric):
         if not thresholds:
             return Figure(name, 0.0, 0.0, 0.0, *counts, about="gate", note="no such row is one person's own")
         if not all(map(math.isfinite, thresholds)):
+            if largest < _FEW_ROWS:
+                note = f"such rows of one person alone are {largest:.2%} of the table at most: fewer than show"
+                return Figure(name, largest, largest, largest, *counts, about="gate", note=note)
             missed = sum(not math.isfinite(one) for one in thresholds)
             leak = f"a leak of {largest:.1%} passed in {missed} of {len(thresholds)} plantings"
             return _blind(name, counts, f"the gate is blind here: {leak}")

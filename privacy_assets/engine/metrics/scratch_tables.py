@@ -19,7 +19,7 @@ from privacy_assets.engine.metrics.dcr import Dcr
 from privacy_assets.engine.metrics.identical import own_rows
 from privacy_assets.engine.metrics.isolated import isolated_excess
 from privacy_assets.engine.metrics.membership_scores import Population, build_population, ratio
-from privacy_assets.engine.policy import Limit, Verdict, judge_limit
+from privacy_assets.engine.policy import Limit, judge_limit
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.encoding import EncodedTable
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from privacy_assets.engine.metrics.controls import Controls
 
 STEP = 0.5**0.25  # from one planted fraction to the next smaller one
-_REFUSED: tuple[Verdict, ...] = ("fail", "not_assessable")
 _FEW = 8  # neighbours that are looked up before a row is searched again
 
 
@@ -57,14 +56,17 @@ class ScratchTables:
         known = self._candidates.take(self._places["own"])
         self._near_own = nearest_rows(self._isolated, known, k=min(_FEW, self._own), device=self._device)
 
-    def nulls(self) -> Iterator[bool]:
-        """Whether each null table breaks a limit."""
+    def relabelled(self) -> Iterator[bool]:
+        """Whether the synthetic table breaks a limit when the sides of the people are drawn anew, each time."""
         own, member = self._places["own"], self._population.member
         for _ in range(self._controls.nulls):
-            yield bool(self._limits_that(own, "fail", member=self._rng.permutation(member)))
-        unseen = self._rng.permutation(self._places["unseen"])
-        for half in np.array_split(unseen, 2) if len(unseen) > 1 else ():
-            yield bool(self._limits_that(half, "fail"))
+            yield bool(self._broken_by(own, self._rng.permutation(member)))
+
+    def unseen(self) -> Iterator[bool]:
+        """Whether each half of the reference breaks a limit in place of the synthetic table; nothing without one."""
+        rows = self._rng.permutation(self._places["unseen"])
+        for half in np.array_split(rows, 2) if len(rows) > 1 else ():
+            yield bool(self._broken_by(half))
 
     @property
     def breaks_all(self) -> bool:
@@ -94,16 +96,19 @@ class ScratchTables:
 
         def caught(step: int) -> bool:
             rows = np.concatenate([own[sizes[step] :], planted[: sizes[step]]])
-            return bool(self._limits_that(rows, *_REFUSED) - self._broken_already)
+            return bool(self._broken_by(rows) - self._broken_already)
 
         return caught
 
     @cached_property
     def _broken_already(self) -> set[str]:
-        return self._limits_that(self._places["own"], *_REFUSED)
+        return self._broken_by(self._places["own"])
 
-    def _limits_that(self, rows: np.ndarray, *statuses: Verdict, member: np.ndarray | None = None) -> set[str]:
-        """Keys of the limits with one of these verdicts, for a table of these rows; ``member`` (s,) if not the real."""
+    def _broken_by(self, rows: np.ndarray, member: np.ndarray | None = None) -> set[str]:
+        """Keys of the limits that fail for a table of these rows; ``member`` (s,) are others than the real members.
+
+        "Not assessable" is neither: near a limit, chance decides which tables can be judged.
+        """
         member = self._population.member if member is None else member
         sides = np.zeros(len(member), dtype=bool)
         sides[self._matches.people.codes] = member[self._population.codes]
@@ -112,7 +117,7 @@ class ScratchTables:
         isolated = isolated_excess(self._seen_by(rows, member))
         results = {"dcr": tuple(closest), "membership_inference": (isolated,)}
         found = {name: MetricResult(name, figures) for name, figures in results.items()}
-        return {limit.key for limit in self._limits if judge_limit(limit, found[limit.metric]).status in statuses}
+        return {limit.key for limit in self._limits if judge_limit(limit, found[limit.metric]).status == "fail"}
 
     def _seen_by(self, rows: np.ndarray, member: np.ndarray) -> Population:
         """The people as these rows see them: only the isolated ones have distances."""
