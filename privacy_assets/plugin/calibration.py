@@ -45,10 +45,10 @@ class LeakyStudyConfig(dg.Config):
 
 def has_study(settings: TableSettings) -> bool:
     """True when there are unseen rows to stand for the release, and a metric to judge them."""
-    return "reference" in settings.roles and bool(study_metrics(settings))
+    return "reference" in settings.roles and bool(able_metrics(settings))
 
 
-def study_metrics(settings: TableSettings, names: Sequence[str] = ()) -> dict[str, Metric]:
+def able_metrics(settings: TableSettings, names: Sequence[str] = ()) -> dict[str, Metric]:
     """Metrics that set a synthetic table beside train and holdout, all or those named; ConfigError for others."""
     there = {"train", "holdout", "synthetic", *(["embedder"] if settings.embeds else [])}
     own = {name: metric for name, metric in settings.metrics.items() if metric.in_studies}
@@ -62,7 +62,7 @@ def study_metrics(settings: TableSettings, names: Sequence[str] = ()) -> dict[st
 
 def build_leaky_study(settings: TableSettings) -> dg.AssetsDefinition:
     """The study: a page and points in the private folder of the asset, and the lines as metadata."""
-    metrics = study_metrics(settings).values()
+    metrics = able_metrics(settings).values()
     embedder = embedder_in(settings) if any(settings.uses_embedder(metric) for metric in metrics) else {}
     on_device = bool(embedder) or any(metric.uses_device for metric in metrics)
 
@@ -100,7 +100,7 @@ def _points(
     """The points of the study, each a line of the file ``path``: one that was stopped goes on."""
     from privacy_assets.engine.controls import every_noise, leaky_cases, run_study
 
-    metrics = study_metrics(settings, config.metrics)
+    metrics = able_metrics(settings, config.metrics)
     if not config.fractions or not config.noise:
         raise ConfigError(f"table {settings.name}: fractions and noise need at least one number each.")
     tables = {role: inputs[role] for role in ("train", "holdout")}
