@@ -74,6 +74,7 @@ def test_whoever_tries_again_and_again_seldom_passes_a_leak(policy_counts: bool)
     assert share < 0.035 if policy_counts else share > 0.4
 
 
+@pytest.mark.slow
 def test_refitting_and_averaging_add_up() -> None:
     """Trees with small leaves, fitted six times anew: whoever holds all six tables tells members better than with one,
     and the union says so."""

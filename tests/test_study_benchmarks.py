@@ -25,6 +25,7 @@ def table(tmp_path: Path) -> Path:
 # --- dimensions -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_dimensions_are_trained_once_and_reported(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = table.with_name("out.jsonl")
     command = [str(table), "--rows=80", "--dims=2,3", "--epochs=2", "--repeats=2", f"--results={results}"]

@@ -231,6 +231,7 @@ def test_unseen_rows_that_are_refused_blind_the_gate() -> None:
     assert Policy.default(["controls"]).judge({"controls": result}).verdict == "not_assessable"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("holdout", [440, 455, 470, 485])
 def test_chance_at_the_edge_of_blindness_is_no_catch(holdout: int) -> None:
     """Where a limit can just be judged, or just not, nothing is caught by becoming blind."""
