@@ -52,9 +52,9 @@ def prepare_inputs(
 
     ``subject`` names the column that tells people apart; it stands in every real table and never in the synthetic one.
     Without it each row is a person of its own. ``schema`` (without the subject) is inferred from all real rows together
-    when None, ``kinds`` overriding. ``released`` are earlier releases about the same people; a column that they did not
-    have yet is missing there, and one that is no more is left out. Raises InputError naming table, column, row position
-    and fix; also when the holdout repeats rows of train far beyond chance.
+    when None, ``kinds`` overriding. ``released`` are earlier releases about the same people, of which the columns that
+    all of them have are kept. Raises InputError naming table, column, row position and fix; also when the holdout
+    repeats rows of train far beyond chance.
     """
     given = {"train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic}
     frames = {role: load(table) for role, table in given.items() if table is not None}
@@ -65,9 +65,7 @@ def prepare_inputs(
     if schema is None:
         schema = joint_schema(frames, names, kinds)
     tables = {role: conform(frame, schema, where=names[role]) for role, frame in frames.items()}
-    earlier = None
-    if released:
-        earlier = _stacked(released, schema)
+    earlier = _stacked(released, schema) if released else None
     inputs = MetricInputs(schema, tables, subjects, released=earlier, seed=seed, device=device, progress=progress)
     _check_unseen(inputs, names["holdout"])
     return inputs

@@ -220,8 +220,8 @@ def widening(attempt: int, confidence: float) -> float:
 def judge_limit(limit: Limit, result: MetricResult | None, attempt: int = 1) -> LimitOutcome:
     """Hold one limit against the result of its metric (None: the metric did not run, which cannot pass).
 
-    ``attempt`` counts the tables of the same training rows that were judged for publication, this one included: the
-    cautious end of the interval moves out with it, see :func:`widening`.
+    ``attempt`` counts the tables of the same training rows of which figures were seen, this one included: the cautious
+    end of the interval moves out with it, see :func:`widening`.
     """
     name = limit.figure.partition(".")[2]
     figure = next((f for f in result.figures if f.name == name), None) if result is not None else None

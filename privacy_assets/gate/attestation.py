@@ -23,7 +23,7 @@ class Attestation:
     ``inputs`` are the fingerprints of all tables by role, ``content`` that of the synthetic rows: keyed, never a plain
     hash of a private table; ``results`` hold figures, no tables; ``setup`` are the settings that they were made and
     measured under. ``remembered`` are earlier failures of the same rows; with any of them the verdict is "fail".
-    ``attempt`` counts the tables of these training rows that were judged for publication, this one included.
+    ``attempt`` counts the tables of these training rows of which a score was signed, this one included.
     ``keyid`` is the key that signed it, empty before.
     """
 

@@ -55,8 +55,8 @@ class Controls(Metric):
     confidence, from ``draws`` random plantings; the threshold of each is found on a grid with four steps a halving, and
     taken to be log-normal). Planted are rows that one person alone has, "rare" ones of the isolated tenth: whatever
     others share gives nobody away; where all such rows together are less than 5 % of the table and are not caught, the
-    fraction is theirs, and 0 where there is none. The low end is the fraction at
-    which half of the plantings are caught. NaN when a leak of ``largest`` passes.
+    fraction is theirs, and 0 where there is none. The low end is the fraction at which half of the plantings are
+    caught. NaN when a leak of ``largest`` passes, or the table itself breaks every limit.
 
     ``false_alarm_rate``: share of null tables that break a limit: ``nulls`` labellings of the people of train and
     holdout, and both halves of the reference, when there is one, in place of the synthetic table. NaN when both halves
