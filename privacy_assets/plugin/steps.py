@@ -194,8 +194,7 @@ def sampled(
     if not settings.filters:
         frame = conform(generator.sample(rows, seed=settings.seed), schema, where="the generator's output")
         return Sampled(restore(frame, schema), made_by)
-    subject = subject_of(train, "train")
-    people = None
+    subject, people = subject_of(train, "train"), None
     if subject is not None:
         people = pd.factorize(pd.concat([frame[subject] for frame in tables.values()], ignore_index=True))[0]
     real = [data_columns(frame, role) for role, frame in tables.items()]

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from privacy_assets import Policy, evaluate
+from privacy_assets.engine.evaluation import choose_metrics
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.metrics.contamination import Contamination
 from privacy_assets.engine.metrics.dcr import Dcr
@@ -132,3 +133,20 @@ def test_it_runs_where_holdout_and_reference_were_brought_or_when_asked_for() ->
         evaluate(TRAIN, HOLDOUT, FRESH, metrics="contamination", embedder=False)
     with pytest.raises(ConfigError, match="permutations"):
         Contamination(permutations=10)
+
+
+@pytest.mark.parametrize(
+    ("brought", "metrics", "asked"),
+    [
+        ({"train", "holdout", "reference"}, None, True),
+        ({"train", "holdout"}, None, False),
+        ((), None, False),
+        ({"train", "holdout", "reference"}, ["dcr"], False),  # metrics of one's own are left as they are
+    ],
+)
+def test_a_policy_that_extends_the_default_asks_for_it_where_the_default_does(brought, metrics, asked: bool) -> None:
+    policy = Policy.from_dict({"extends": "default", "limits": [{"figure": "dcr.privacy_score", "at_most": 0.05}]})
+    chosen, in_force = choose_metrics(metrics, policy, brought=brought)
+    assert ("contamination" in chosen) is asked
+    assert ("contamination" in in_force.metrics) is asked
+    assert [limit.value for limit in in_force.limits if limit.figure == "dcr.privacy_score"] == [0.05]

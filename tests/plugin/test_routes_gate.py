@@ -238,6 +238,7 @@ def test_route_26_draw_new_tables_until_one_passes(world: World) -> None:
     world.private.iloc[:50].to_parquet(other)
     world.run(brought(world, "drawn_again", synthetic=other, **lucky), *of("drawn_again", ATTESTED))
     result = world.run(brought(world, "drawn_again", **lucky))
+    assert not checks(result)["dcr", "dcr_member_excess"].passed
     assert not checks(result)["attestation", "policy_holds"].passed
     assert "at attempt 2 from the same training rows" in checks(result)["attestation", "policy_holds"].description
     refused(world.run(brought(world, "drawn_again", **lucky), "drawn_again/published"), "drawn_again", "at attempt 2")

@@ -22,7 +22,7 @@ from privacy_assets.errors import ConfigError
 from privacy_assets.report import plots
 from privacy_assets.report.bars import bars_svg
 from privacy_assets.report.report import Report, installed_versions, plain
-from privacy_assets.report.text import clean, headline, number, width
+from privacy_assets.report.text import clean, headline, number, what_to_do, width
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u202egnp.exe\x1b[31m\x00\n" + "W" * 5000
 PRIVATE_HASH = "f00d" * 16
@@ -243,6 +243,28 @@ def test_from_json_gives_the_same_report_in_every_form(make):
     assert again.to_json() == make().to_json()
     assert again.to_html() == make().to_html()
     assert again.to_text() == make().to_text()
+
+
+def test_a_later_attempt_is_judged_at_its_own_level_wherever_the_report_is_read():
+    figure = Figure("member_excess", 0.1, 0.0, 0.2, 900, 900, direction="two_sided")
+    results = {"dcr": MetricResult("dcr", (figure,))}
+    policy = Policy((Limit("dcr.member_excess", at_most=0.22),))
+    shown = {"title": "t", "policy": policy, "results": results, "tables": {}, "seed": 0, "engine_version": "1"}
+    first, third = (Report(judgement=policy.judge(results, m), attempt=m, fingerprints={}, **shown) for m in (1, 3))
+    assert (first.verdict, third.verdict) == ("pass", "fail")
+    again = Report.from_json(json.loads(json.dumps(third.to_json(), allow_nan=False)))
+    assert (again.attempt, again.verdict, again.to_json()) == (3, "fail", third.to_json())
+    assert "at attempt 3" in again.to_html() and "at attempt 3" in again.to_text()
+    with pytest.raises(ConfigError, match="its figures give"):
+        Report.from_json({**third.to_json(), "attempt": 1})
+
+
+@pytest.mark.parametrize(("about", "said"), [("release", True), ("gate", False)])
+def test_nobody_is_told_to_leave_out_a_limit_that_says_whether_the_gate_sees(about: str, said: bool):
+    blind = Figure("false_alarm_rate", math.nan, math.nan, math.nan, 900, 900, about=about)
+    outcome = judge_limit(Limit("controls.false_alarm_rate", at_most=0.1), MetricResult("controls", (blind,)))
+    assert outcome.status == "not_assessable"
+    assert ("leave this limit out" in what_to_do(outcome)) is said
 
 
 def test_from_json_refuses_a_verdict_that_its_figures_do_not_give():

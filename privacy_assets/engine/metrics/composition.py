@@ -15,13 +15,11 @@ import pandas as pd
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
-from privacy_assets.engine.metrics.dcr import Dcr
-from privacy_assets.engine.metrics.membership_inference import MembershipInference
+from privacy_assets.engine.metrics.demonstrated import demonstrated, instruments, limits_of
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import Figure
 from privacy_assets.engine.tables.schema import TableSchema
 
-_SAME = "that of the same figure of one table"
 _NOTHING = "no earlier release"
 
 
@@ -30,9 +28,8 @@ class Composition(Metric):
     """Figures of ``dcr`` and ``membership_inference`` (raw space) with all earlier releases stacked on the new table.
 
     Each is the figure of that name there, two-sided, with its interval, null 0 and NaN rules; in the columns that all
-    releases have, where some were without one. Without an earlier
-    release every one is exactly 0 and says so: the table itself is for the other metrics. ``permutations`` of the
-    people's labels give the intervals.
+    releases have, where some were without one. Without an earlier release every one is exactly 0 and says so: the table
+    itself is for the other metrics. ``permutations`` of the people's labels give the intervals.
     """
 
     permutations: int = 999
@@ -64,15 +61,10 @@ class Composition(Metric):
             "two_sided",
         ),
     )
-    default_limits: ClassVar[tuple[Limit, ...]] = (
-        Limit("composition.member_excess_any", at_most=0.25, bound="lower", source=_SAME),
-        Limit("composition.identical_excess", at_most=0.2, bound="lower", source=_SAME),
-        Limit("composition.advantage_any", at_most=0.025, bound="lower", source=_SAME),
-        Limit("composition.isolated_excess", at_most=0.38, bound="lower", source=_SAME),
-    )
+    default_limits: ClassVar[tuple[Limit, ...]] = limits_of(name, figures, "that of the same figure of one table")
 
     def __post_init__(self) -> None:
-        self._metrics()
+        instruments(self.permutations)
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute the figures; there are no tables."""
@@ -83,13 +75,9 @@ class Composition(Metric):
         schema = TableSchema(tuple(column for column in inputs.schema.columns if column.name in shared))
         tables = {role: table[shared] for role, table in inputs.tables.items()}
         tables["synthetic"] = pd.concat([inputs.released, tables["synthetic"]], ignore_index=True)
-        asked = replace(inputs, schema=schema, tables=tables, released=None, embedder=None)
-        found = {figure.name: figure for metric in self._metrics() for figure in metric.measure(asked).figures}
-        return Measured(tuple(found[spec.name] for spec in self.figures))
+        asked = replace(inputs, schema=schema, tables=tables, released=None)
+        return Measured(demonstrated(asked, self.figures, self.permutations))
 
     @staticmethod
     def _none(spec: FigureSpec, rows: int, people: int) -> Figure:
         return Figure(spec.name, 0.0, 0.0, 0.0, rows, people, direction=spec.direction, note=_NOTHING)
-
-    def _metrics(self) -> tuple[Metric, ...]:
-        return Dcr(permutations=self.permutations, bootstraps=50), MembershipInference(permutations=self.permutations)

@@ -12,12 +12,10 @@ from typing import ClassVar
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
-from privacy_assets.engine.metrics.dcr import Dcr
-from privacy_assets.engine.metrics.membership_inference import MembershipInference
+from privacy_assets.engine.metrics.demonstrated import demonstrated, instruments, limits_of
 from privacy_assets.engine.policy import Limit
 
 _ATTACKED = {"holdout": "train", "reference": "holdout"}  # role in the release -> role here
-_SAME = "that of the same figure of train"
 
 
 @dataclass(frozen=True)
@@ -55,22 +53,15 @@ class Contamination(Metric):
             "two_sided",
         ),
     )
-    default_limits: ClassVar[tuple[Limit, ...]] = (
-        Limit("contamination.member_excess_any", at_most=0.25, bound="lower", source=_SAME),
-        Limit("contamination.identical_excess", at_most=0.2, bound="lower", source=_SAME),
-        Limit("contamination.advantage_any", at_most=0.025, bound="lower", source=_SAME),
-    )
+    default_limits: ClassVar[tuple[Limit, ...]] = limits_of(name, figures, "that of the same figure of train")
 
     def __post_init__(self) -> None:
-        self._metrics()
+        instruments(self.permutations)
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute the figures; there are no tables."""
         tables = {here: inputs.tables[role] for role, here in _ATTACKED.items()}
         people = {here: inputs.subjects[role] for role, here in _ATTACKED.items() if role in inputs.subjects}
-        asked = replace(inputs, tables={**tables, "synthetic": inputs.synthetic}, subjects=people, embedder=None)
-        found = {figure.name: figure for metric in self._metrics() for figure in metric.measure(asked).figures}
-        return Measured(tuple(replace(found[spec.name], about="gate") for spec in self.figures))
-
-    def _metrics(self) -> tuple[Metric, ...]:
-        return Dcr(permutations=self.permutations, bootstraps=50), MembershipInference(permutations=self.permutations)
+        asked = replace(inputs, tables={**tables, "synthetic": inputs.synthetic}, subjects=people)
+        found = demonstrated(asked, self.figures, self.permutations)
+        return Measured(tuple(replace(figure, about="gate") for figure in found))

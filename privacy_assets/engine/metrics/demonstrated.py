@@ -1,0 +1,39 @@
+"""Figures that demonstrate a leak, asked of other tables: what ``composition`` and ``contamination`` have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from privacy_assets.engine.inputs import MetricInputs
+from privacy_assets.engine.metrics.base import FigureSpec, Metric
+from privacy_assets.engine.metrics.dcr import Dcr
+from privacy_assets.engine.metrics.membership_inference import MembershipInference
+from privacy_assets.engine.policy import Limit
+from privacy_assets.engine.results import Figure
+
+_LIMITS = {
+    limit.figure.partition(".")[2]: limit
+    for kind in (Dcr, MembershipInference)
+    for limit in kind.default_limits
+    if limit.bound == "lower"
+}
+
+
+def limits_of(metric: str, figures: Iterable[FigureSpec], source: str) -> tuple[Limit, ...]:
+    """The demonstrated limits of ``dcr`` and ``membership_inference`` on the figures of these names, for ``metric``."""
+    return tuple(
+        replace(_LIMITS[spec.name], figure=f"{metric}.{spec.name}", source=source, advice="") for spec in figures
+    )
+
+
+def instruments(permutations: int) -> tuple[Metric, ...]:
+    """The metrics that have these figures; ConfigError for too few permutations."""
+    return Dcr(permutations=permutations, bootstraps=50), MembershipInference(permutations=permutations)
+
+
+def demonstrated(inputs: MetricInputs, figures: Iterable[FigureSpec], permutations: int) -> tuple[Figure, ...]:
+    """The figures of these names as ``dcr`` and ``membership_inference`` measure them, in the raw space alone."""
+    asked = replace(inputs, embedder=None)
+    found = {figure.name: figure for metric in instruments(permutations) for figure in metric.measure(asked).figures}
+    return tuple(found[spec.name] for spec in figures)
