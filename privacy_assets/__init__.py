@@ -13,6 +13,7 @@ _HOMES = {
     "Report": "privacy_assets.report.report",
     "Policy": "privacy_assets.engine.policy",
     "Limit": "privacy_assets.engine.policy",
+    "on_ray": "privacy_assets.engine.on_ray",
     "read_published": "privacy_assets.gate.releases",
     "build_privacy_assets": "privacy_assets.plugin.factory",
     "build_privacy_checks": "privacy_assets.plugin.checks",

@@ -16,7 +16,17 @@ from privacy_assets.cli_calibrate import add_calibrate
 from privacy_assets.cli_gate import add_commands
 from privacy_assets.cli_generate import add_generate
 from privacy_assets.cli_keys import add_keys
-from privacy_assets.cli_shared import KIND_HELP, SET_HELP, check_out, kinds, progress, settings, write_json
+from privacy_assets.cli_shared import (
+    KIND_HELP,
+    SET_HELP,
+    add_ray,
+    check_out,
+    kinds,
+    progress,
+    settings,
+    workers,
+    write_json,
+)
 from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, StepError
 
 if TYPE_CHECKING:
@@ -31,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     options = _parser().parse_args(arguments)
     try:
-        status: int = options.run(options)
+        with workers(options):
+            status: int = options.run(options)
     except PrivacyAssetsError as error:
         shown = _offending(options, error) if getattr(options, "show_values", False) else ""
         sys.stderr.write(f"privacy-assets: {error}{shown}\n")
@@ -92,6 +103,7 @@ def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     command.add_argument("--policy", metavar="YAML", help="policy file; default: the default limits")
     command.add_argument("--seed", type=int, default=0, help="the same seed gives the same report (default 0)")
     command.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default auto)")
+    add_ray(command)
     command.add_argument("--no-embedder", action="store_true", help="leave out the embedded figures and their training")
     command.add_argument("--json", metavar="OUT", help="write the results as JSON")
     command.add_argument("--html", metavar="OUT", help="write the report as one HTML file")

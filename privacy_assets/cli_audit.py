@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from privacy_assets.cli_gate import Commands, add_command, say
-from privacy_assets.cli_shared import KIND_HELP, SET_HELP, canonical_table, check_out, progress, settings, write_json
+from privacy_assets.cli_shared import (
+    KIND_HELP,
+    SET_HELP,
+    add_ray,
+    canonical_table,
+    check_out,
+    progress,
+    settings,
+    write_json,
+)
 from privacy_assets.errors import ConfigError
 from privacy_assets.report.text import aligned, number
 
@@ -66,6 +75,7 @@ def add_audit(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     command.add_argument("--kind", action="append", default=[], metavar="COLUMN=KIND", help=KIND_HELP)
     command.add_argument("--seed", type=int, default=0, help="the same seed gives the same audit (default 0)")
+    add_ray(command)
     folder = "keep what is done, and go on from there; its files hold counts from the private table (mode 0600)"
     command.add_argument("--checkpoint", metavar="FOLDER", type=Path, help=folder)
     command.add_argument("--json", metavar="OUT", help="write the results as JSON; ids are row positions in the file")

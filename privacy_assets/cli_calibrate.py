@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from privacy_assets.cli_gate import Commands, add_command, say
-from privacy_assets.cli_shared import KIND_HELP, SET_HELP, canonical_table, progress, settings
+from privacy_assets.cli_shared import KIND_HELP, SET_HELP, add_ray, canonical_table, progress, settings
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.files import private_folder
 from privacy_assets.report.text import aligned, number
@@ -64,6 +64,7 @@ def add_calibrate(commands: Commands[argparse.ArgumentParser]) -> None:
     plain = "leave the embedded figures out, and the time to train an encoder"
     command.add_argument("--no-embedder", action="store_true", help=plain)
     command.add_argument("--device", metavar="NAME", default="auto", help="auto, cpu, cuda, cuda:N or mps")
+    add_ray(command)
     command.add_argument("--seed", type=int, default=0, help="the same seed gives the same study (default 0)")
     command.add_argument("--quiet", action="store_true", help="no progress on standard error")
 

@@ -6,7 +6,8 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -70,6 +71,24 @@ def _numbers(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _numbers(part) for key, part in value.items()}
     return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
+
+
+def add_ray(command: argparse.ArgumentParser) -> None:
+    """Add the option --ray."""
+    where = "measure on a Ray cluster: its address, auto for the one that runs here, local to start one"
+    command.add_argument("--ray", metavar="ADDRESS", help=where)
+
+
+@contextmanager
+def workers(options: argparse.Namespace) -> Iterator[None]:
+    """Use the cluster that --ray names, if any, in the ``with`` block."""
+    if getattr(options, "ray", None) is None:
+        yield
+        return
+    from privacy_assets.engine.on_ray import on_ray
+
+    with on_ray(options.ray):
+        yield
 
 
 def progress(*, quiet: bool) -> Callable[[str], None]:

@@ -56,6 +56,10 @@ class ConfigError(PrivacyAssetsError, ValueError):
     """A setting, a policy or a definition is wrong; raised when it is loaded, before any work is done."""
 
 
+class ClusterError(PrivacyAssetsError, RuntimeError):
+    """Work was lost with the machines of a cluster, again and again."""
+
+
 class LeaseTimeout(PrivacyAssetsError, TimeoutError):
     """No device became free within the time allowed."""
 

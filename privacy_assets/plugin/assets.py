@@ -1,7 +1,6 @@
 """The assets of one table, from ``source`` to ``synthetic``; the gate's are in ``publication``."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -22,9 +21,9 @@ from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import Feed, TableSettings
 from privacy_assets.plugin.tagging import data_columns, schema_of, tag, with_seal
 from privacy_assets.plugin.versions import feed_metadata, source_version
+from privacy_assets.plugin.workplace import GPU, POOL, device_of
 
-IO_KEY, RELEASES, GPU = "privacy_io", "releases", "gpu"
-POOL = "gpu"
+IO_KEY, RELEASES = "privacy_io", "releases"
 FRAME = dg.PythonObjectDagsterType(pd.DataFrame, name="PrivacyAssetsFrame")
 SEALED = dg.PythonObjectDagsterType(Sealed, name="PrivacyAssetsSealed")
 
@@ -88,16 +87,6 @@ def check_feeds(context: dg.AssetExecutionContext, settings: TableSettings, feed
         if feed.key is not None and context.job_def.asset_layer.get(feed.key).partitions_def is None:
             fix = "name the partition_column, or partition that asset"
             raise InputError(f"{feed.describe()} has no partitions", where=f"{settings.name}, {role}", fix=fix)
-
-
-@contextmanager
-def device_of(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, wanted: bool) -> Iterator[str]:
-    """Lease a device when ``wanted``, else name the CPU."""
-    if not wanted:
-        yield "cpu"
-        return
-    with context.resources.gpu.lease(context.log) as device:
-        yield str(device)
 
 
 def split_ins(settings: TableSettings) -> dict[str, dg.AssetIn]:

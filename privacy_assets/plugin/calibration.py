@@ -13,13 +13,14 @@ from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.errors import ConfigError, did_you_mean
 from privacy_assets.files import private_folder
 from privacy_assets.plugin import steps
-from privacy_assets.plugin.assets import GPU, IO_KEY, POOL, common, device_of, partition_of, split_ins
+from privacy_assets.plugin.assets import IO_KEY, common, partition_of, split_ins
 from privacy_assets.plugin.metadata import line_picture
 from privacy_assets.plugin.resources import home_of
 from privacy_assets.plugin.scores import embedder_in
 from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import TableSettings
 from privacy_assets.plugin.tagging import data_columns
+from privacy_assets.plugin.workplace import POOL, device_of, needed, workers_of
 
 if TYPE_CHECKING:
     from privacy_assets.engine.controls import Fit, Point
@@ -69,7 +70,7 @@ def build_leaky_study(settings: TableSettings) -> dg.AssetsDefinition:
     @dg.asset(
         **common(settings, STUDY, "html"),
         ins={**split_ins(settings), **embedder},
-        required_resource_keys={IO_KEY, *([GPU] if on_device else [])},
+        required_resource_keys={IO_KEY, *needed(settings, on_device)},
         pool=POOL if on_device else None,
         description=_TEXT,
     )
@@ -79,7 +80,7 @@ def build_leaky_study(settings: TableSettings) -> dg.AssetsDefinition:
 
         partition, home = partition_of(context), home_of(context.instance)
         folder = private_folder(context.resources.privacy_io.folder(context.asset_key, partition, home=home))
-        with device_of(context, on_device) as device:
+        with device_of(context, on_device) as device, workers_of(settings):
             points = _points(settings, inputs, config, folder / POINTS, device, context.log.info)
         title = f"Calibration of {settings.name}" + (f", {partition}" if partition else "")
         lines = write_study(folder, title, points)

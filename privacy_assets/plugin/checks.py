@@ -16,11 +16,12 @@ from privacy_assets.engine.evaluation import (
 from privacy_assets.engine.policy import Limit, judge_limit
 from privacy_assets.engine.tables.schema import Kind
 from privacy_assets.errors import ConfigError
-from privacy_assets.plugin.assets import GPU, POOL, check_name, device_of, limit_text
+from privacy_assets.plugin.assets import check_name, limit_text
 from privacy_assets.plugin.scores import limit_result
 from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import MetricsLike, PolicyLike, chosen_metrics
 from privacy_assets.plugin.versions import CHECK
+from privacy_assets.plugin.workplace import GPU, POOL, device_of
 
 Asset = str | Sequence[str] | dg.AssetKey | dg.AssetsDefinition
 

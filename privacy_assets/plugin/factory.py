@@ -21,7 +21,7 @@ from privacy_assets.plugin.metadata import caller_reference
 from privacy_assets.plugin.publication import build_attestation, build_published
 from privacy_assets.plugin.scores import build_report, build_score
 from privacy_assets.plugin.sensors import build_table_schedule
-from privacy_assets.plugin.settings import MetricsLike, PolicyLike, TableSettings, table_settings
+from privacy_assets.plugin.settings import MetricsLike, PolicyLike, TableSettings, Workers, table_settings
 from privacy_assets.plugin.table_checks import build_table_checks
 
 Rows = str | Path | dg.AssetKey | dg.AssetsDefinition | dg.AssetSpec | Mapping[str, str]
@@ -45,6 +45,7 @@ def build_privacy_assets(
     policy: PolicyLike | None = None,
     embedder: Mapping[str, Any] | bool = True,
     seed: int = 0,
+    workers: Workers = "local",
     partitions_def: dg.PartitionsDefinition | None = None,
     partition_column: str | None = None,
     owners: Sequence[str] | None = None,
@@ -61,7 +62,8 @@ def build_privacy_assets(
     from all ("outliers"): a name, a mapping of ``name`` and ``settings``, or a list of these. A ``synthetic`` table of
     your own (file or asset) comes with the ``train`` it was made from and a ``holdout`` that its generator has not
     seen, in place of a source. ``shares`` are those of the split, ``metrics`` names or ``{name: settings}``, ``policy``
-    a Policy, a mapping or a YAML file, ``embedder`` its settings or False.
+    a Policy, a mapping or a YAML file, ``embedder`` its settings or False. ``workers`` "ray" measures on a Ray cluster,
+    the resource ``ray`` (dagster-ray's ``LocalRay`` or another of its resources); the figures are the same.
     With ``partitions_def`` a path holds ``{partition}`` or ``partition_column`` says which rows belong together.
     ``schedule`` is a cron line: a run on it while the source is new.
 
@@ -88,6 +90,7 @@ def build_privacy_assets(
         policy=policy,
         embedder=embedder,
         seed=seed,
+        workers=workers,
         partitions_def=partitions_def,
         partition_column=partition_column,
         owners=owners,

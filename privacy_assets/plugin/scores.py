@@ -16,13 +16,10 @@ from privacy_assets.gate.snapshot import Snapshot, read_snapshot
 from privacy_assets.gate.statements import Sealed
 from privacy_assets.plugin import steps
 from privacy_assets.plugin.assets import (
-    GPU,
-    POOL,
     RELEASES,
     SEALED,
     check_name,
     common,
-    device_of,
     limit_text,
     partition_of,
     place_of,
@@ -34,6 +31,7 @@ from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import TableSettings
 from privacy_assets.plugin.tagging import seal_of
 from privacy_assets.plugin.versions import CHECK
+from privacy_assets.plugin.workplace import POOL, device_of, needed, workers_of
 
 if TYPE_CHECKING:
     from privacy_assets.report.configuration import Protection
@@ -138,7 +136,7 @@ def build_score(settings: TableSettings, metric: Metric) -> dg.AssetsDefinition:
     @dg.asset(
         **common(settings, metric.name, "numpy"),
         ins={**split_ins(settings), **synthetic_in(settings), **embedder},
-        required_resource_keys={RELEASES, *([GPU] if on_device else [])},
+        required_resource_keys={RELEASES, *needed(settings, on_device)},
         pool=POOL if on_device else None,
         check_specs=[limit_spec(settings, limit) for limit in limits],
         description=metric.summary,
@@ -146,7 +144,7 @@ def build_score(settings: TableSettings, metric: Metric) -> dg.AssetsDefinition:
     @guarded
     def score(context: dg.AssetExecutionContext, **inputs: Any) -> dg.MaterializeResult:
         gate, snapshot, rows, prints = taken(context, settings, inputs)
-        with device_of(context, on_device) as device:
+        with device_of(context, on_device) as device, workers_of(settings):
             earlier = gate.released(snapshot).tables() if "released" in metric.needs | metric.optional else []
             measured = steps.score(
                 metric, real_tables(settings, inputs), rows, inputs.get("embedder"), earlier,

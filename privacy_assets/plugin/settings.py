@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from privacy_assets.engine.generators import Generator
 
 PARTITION_MARK = "{partition}"
+Workers = Literal["local", "ray"]
 PolicyLike = Policy | Mapping[str, Any] | str | Path
 
 
@@ -78,6 +79,7 @@ class TableSettings:
     policy: Policy
     embedder: Mapping[str, Any] | None
     seed: int
+    workers: Workers = "local"
     partitions_def: dg.PartitionsDefinition | None = None
     partition_column: str | None = None
     owners: Sequence[str] = ()
@@ -146,6 +148,7 @@ def table_settings(
     policy: PolicyLike | None = None,
     embedder: Mapping[str, Any] | bool = True,
     seed: int = 0,
+    workers: Workers = "local",
     partitions_def: dg.PartitionsDefinition | None = None,
     partition_column: str | None = None,
     owners: Sequence[str] | None = None,
@@ -165,6 +168,8 @@ def table_settings(
         raise ConfigError(f"{where}: seed must be a whole number of at least 0.")
     if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
         raise ConfigError(f"{where}: rows must be a whole number of at least 1.")
+    if workers not in get_args(Workers):
+        raise ConfigError(f"{where}: unknown workers {workers!r}.{did_you_mean(str(workers), get_args(Workers))}")
     _check_kinds(kinds, where)
     settings = TableSettings(
         name=name,
@@ -180,6 +185,7 @@ def table_settings(
         policy=in_force,
         embedder=chosen_embedder(embedder, where),
         seed=seed,
+        workers=workers,
         partitions_def=partitions_def,
         partition_column=partition_column,
         owners=tuple(owners or ()),

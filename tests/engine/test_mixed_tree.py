@@ -161,9 +161,9 @@ def test_order_of_rows_does_not_matter(case):
 def test_threads_do_not_matter(monkeypatch):
     queries, points = mixed(np.random.default_rng(4))
     monkeypatch.setattr(mixed_tree, "_CHUNK", 16)
-    monkeypatch.setattr("privacy_assets.engine.threads.threads", lambda: 1)
+    monkeypatch.setattr("privacy_assets.engine.parallel.threads", lambda: 1)
     one = nearest_rows(queries, points, 3, path="tree")
-    monkeypatch.setattr("privacy_assets.engine.threads.threads", lambda: 8)
+    monkeypatch.setattr("privacy_assets.engine.parallel.threads", lambda: 8)
     many = nearest_rows(queries, points, 3, path="tree")
     same(many, (one.distances, one.indices))
 

@@ -142,7 +142,7 @@ def test_block_and_threads_do_not_matter(case, search, block, monkeypatch):
     queries, points = (x.astype(np.float32) for x in case(np.random.default_rng(3)))
     one = search(queries, points, 2)
     monkeypatch.setattr(exact_search, "_BLOCK", block)
-    monkeypatch.setattr("privacy_assets.engine.threads.threads", lambda: 8)
+    monkeypatch.setattr("privacy_assets.engine.parallel.threads", lambda: 8)
     other = search(queries, points, 2)
     np.testing.assert_array_equal(other.indices, one.indices)
     np.testing.assert_array_equal(other.distances, one.distances)

@@ -73,7 +73,7 @@ def test_order_of_rows_and_threads_do_not_matter(monkeypatch):
     weights, by_query, by_point = g.random(400), g.permutation(150), g.permutation(400)
     one = weight_within(queries, points, 1.5, weights)
     monkeypatch.setattr(mixed_tree, "_CHUNK", 16)
-    monkeypatch.setattr("privacy_assets.engine.threads.threads", lambda: 8)
+    monkeypatch.setattr("privacy_assets.engine.parallel.threads", lambda: 8)
     other = weight_within(queries.take(by_query), points.take(by_point), 1.5, weights[by_point])
     np.testing.assert_allclose(other, one[by_query], rtol=1e-12)
 

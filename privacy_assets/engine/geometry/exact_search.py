@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from privacy_assets.engine.threads import in_threads
+from privacy_assets.engine.parallel import in_parallel
 
 EXTRA = 8  # candidates beyond those wanted
 _BLOCK = 1024  # rows of queries and of points multiplied at once: the product stays in the cache
+_WORTH = 16  # blocks that are worth sending away, with all points
 _CLIP = 1e15  # squares stay finite in float32; clipping shortens distances only, so the proof holds
 _TINY = 1e-37  # products that are smaller may vanish in float32
 _ALONE = Lock()  # how many threads the BLAS takes is a setting of the process
@@ -52,27 +53,30 @@ def _blas(queries: np.ndarray, points: np.ndarray, count: int) -> tuple[np.ndarr
     from threadpoolctl import threadpool_limits
 
     norms, doubled = np.einsum("ij,ij->i", points, points), -2 * queries
-    values = np.full((len(queries), count), np.inf, dtype=np.float32)
-    places = np.zeros((len(queries), count), dtype=np.int64)
 
-    def run(start: int) -> None:
-        rows = slice(start, start + _BLOCK)
-        _block(doubled[rows], points, norms, values[rows], places[rows])
+    def run(start: int) -> tuple[np.ndarray, np.ndarray]:
+        return _block(doubled[start : start + _BLOCK], points, norms, count)
 
     with _ALONE, threadpool_limits(1, user_api="blas"):
-        in_threads(run, range(0, len(queries), _BLOCK))
+        found = in_parallel(run, range(0, len(queries), _BLOCK), _WORTH)
+    values = np.concatenate([np.zeros((0, count), dtype=np.float32), *(value for value, _ in found)])
+    places = np.concatenate([np.zeros((0, count), dtype=np.int64), *(place for _, place in found)])
     return values[:, -1].astype(np.float64) + np.einsum("ij,ij->i", queries, queries), places
 
 
-def _block(doubled: np.ndarray, points: np.ndarray, norms: np.ndarray, values: np.ndarray, places: np.ndarray) -> None:
+def _block(doubled: np.ndarray, points: np.ndarray, norms: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Values float32 and places of the ``count`` smallest products of each row, in any order."""
     from privacy_assets.engine.geometry._product_kernels import smallest
 
+    values = np.full((len(doubled), count), np.inf, dtype=np.float32)
+    places = np.zeros((len(doubled), count), dtype=np.int64)
     product, added = np.zeros((len(doubled), _BLOCK), dtype=np.float32), np.empty(_BLOCK, dtype=np.float32)
     for first in range(0, len(points), _BLOCK):
         part = points[first : first + _BLOCK]
         np.matmul(doubled, part.T, out=product[:, : len(part)])
         added[: len(part)], added[len(part) :] = norms[first : first + _BLOCK], np.inf
         smallest(product, added, first, values, places)
+    return values, places
 
 
 def _torch(queries: np.ndarray, points: np.ndarray, count: int, device: str) -> tuple[np.ndarray, np.ndarray]:

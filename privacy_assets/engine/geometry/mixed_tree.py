@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from privacy_assets.engine.parallel import in_parallel
 from privacy_assets.engine.tables.encoding import EncodedTable
-from privacy_assets.engine.threads import in_threads
 
 if TYPE_CHECKING:
     from privacy_assets.engine.geometry._mixed_tree_growth import Tree
 
 _CHUNK = 2048  # queries that one thread takes at once
+_WORTH = 8  # parts that are worth sending away, with the tree
 _REACH = np.float32(1e15)  # squares stay finite in float32; numbers cut off here come nearer, never farther
 _RARE = 1e-3  # weight of a column of unique values: cutting along it brings no row nearer to its neighbours
 
@@ -74,11 +75,12 @@ class MixedTree:
         fixed = (self._mixed, kernels.masses(self.tree, ordered), ordered)
         inside = bool(max(np.abs(table).max(initial=0.0) for table in (self.tree.numbers, queries.numeric)) < _REACH)
         parts = _parts(queries)
-        found = in_threads(
+        found = in_parallel(
             lambda part: kernels.weigh(
                 self.tree, *fixed, *_plain(queries.take(part)), self.bases, float(radius) ** 2, inside
             ),
             parts,
+            _WORTH,
         )
         out = np.zeros(len(queries))
         for part, weight in zip(parts, found, strict=True):
@@ -126,7 +128,7 @@ class MixedTree:
         at. It runs in threads, whose number changes no result.
         """
         parts = _parts(queries)
-        found = in_threads(lambda part: self._part(queries.take(part), k), parts)
+        found = in_parallel(lambda part: self._part(queries.take(part), k), parts, _WORTH)
         squared, rows = np.empty((len(queries), k)), np.empty((len(queries), k), dtype=np.int64)
         for part, (distance, row, _) in zip(parts, found, strict=True):
             squared[part], rows[part] = distance, row

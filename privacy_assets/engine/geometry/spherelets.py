@@ -20,8 +20,8 @@ import numpy as np
 
 from privacy_assets.engine.geometry.mixed_tree import MixedTree
 from privacy_assets.engine.geometry.neighbours import distinct_encoded, nearest_rows
+from privacy_assets.engine.parallel import in_parallel
 from privacy_assets.engine.tables.encoding import EncodedTable
-from privacy_assets.engine.threads import in_threads
 
 _BLOCK = 4096  # spheres fitted at once
 _PAIRS = 1_000_000  # pairs of rows looked at together, or those of one row where these are more
@@ -90,7 +90,7 @@ def divergences(one: Spherelets, other: Spherelets, train: EncodedTable, pairs: 
 
     parts = [pairs[start : start + _BLOCK] for start in range(0, len(pairs), _BLOCK)]
     fixed = (*_cells(train), (one.rows, other.rows), (one.weights, other.weights), (one.spheres, other.spheres))
-    return np.concatenate([np.zeros(0), *in_threads(lambda part: kernels.divergence(*fixed, part), parts)])
+    return np.concatenate([np.zeros(0), *in_parallel(lambda part: kernels.divergence(*fixed, part), parts)])
 
 
 def spherelet_near(one: Spherelets, other: Spherelets, train: EncodedTable, radius: float) -> np.ndarray:

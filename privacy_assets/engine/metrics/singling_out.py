@@ -36,10 +36,12 @@ from privacy_assets.engine.metrics.singling_out_evidence import (
     describe,
     weigh,
 )
+from privacy_assets.engine.parallel import in_parallel
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import Figure
-from privacy_assets.engine.threads import in_threads
 from privacy_assets.errors import ConfigError
+
+_Plan = tuple[str, int, Scheme | None, np.ndarray]  # attack, columns, what queries ask, rows they aim at
 
 POOL_FROM = 6  # configurations of this many columns and more are pooled in the limited figures
 NEIGHBOURS = 5  # an outlier is far from this many of its nearest synthetic rows
@@ -134,7 +136,7 @@ class SinglingOut(Metric):
         stacked = pd.concat([inputs.train, inputs.holdout], ignore_index=True)
         table, real = code_tables([inputs.synthetic.iloc[rows], stacked], inputs.schema)
         widths = sorted({min(width, len(table.start)) for width in self.columns})
-        plans: list[tuple[str, int, Scheme | None, np.ndarray]] = [("univariate", 1, None, targets)]
+        plans: list[_Plan] = [("univariate", 1, None, targets)]
         thresholds = threshold_scheme(table)
         plans += [("multivariate", width, thresholds, targets) for width in widths]
         if inputs.embedder is not None:
@@ -143,14 +145,14 @@ class SinglingOut(Metric):
             plans += [("embedded", width, bins, outliers) for width in widths]
         labels = people.relabelled(self.permutations, inputs.rng("singling_out labels"))
 
-        def attack(plan: tuple[str, int, Scheme | None, np.ndarray]) -> Configuration:
-            name, width, scheme, aims = plan
-            queries = self._queries(table, scheme, aims, width, inputs.rng(f"singling_out {name} {width}"))
+        def attack(planned: tuple[_Plan, np.random.Generator]) -> Configuration:
+            (name, width, scheme, aims), rng = planned
+            queries = self._queries(table, scheme, aims, width, rng)
             counts, hits = matched_subjects(queries, real, people.subject, people.member, labels)
             return Configuration(name, width, counts[:, 1], counts[:, 0], hits[: self.permutations])
 
         inputs.progress(f"singling out: {len(plans)} configurations of queries")
-        return in_threads(attack, plans)
+        return in_parallel(attack, [(plan, inputs.rng(f"singling_out {plan[0]} {plan[1]}")) for plan in plans])
 
     def _queries(
         self, table: CodedTable, scheme: Scheme | None, targets: np.ndarray, width: int, rng: np.random.Generator

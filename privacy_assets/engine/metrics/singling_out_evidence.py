@@ -12,7 +12,7 @@ import numpy as np
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import RESOLUTION_QUANTILE, permutation_band, random_sets, wilson
-from privacy_assets.engine.threads import in_threads
+from privacy_assets.engine.parallel import in_threads
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from math import isqrt
 
 import numpy as np
 
-from privacy_assets.engine.threads import in_threads
+from privacy_assets.engine.parallel import in_threads
 
 Tree = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 

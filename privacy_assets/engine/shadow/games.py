@@ -8,15 +8,17 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from time import process_time
+from typing import Any
 
 import numpy as np
 
 from privacy_assets.engine.generators.base import Generator
 from privacy_assets.engine.generators.coded import CodedGenerator, Draw
+from privacy_assets.engine.parallel import at_once, elsewhere, in_parallel, threads
 from privacy_assets.engine.shadow.attacks import Attack
 from privacy_assets.engine.tables.coding import Coding
-from privacy_assets.engine.threads import in_threads, threads
 
 CODED_BLOCK = 512  # sets between two checkpoints where one takes milliseconds
 FRAME_BLOCK = 8  # times the number of processes, where one takes up to minutes
@@ -71,43 +73,62 @@ def without(cells: np.ndarray, ids: np.ndarray, target: int) -> np.ndarray:
 def blocks(game: Game, generator: Generator, attack: Attack, first: int) -> Iterator[tuple[np.ndarray, float]]:
     """Features of the sets from ``first`` on, block by block, and the CPU seconds that other processes spent on them.
 
-    Coded generators run in threads, all others in processes, since Python code holds the interpreter's lock. How many
-    there are changes nothing but the blocks.
+    On a cluster when one is in use. Else coded generators run in threads, all others in processes, since Python code
+    holds the interpreter's lock. How many there are changes nothing but the blocks.
     """
-    total = game.shadows + game.tests
-    target = np.ascontiguousarray(game.cells[:, game.target])
-    coded = isinstance(generator, CodedGenerator)
-    draw = generator.drawer(game.cells, game.coding) if isinstance(generator, CodedGenerator) else None
-    step = CODED_BLOCK if coded else FRAME_BLOCK * threads()
+    total, coded = game.shadows + game.tests, isinstance(generator, CodedGenerator)
+    step = max(CODED_BLOCK if coded else 0, FRAME_BLOCK * at_once() if elsewhere() or not coded else 0)
+    play = _Play(game, generator, attack)
     for start in range(first, total, step):
         numbers = range(start, min(start + step, total))
-        if draw is not None:
-            yield np.stack(_in_threads(game, draw, attack, target, numbers)), 0.0
-        else:
-            yield _in_processes(game, generator, attack, target, numbers)
+        found = in_parallel(play, numbers) if coded or elsewhere() else _in_processes(play, numbers)
+        alone = not elsewhere() and (coded or threads() == 1)
+        yield np.stack([features for features, _ in found]), 0.0 if alone else sum(seconds for _, seconds in found)
 
 
-def _in_threads(game: Game, draw: Draw, attack: Attack, target: np.ndarray, numbers: range) -> list[np.ndarray]:
-    def play(number: int) -> np.ndarray:
-        rows, seed = game.training_rows(number)
-        return attack.features(draw(rows, game.sample_size, seed), target)
+@dataclass(frozen=True, eq=False)
+class _Play:
+    """Plays one game: features of set ``number``, and the CPU seconds that this took where nothing else runs."""
 
-    return in_threads(play, numbers)
+    game: Game
+    generator: Generator
+    attack: Attack
+
+    @cached_property
+    def draw(self) -> Draw:
+        """The coded generator, made ready once in each process."""
+        if not isinstance(self.generator, CodedGenerator):
+            raise TypeError(f"{type(self.generator).__name__} does not work on codes.")
+        return self.generator.drawer(self.game.cells, self.game.coding)
+
+    @cached_property
+    def target(self) -> np.ndarray:
+        """Cells of the record."""
+        return np.ascontiguousarray(self.game.cells[:, self.game.target])
+
+    def __call__(self, number: int) -> tuple[np.ndarray, float]:
+        if not isinstance(self.generator, CodedGenerator):
+            return _play(*self.job(number))
+        start, (rows, seed) = process_time(), self.game.training_rows(number)
+        features = self.attack.features(self.draw(rows, self.game.sample_size, seed), self.target)
+        return features, process_time() - start
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without what each process makes for itself."""
+        return {"game": self.game, "generator": self.generator, "attack": self.attack}
+
+    def job(self, number: int) -> tuple[Any, ...]:
+        """What another process of this machine needs for one game of a generator that is not coded."""
+        rows, seed = self.game.training_rows(number)
+        cells, size = self.game.cells[:, rows], self.game.sample_size
+        return self.generator, self.attack, self.game.coding, cells, self.target, size, seed
 
 
-def _in_processes(
-    game: Game, generator: Generator, attack: Attack, target: np.ndarray, numbers: range
-) -> tuple[np.ndarray, float]:
+def _in_processes(play: _Play, numbers: range) -> list[tuple[np.ndarray, float]]:
     import joblib
 
-    jobs = []
-    for number in numbers:
-        rows, seed = game.training_rows(number)
-        job = joblib.delayed(_play)(generator, attack, game.coding, game.cells[:, rows], target, game.sample_size, seed)
-        jobs.append(job)
-    alone = threads() == 1
-    found = joblib.Parallel(n_jobs=threads())(jobs)
-    return np.stack([features for features, _ in found]), 0.0 if alone else sum(seconds for _, seconds in found)
+    jobs = [joblib.delayed(_play)(*play.job(number)) for number in numbers]
+    return list(joblib.Parallel(n_jobs=threads())(jobs))
 
 
 def _play(

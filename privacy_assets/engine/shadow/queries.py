@@ -12,7 +12,7 @@ from math import comb
 
 import numpy as np
 
-from privacy_assets.engine.threads import in_threads
+from privacy_assets.engine.parallel import in_threads
 
 MOST_COLUMNS = 20  # up to here every set of columns is counted at once
 MOST_QUERIES = 1 << 17  # all of 17 columns; of 18 to 20 as many are drawn
