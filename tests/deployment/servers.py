@@ -1,0 +1,83 @@
+"""Real servers for tests, started from what the machine has; where it has none, the test is skipped and says why."""
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+SYSTEM = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)  # where Debian keeps them off PATH
+
+
+def free_port() -> int:
+    """A port that nobody listens at."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def program(name: str) -> str:
+    """The path of a PostgreSQL program."""
+    places = os.pathsep.join([os.environ.get("PATH", ""), *map(str, SYSTEM)])
+    found = shutil.which(name, path=places)
+    if found is None:
+        pytest.skip(f"{name} is not installed (package postgresql): no PostgreSQL server can be started")
+    return str(Path(found).resolve())
+
+
+@contextmanager
+def postgres() -> Iterator[dict[str, str]]:
+    """A PostgreSQL server with an empty database; yields the environment that dagster.production.yaml reads."""
+    initdb, server = program("initdb"), program("postgres")
+    # The server refuses to run as root: any other user will do, in a folder of its own.
+    user = {"user": "postgres", "group": "postgres"} if os.getuid() == 0 else {}
+    root = Path(tempfile.mkdtemp(prefix="postgres-"))
+    try:
+        if user:
+            shutil.chown(root, "postgres", "postgres")
+        else:
+            root.chmod(0o700)
+        (root / "password").write_text("s3cret")
+        (root / "password").chmod(0o644)
+        account = ["-U", "dagster", "--pwfile", str(root / "password"), "--auth", "scram-sha-256"]
+        subprocess.run([initdb, "-D", str(root / "data"), *account], check=True, cwd=root, capture_output=True, **user)
+        port = free_port()
+        listen = ["-p", str(port), "-h", "127.0.0.1", "-k", str(root), "-F"]
+        with (root / "log").open("wb") as log:
+            running = subprocess.Popen([server, "-D", str(root / "data"), *listen], cwd=root, stderr=log, **user)
+        try:
+            _until_ready(running, port, root / "log")
+            yield {
+                "DAGSTER_PG_HOST": "127.0.0.1",
+                "DAGSTER_PG_PORT": str(port),
+                "DAGSTER_PG_USERNAME": "dagster",
+                "DAGSTER_PG_PASSWORD": "s3cret",
+                "DAGSTER_PG_DB": "postgres",
+            }
+        finally:
+            running.terminate()
+            running.wait(30)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _until_ready(running: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
+    import time
+
+    import psycopg2
+
+    for _ in range(120):
+        try:
+            psycopg2.connect(host="127.0.0.1", port=port, user="dagster", password="s3cret", dbname="postgres").close()
+        except psycopg2.OperationalError:
+            if running.poll() is not None:
+                break
+            time.sleep(0.25)
+        else:
+            return
+    raise RuntimeError(f"PostgreSQL did not start: {log.read_text()[-2000:]}")
