@@ -41,8 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     options = _parser().parse_args(arguments)
     try:
-        with workers(options):
-            status: int = options.run(options)
+        status: int = options.run(options)
     except PrivacyAssetsError as error:
         shown = _offending(options, error) if getattr(options, "show_values", False) else ""
         sys.stderr.write(f"privacy-assets: {error}{shown}\n")
@@ -122,22 +121,23 @@ def _evaluate(options: argparse.Namespace) -> int:
     from privacy_assets.report.evaluate import evaluate
 
     check_out(options.json, options.html)
-    report = evaluate(
-        options.train,
-        options.holdout,
-        options.synthetic,
-        reference=options.reference,
-        released=options.released,
-        subject=options.subject,
-        kinds=kinds(options.kind),
-        policy=options.policy,
-        metrics=options.metrics,
-        generator=_generator(options),
-        embedder=not options.no_embedder,
-        seed=options.seed,
-        device=options.device,
-        progress=progress(quiet=options.quiet),
-    )
+    with workers(options):
+        report = evaluate(
+            options.train,
+            options.holdout,
+            options.synthetic,
+            reference=options.reference,
+            released=options.released,
+            subject=options.subject,
+            kinds=kinds(options.kind),
+            policy=options.policy,
+            metrics=options.metrics,
+            generator=_generator(options),
+            embedder=not options.no_embedder,
+            seed=options.seed,
+            device=options.device,
+            progress=progress(quiet=options.quiet),
+        )
     _write(report, options.json, options.html)
     sys.stdout.write(report.to_text() + "\n")
     return HOLDS if report.verdict == "pass" else BROKEN

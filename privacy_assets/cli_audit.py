@@ -16,6 +16,7 @@ from privacy_assets.cli_shared import (
     check_out,
     progress,
     settings,
+    workers,
     write_json,
 )
 from privacy_assets.errors import ConfigError
@@ -89,9 +90,10 @@ def _audit(options: argparse.Namespace) -> int:
     plan = _plan(options)
     cells, coding, people = _table(options)
     told = progress(quiet=options.quiet)
-    audit = run_audit(
-        cells, coding, plan, seed=options.seed, subjects=people, progress=told, checkpoint=options.checkpoint
-    )
+    with workers(options):
+        audit = run_audit(
+            cells, coding, plan, seed=options.seed, subjects=people, progress=told, checkpoint=options.checkpoint
+        )
     say(*_text(audit))
     if options.json:
         write_json(options.json, audit.to_json())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from privacy_assets.cli_gate import Commands, add_command, say
-from privacy_assets.cli_shared import KIND_HELP, SET_HELP, add_ray, canonical_table, progress, settings
+from privacy_assets.cli_shared import KIND_HELP, SET_HELP, add_ray, canonical_table, progress, settings, workers
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.files import private_folder
 from privacy_assets.report.text import aligned, number
@@ -92,7 +92,8 @@ def _calibrate(options: argparse.Namespace) -> int:
     private_folder(options.out)
     if not options.no_embedder and wants_embedder(metrics.values()):
         inputs = attach_embedder(inputs, fit_embedder(inputs))
-    points = run_study(inputs, cases, metrics, options.out / POINTS)
+    with workers(options):
+        points = run_study(inputs, cases, metrics, options.out / POINTS)
     _write(options, points)
     return 0
 

@@ -41,7 +41,7 @@ def using(workers: Workers) -> Iterator[None]:
         _IN_USE.reset(before)
 
 
-def elsewhere() -> bool:
+def on_cluster() -> bool:
     """True while the workers of a cluster are in use."""
     return _IN_USE.get() is not None
 

@@ -15,7 +15,7 @@ from dagster.components.resolved.core_models import (
 from pydantic import BaseModel, ConfigDict, Field
 
 from privacy_assets.plugin.factory import build_privacy_assets
-from privacy_assets.plugin.settings import Workers
+from privacy_assets.plugin.settings import WorkerKind
 
 Partitions = Annotated[
     dg.PartitionsDefinition | None,
@@ -117,7 +117,7 @@ class PrivacyGate(dg.Component, dg.Model, dg.Resolvable):
     )
     embedder: bool | dict[str, Any] = Field(True, description="Settings of the embedder, or false for none.")
     seed: int = Field(0, description="The same seed gives the same figures.")
-    workers: Workers = Field("local", description='"ray" measures on the Ray cluster of the resource "ray".')
+    workers: WorkerKind = Field("local", description='"ray" measures on the Ray cluster of the resource "ray".')
     partitions_def: Partitions = None
     partition_column: str | None = Field(None, description="Column that says which rows belong to a partition.")
     owners: list[str] | None = Field(None, description='Owners, for example "team:data" or an e-mail address.')

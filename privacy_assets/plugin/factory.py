@@ -21,7 +21,7 @@ from privacy_assets.plugin.metadata import caller_reference
 from privacy_assets.plugin.publication import build_attestation, build_published
 from privacy_assets.plugin.scores import build_report, build_score
 from privacy_assets.plugin.sensors import build_table_schedule
-from privacy_assets.plugin.settings import MetricsLike, PolicyLike, TableSettings, Workers, table_settings
+from privacy_assets.plugin.settings import MetricsLike, PolicyLike, TableSettings, WorkerKind, table_settings
 from privacy_assets.plugin.table_checks import build_table_checks
 
 Rows = str | Path | dg.AssetKey | dg.AssetsDefinition | dg.AssetSpec | Mapping[str, str]
@@ -45,7 +45,7 @@ def build_privacy_assets(
     policy: PolicyLike | None = None,
     embedder: Mapping[str, Any] | bool = True,
     seed: int = 0,
-    workers: Workers = "local",
+    workers: WorkerKind = "local",
     partitions_def: dg.PartitionsDefinition | None = None,
     partition_column: str | None = None,
     owners: Sequence[str] | None = None,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from privacy_assets.engine.generators import Generator
 
 PARTITION_MARK = "{partition}"
-Workers = Literal["local", "ray"]
+WorkerKind = Literal["local", "ray"]
 PolicyLike = Policy | Mapping[str, Any] | str | Path
 
 
@@ -79,7 +79,7 @@ class TableSettings:
     policy: Policy
     embedder: Mapping[str, Any] | None
     seed: int
-    workers: Workers = "local"
+    workers: WorkerKind = "local"
     partitions_def: dg.PartitionsDefinition | None = None
     partition_column: str | None = None
     owners: Sequence[str] = ()
@@ -148,7 +148,7 @@ def table_settings(
     policy: PolicyLike | None = None,
     embedder: Mapping[str, Any] | bool = True,
     seed: int = 0,
-    workers: Workers = "local",
+    workers: WorkerKind = "local",
     partitions_def: dg.PartitionsDefinition | None = None,
     partition_column: str | None = None,
     owners: Sequence[str] | None = None,
@@ -168,8 +168,8 @@ def table_settings(
         raise ConfigError(f"{where}: seed must be a whole number of at least 0.")
     if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
         raise ConfigError(f"{where}: rows must be a whole number of at least 1.")
-    if workers not in get_args(Workers):
-        raise ConfigError(f"{where}: unknown workers {workers!r}.{did_you_mean(str(workers), get_args(Workers))}")
+    if workers not in get_args(WorkerKind):
+        raise ConfigError(f"{where}: unknown workers {workers!r}.{did_you_mean(str(workers), get_args(WorkerKind))}")
     _check_kinds(kinds, where)
     settings = TableSettings(
         name=name,

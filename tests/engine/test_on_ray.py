@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import subprocess
+import sys
+import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +17,8 @@ from shadow_standins import small_audit
 from privacy_assets import evaluate, on_ray
 from privacy_assets.engine.generators.registry import build_generator
 from privacy_assets.engine.on_ray import RayWorkers
-from privacy_assets.engine.parallel import at_once, elsewhere, in_parallel, threads, using
-from privacy_assets.errors import ClusterError, InputError
+from privacy_assets.engine.parallel import at_once, in_parallel, on_cluster, threads, using
+from privacy_assets.errors import ClusterError, ConfigError, InputError, StepError
 
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 pytestmark = pytest.mark.slow
@@ -23,7 +28,7 @@ pytestmark = pytest.mark.slow
 def here() -> Iterator[None]:
     """One machine, this one."""
     os.environ["RAY_AUTH_MODE"] = "disabled"
-    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
     del os.environ["RAY_AUTH_MODE"]
@@ -36,38 +41,98 @@ def test_the_order_is_kept_and_errors_come_as_they_are(here: None) -> None:
         return number / 2
 
     with using(RayWorkers()):
-        assert elsewhere() and at_once() == 2
+        assert on_cluster() and at_once() == 2
         assert in_parallel(half, range(57)) == [number / 2 for number in range(57)]
         assert in_parallel(half, [4]) == [2.0]  # one part is not worth sending
         with pytest.raises(InputError, match=r"train, row 3: it is below 0") as caught:
             in_parallel(half, [3, 2, -1, 4])
     assert type(caught.value) is InputError and caught.value.__cause__ is None
-    assert not elsewhere() and at_once() == threads()
+    assert not on_cluster() and at_once() == threads()
 
 
 def test_work_is_sent_once_and_each_worker_has_arrays_of_its_own(here: None) -> None:
     big = np.zeros(200_000)
 
-    def write(number: int) -> tuple[int, float, float]:
-        big[number] += 1  # compiled code is compiled for arrays that can be written to
-        return os.getpid(), float(big[number]), float(big.sum())
+    def write(number: int) -> tuple[int, float]:
+        big[0] += 1  # compiled code is compiled for arrays that can be written to
+        return os.getpid(), float(big[0])
 
     with using(RayWorkers()):
-        first, second = (in_parallel(write, range(8)) for _ in range(2))
-    assert os.getpid() not in {pid for pid, *_ in first}
-    assert big.sum() == 0
-    # The same reference was sent again: a worker that had it in the first round counts on.
-    assert max(count for _, count, _ in second) == 2.0
+        found = [one for _ in range(2) for one in in_parallel(write, range(8))]
+    counts: dict[int, float] = {}
+    for pid, count in found:
+        counts[pid] = max(counts.get(pid, 0.0), count)
+    assert os.getpid() not in counts and big[0] == 0
+    assert sum(counts.values()) == 16  # the same reference was sent again: workers that had it counted on
 
 
-def test_tasks_hold_the_processors_that_they_ask_for_and_no_device(here: None) -> None:
-    def told(number: int) -> tuple[dict[str, float], list[int]]:
-        return ray.get_runtime_context().get_assigned_resources(), ray.get_gpu_ids()
+def test_tasks_hold_one_processor_and_see_no_device(here: None) -> None:
+    def told(number: int) -> tuple[dict[str, float], list[int], str | None]:
+        devices = os.environ.get("CUDA_VISIBLE_DEVICES")
+        return ray.get_runtime_context().get_assigned_resources(), ray.get_gpu_ids(), devices
 
-    with using(RayWorkers(cpus=2)):
-        assert at_once() == 1
+    with using(RayWorkers()):
         found = in_parallel(told, range(3))
-    assert all(resources == {"CPU": 2.0} and devices == [] for resources, devices in found)
+    assert all(one == ({"CPU": 1.0}, [], "") for one in found)  # the machine says that it has a GPU
+
+
+def test_nothing_that_work_prints_or_says_of_its_errors_is_written_down(here: None, capfd) -> None:
+    def talk(number: int) -> None:
+        sys.stdout.write("SAID-9142\n")
+        warnings.warn("WARNED-9142", stacklevel=1)
+        logging.getLogger("somebody").error("LOGGED-9142")
+        raise KeyError("RAISED-9142")
+
+    with using(RayWorkers()), pytest.raises(KeyError, match="RAISED-9142"):
+        in_parallel(talk, range(4))
+    logs = Path(ray._private.worker._global_node.get_session_dir_path()) / "logs"
+    texts = [path.read_bytes() for path in logs.rglob("*") if path.is_file()]
+    assert texts and not any(b"-9142" in text for text in texts)
+    assert "-9142" not in "".join(capfd.readouterr())
+
+
+def test_an_error_that_cannot_be_sent_is_hidden(here: None) -> None:
+    class Two(Exception):
+        def __init__(self, first: str, second: str) -> None:
+            super().__init__(first)
+            self.second = second
+
+    def raises(number: int) -> None:
+        raise Two("SECRET", "5")
+
+    with using(RayWorkers()), pytest.raises(StepError, match="Two at .*hidden") as caught:
+        in_parallel(raises, range(2))
+    assert "SECRET" not in str(caught.value)
+
+
+def test_a_module_that_is_not_on_the_cluster_is_named(here: None, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "only_here.py").write_text("def work(number):\n    return number\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    from only_here import work  # workers were started before it was on the path
+
+    with using(RayWorkers()), pytest.raises(ConfigError, match="only_here is not installed on every machine"):
+        in_parallel(work, range(2))
+
+
+def test_errors_again_and_again_leave_the_process_alive() -> None:
+    code = """
+import ray
+from privacy_assets import on_ray
+from privacy_assets.engine.parallel import in_parallel
+
+def bad(number):
+    raise ValueError(number)
+
+with on_ray():
+    for _ in range(60):
+        try:
+            in_parallel(bad, range(8))
+        except ValueError:
+            pass
+    print("alive")
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert told.stdout.split() == ["alive"], told.stderr[-2000:]
 
 
 def test_work_that_is_lost_again_and_again_is_an_error(here: None) -> None:

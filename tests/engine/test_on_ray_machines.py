@@ -105,7 +105,8 @@ def test_a_machine_lost_in_an_audit_costs_a_retry(machines: Machines) -> None:
 def test_a_cluster_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match="no Ray cluster is connected"):
         RayWorkers().run(str, [1, 2])
-    with pytest.raises(ConfigError, match="no Ray cluster at '127.0.0.1:1'"), on_ray("127.0.0.1:1"):
-        pass
-    with pytest.raises(ConfigError, match="cpus must be above 0"):
-        RayWorkers(cpus=0)
+    for address in ("127.0.0.1:1", "ray://127.0.0.1:1", "ray://127.0.0.1", "", "foo:bar"):
+        with pytest.raises(ConfigError, match=f"no Ray cluster at '{address}'. Fix: give auto"), on_ray(address):
+            pass
+    with pytest.raises(ConfigError, match="retries must be at least 0"):
+        RayWorkers(retries=-1)

@@ -16,7 +16,7 @@ import numpy as np
 
 from privacy_assets.engine.generators.base import Generator
 from privacy_assets.engine.generators.coded import CodedGenerator, Draw
-from privacy_assets.engine.parallel import at_once, elsewhere, in_parallel, threads
+from privacy_assets.engine.parallel import at_once, in_parallel, on_cluster, threads
 from privacy_assets.engine.shadow.attacks import Attack
 from privacy_assets.engine.tables.coding import Coding
 
@@ -77,12 +77,14 @@ def blocks(game: Game, generator: Generator, attack: Attack, first: int) -> Iter
     holds the interpreter's lock. How many there are changes nothing but the blocks.
     """
     total, coded = game.shadows + game.tests, isinstance(generator, CodedGenerator)
-    step = max(CODED_BLOCK if coded else 0, FRAME_BLOCK * at_once() if elsewhere() or not coded else 0)
+    step = max(CODED_BLOCK if coded else 0, FRAME_BLOCK * at_once() if on_cluster() or not coded else 0)
     play = _Play(game, generator, attack)
+    if coded and not on_cluster():
+        _ = play.draw  # made ready once, before threads ask for it
     for start in range(first, total, step):
         numbers = range(start, min(start + step, total))
-        found = in_parallel(play, numbers) if coded or elsewhere() else _in_processes(play, numbers)
-        alone = not elsewhere() and (coded or threads() == 1)
+        found = in_parallel(play, numbers) if coded or on_cluster() else _in_processes(play, numbers)
+        alone = (coded or threads() == 1) if not on_cluster() else len(numbers) < 2
         yield np.stack([features for features, _ in found]), 0.0 if alone else sum(seconds for _, seconds in found)
 
 
