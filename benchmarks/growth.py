@@ -1,10 +1,12 @@
-"""How the cost of a nearest neighbour grows with the rows that are searched, and how much memory it takes.
+"""How costs grow with the rows: exact nearest neighbours alone, and whole metrics on tables of that many rows.
 
     OMP_NUM_THREADS=1 python -m benchmarks.growth adult.parquet --columns 12
+    python -m benchmarks.growth adult.parquet --columns 12 --metrics dcr,singling_out,membership_inference
 
-Rows of the table, encoded, are drawn with replacement; numbers move by 0.1 standard deviations and one code in 20 is
-that of another row. So many of them are searched for the nearest row of 50,000 others. Every size is a process of its
-own: user plus system seconds a query, growing the tree apart, and the most memory that it held.
+Rows of the table are drawn with replacement; numbers move by 0.1 standard deviations and one category in 20 is that of
+another row. Neighbours: so many rows, encoded, are searched for the nearest row of each of 50,000 others. Metrics: so
+many rows of train, as many synthetic ones and a quarter of it as holdout, canonical frames in memory; everybody is
+attacked. Every size is a process of its own: user plus system seconds, and the most memory that it held.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ import pandas as pd
 
 from benchmarks.measured import cost, peak
 from privacy_assets.engine.geometry.mixed_tree import MixedTree
+from privacy_assets.engine.inputs import MetricInputs
+from privacy_assets.engine.registry import build_metric
 from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema
 
 SIZES = (50_000, 200_000, 1_000_000, 5_000_000)
 QUERIES = 50_000
@@ -49,13 +53,51 @@ def measure(path: Path, columns: int, rows: int) -> tuple[float, float, float]:
     return growing, asking / QUERIES * 1e6, peak()
 
 
+def grown(canonical: pd.DataFrame, schema: TableSchema, rows: int, rng: np.random.Generator) -> pd.DataFrame:
+    """``rows`` rows of ``canonical``, moved."""
+    frame = canonical.iloc[rng.integers(0, len(canonical), rows)].reset_index(drop=True)
+    for column in schema.columns:
+        known = canonical[column.name]
+        if column.kind in ("integer", "numeric"):
+            moved = frame[column.name] + np.round(rng.normal(scale=0.1 * float(known.std()), size=rows))
+            frame[column.name] = moved.astype(known.dtype)
+        else:
+            others = rng.random(rows) < 0.05
+            frame.loc[others, column.name] = known.iloc[rng.integers(0, len(known), int(others.sum()))].to_numpy()
+    return frame
+
+
+def metrics(path: Path, columns: int, rows: int, names: list[str]) -> tuple[list[float], float]:
+    """CPU seconds of preparing and of each metric, and the most memory in MB."""
+    frame = pd.read_parquet(path).iloc[:, :columns]
+    schema = infer_schema(frame)
+    canonical, rng = conform(frame, schema, where=path.name), np.random.default_rng(0)
+    sizes = {"train": rows, "holdout": rows // 4, "synthetic": rows}
+    small = {role: grown(canonical, schema, 2_000, rng) for role in sizes}
+    for name in names:
+        build_metric(name).measure(MetricInputs(schema, small))
+    inputs = MetricInputs(schema, {role: grown(canonical, schema, count, rng) for role, count in sizes.items()})
+    spent = [cost(lambda: [inputs.row_ids, *(inputs.encoded(role) for role in sizes)])[0]]
+    spent += [cost(build_metric(name).measure, inputs)[0] for name in names]
+    return spent, peak()
+
+
 def main() -> None:
     """Print a row a size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", type=Path, help="a Parquet file")
     parser.add_argument("--columns", type=int, default=12, help="so many of its first columns")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--metrics", help="names, separated by commas: measure these in place of neighbours")
     options = parser.parse_args()
+    if options.metrics:
+        names = options.metrics.split(",")
+        print(f"| rows | preparing | {' | '.join(names)} | most memory, MB |\n|---|---|{'---|' * len(names)}---|")
+        for rows in options.sizes:
+            with multiprocessing.get_context("spawn").Pool(1) as alone:
+                spent, mb = alone.apply(metrics, (options.table, options.columns, rows, names))
+            print(f"| {rows:,} | {' | '.join(f'{one:.1f}' for one in spent)} | {mb:,.0f} |", flush=True)
+        return
     print("| rows searched | growing the tree, CPU s | a query, µs | growth of a query | most memory, MB |")
     print("|---|---|---|---|---|")
     before: tuple[int, float] | None = None
