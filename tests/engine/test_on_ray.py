@@ -19,6 +19,7 @@ from privacy_assets.engine.generators.registry import build_generator
 from privacy_assets.engine.on_ray import RayWorkers
 from privacy_assets.engine.parallel import at_once, in_parallel, on_cluster, threads, using
 from privacy_assets.errors import ClusterError, ConfigError, InputError, StepError
+from tests.rays import need_ray
 
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 pytestmark = pytest.mark.slow
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def here() -> Iterator[None]:
     """One machine, this one."""
+    need_ray()
     os.environ["RAY_AUTH_MODE"] = "disabled"
     ray.init("local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False)
     yield
@@ -115,6 +117,7 @@ def test_a_module_that_is_not_on_the_cluster_is_named(here: None, tmp_path: Path
 
 
 def test_errors_again_and_again_leave_the_process_alive() -> None:
+    need_ray()
     code = """
 import ray
 from privacy_assets import on_ray

@@ -17,6 +17,7 @@ from privacy_assets.engine.on_ray import RayWorkers
 from privacy_assets.engine.parallel import at_once, threads, using
 from privacy_assets.engine.tables.encoding import EncodedTable
 from privacy_assets.errors import ConfigError
+from tests.rays import need_ray
 
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 pytestmark = pytest.mark.slow
@@ -43,6 +44,7 @@ class Machines:
 
 @pytest.fixture
 def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
+    need_ray()
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     made = Machines(2)
     ray.init(made.cluster.address, log_to_driver=False)

@@ -1,0 +1,33 @@
+"""Whether a Ray cluster can be started on this machine; a test that needs one is skipped, and says why it cannot."""
+
+import os
+import subprocess
+import sys
+from functools import cache
+
+import pytest
+
+_CODE = """
+import ray
+ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+print(ray.get(ray.remote(lambda: 42).remote()))
+"""
+
+
+@cache
+def _trouble() -> str:
+    environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    try:
+        told = subprocess.run(
+            [sys.executable, "-c", _CODE], capture_output=True, text=True, timeout=120, env=environment
+        )
+    except subprocess.TimeoutExpired:
+        return "it did not start in two minutes"
+    return "" if told.stdout.strip() == "42" else told.stderr[-500:]
+
+
+def need_ray() -> None:
+    """Skip unless Ray is installed and starts."""
+    pytest.importorskip("ray", reason="the extra 'ray' is not installed")
+    if trouble := _trouble():
+        pytest.skip(f"no Ray cluster can be started here: {trouble}")
