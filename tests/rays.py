@@ -3,9 +3,15 @@
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 
 import pytest
+
+from privacy_assets.files import locked
 
 _CODE = """
 import ray
@@ -31,3 +37,11 @@ def need_ray() -> None:
     pytest.importorskip("ray", reason="the extra 'ray' is not installed")
     if trouble := _trouble():
         pytest.skip(f"no Ray cluster can be started here: {trouble}")
+
+
+@contextmanager
+def ray_alone() -> Iterator[None]:
+    """No other test has a cluster in the ``with`` block: without an address Ray connects to any that runs here."""
+    need_ray()
+    with locked(Path(tempfile.gettempdir()) / f"privacy-assets-tests-ray-{os.getuid()}.lock"):
+        yield

@@ -19,7 +19,7 @@ from privacy_assets.engine.generators.registry import build_generator
 from privacy_assets.engine.on_ray import RayWorkers
 from privacy_assets.engine.parallel import at_once, in_parallel, on_cluster, threads, using
 from privacy_assets.errors import ClusterError, ConfigError, InputError, StepError
-from tests.rays import need_ray
+from tests.rays import need_ray, ray_alone
 
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 pytestmark = pytest.mark.slow
@@ -28,12 +28,12 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def here() -> Iterator[None]:
     """One machine, this one."""
-    need_ray()
-    os.environ["RAY_AUTH_MODE"] = "disabled"
-    ray.init("local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
-    del os.environ["RAY_AUTH_MODE"]
+    with ray_alone():
+        os.environ["RAY_AUTH_MODE"] = "disabled"
+        ray.init("local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False)
+        yield
+        ray.shutdown()
+        del os.environ["RAY_AUTH_MODE"]
 
 
 def test_the_order_is_kept_and_errors_come_as_they_are(here: None) -> None:

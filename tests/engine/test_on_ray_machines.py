@@ -17,7 +17,7 @@ from privacy_assets.engine.on_ray import RayWorkers
 from privacy_assets.engine.parallel import at_once, threads, using
 from privacy_assets.engine.tables.encoding import EncodedTable
 from privacy_assets.errors import ConfigError
-from tests.rays import need_ray
+from tests.rays import ray_alone
 
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 pytestmark = pytest.mark.slow
@@ -44,12 +44,12 @@ class Machines:
 
 @pytest.fixture
 def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
-    need_ray()
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    made = Machines(2)
-    ray.init(made.cluster.address, log_to_driver=False)
-    yield made
-    made.end()
+    with ray_alone():
+        monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+        made = Machines(2)
+        ray.init(made.cluster.address, log_to_driver=False)
+        yield made
+        made.end()
 
 
 def rows(count: int, seed: int) -> EncodedTable:

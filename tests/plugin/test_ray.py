@@ -11,7 +11,7 @@ from standins import QUICK, independent, made, people, resources
 
 from privacy_assets import build_privacy_assets
 from privacy_assets.errors import ConfigError
-from tests.rays import need_ray
+from tests.rays import ray_alone
 
 METRICS = {"dcr": {"bootstraps": 50, "permutations": 199}, "singling_out": {}, "vulnerability": {}}
 
@@ -35,7 +35,6 @@ def test_what_a_table_measures_with_is_named() -> None:
 @pytest.mark.slow
 def test_a_pipeline_on_a_cluster_publishes_the_same_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dagster_ray = pytest.importorskip("dagster_ray", reason="the extra 'ray' is not installed")
-    need_ray()
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
     options = {"num_cpus": 2, "include_dashboard": False, "log_to_driver": False}
@@ -47,7 +46,7 @@ def test_a_pipeline_on_a_cluster_publishes_the_same_figures(tmp_path: Path, monk
         ray = {"ray": dagster_ray.LocalRay(ray_init_options=options)} if workers == "ray" else {}
         defs = dg.Definitions.merge(table(folder, workers=workers), bound, dg.Definitions(resources=ray))
         monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "the same split in both folders, please")
-        with dg.DagsterInstance.ephemeral() as instance:
+        with ray_alone(), dg.DagsterInstance.ephemeral() as instance:
             result = defs.resolve_job_def("people_pipeline").execute_in_process(instance=instance)
         assert result.success
         report = result.output_for_node("people__privacy_report").to_json()
