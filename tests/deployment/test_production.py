@@ -73,7 +73,6 @@ def test_the_demo_is_published_and_the_runs_are_in_postgresql(environment, monke
 
 
 def test_two_runs_at_once_publish_what_was_judged(environment) -> None:
-    """The same rows and seed make the same bytes twice: the second release points to an attestation of its own."""
     store = ReleaseStore(Path(environment["PRIVACY_ASSETS_RELEASES"]))
     trusted, place = TrustedKeys((Path(environment["PRIVACY_ASSETS_TRUSTED_KEYS"]),)), Place("patients")
     before = len(store.history(place))
@@ -81,8 +80,8 @@ def test_two_runs_at_once_publish_what_was_judged(environment) -> None:
     running = [subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL) for _ in range(2)]
     ended = [one.wait(900) for one in running]
     releases = store.history(place)
-    # Whoever reads what the other has just replaced is refused, and publishes nothing.
-    assert 1 <= ended.count(0) == len(releases) - before
+    # Whoever reads what the other has just replaced is refused; two who read the same attestation make one release.
+    assert 1 <= len(releases) - before <= ended.count(0)
     assert store.current(place).id == releases[-1].id
     for release in releases:  # every one holds the bytes that its own attestation names
         assert hash_file(release.table) == release.opened(place, trusted).sha256
