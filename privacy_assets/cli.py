@@ -16,6 +16,7 @@ from privacy_assets.cli_calibrate import add_calibrate
 from privacy_assets.cli_gate import add_commands
 from privacy_assets.cli_generate import add_generate
 from privacy_assets.cli_keys import add_keys
+from privacy_assets.cli_prepare import add_prepare
 from privacy_assets.cli_shared import (
     KIND_HELP,
     SET_HELP,
@@ -68,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     add_generate(commands)
     add_commands(commands)
     add_keys(commands)
+    add_prepare(commands)
     _add_demo(commands)
     policy = commands.add_parser("policy", help="print the default policy as YAML, to start your own from")
     policy.set_defaults(run=_policy)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privacy_assets.errors import ConfigError, PublicationRefused, did_you_mean
+from privacy_assets.objects import Location, location
 from privacy_assets.report.text import NOTHING, aligned, clean, limits_table, number, sentence
 
 if TYPE_CHECKING:
@@ -58,10 +59,10 @@ exit status:
 def add_commands(commands: Commands[argparse.ArgumentParser]) -> None:
     """Add the commands of the gate to the command line."""
     verify = add_command(commands, "verify", _verify, "tell whether this exact file was released", _VERIFY)
-    verify.add_argument("file", metavar="FILE", type=Path, help="the table, as it was received")
+    verify.add_argument("file", metavar="FILE", type=location, help="the table, as it was received")
     key = "public key (PEM) of the publisher, or a folder of them (repeatable)"
     verify.add_argument("--key", action="append", default=[], metavar="PUB", type=Path, help=key)
-    verify.add_argument("--attestation", metavar="FILE", type=Path, help="the attestation that came with the table")
+    verify.add_argument("--attestation", metavar="FILE", type=location, help="the attestation that came with the table")
     releases = add_command(commands, "releases", _releases, "show what was published, and roll back", _RELEASES)
     releases.add_argument("table", metavar="TABLE", nargs="?", help="show this table only")
     releases.add_argument("--partition", metavar="P", help="show this partition only")
@@ -74,9 +75,9 @@ def add_commands(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def add_folders(command: argparse.ArgumentParser, *, private: bool) -> None:
     """Add the options that name the folders of a deployment."""
-    command.add_argument("--releases", metavar="DIR", help="the release folder")
+    command.add_argument("--releases", metavar="DIR", help="the release folder, or its URL (s3://bucket/releases)")
     if private:
-        command.add_argument("--private", metavar="DIR", help="the gate's private folder")
+        command.add_argument("--private", metavar="DIR", help="the gate's private folder, or its URL")
 
 
 def add_command(
@@ -93,22 +94,22 @@ def add_command(
     return command
 
 
-def release_folder(options: argparse.Namespace, *, there: bool = True) -> Path:
+def release_folder(options: argparse.Namespace, *, there: bool = True) -> Location:
     """The release folder that the options or the environment name; when ``there``, a spelled out one must exist."""
     if options.releases is not None:
-        folder = Path(options.releases)
+        folder = location(options.releases)
         if there and not folder.is_dir():
             raise ConfigError(f"{folder}: no such release folder; check the path of --releases.")
         return folder
     if given := os.environ.get(RELEASES_VARIABLE):
-        return Path(given)
+        return location(given)
     return Path(os.environ.get("DAGSTER_HOME") or HOME) / "releases"
 
 
-def private_folder(options: argparse.Namespace, releases: Path) -> Path:
-    """The gate's private folder that the options or the environment name."""
+def private_folder(options: argparse.Namespace, releases: Location) -> Location:
+    """The gate's private folder that the options or the environment name; beside the releases without."""
     given = options.private or os.environ.get(PRIVATE_VARIABLE)
-    return Path(given) if given else releases.absolute().parent / "private"
+    return location(given) if given else releases.absolute().parent / "private"
 
 
 def say(*lines: str) -> None:
@@ -146,7 +147,7 @@ def _verify(options: argparse.Namespace) -> int:
     return YES if found.passed else NO
 
 
-def _verified(found: Verification, root: Path) -> list[str]:
+def _verified(found: Verification, root: Location) -> list[str]:
     why = found.refusal or "a trusted key signed that the policy holds for these exact bytes"
     passed = "RELEASED" if found.release else "ATTESTED"
     lines = [f"{passed if found.passed else 'NOT RELEASED'}  {clean(found.file, _PATH)}"]
@@ -165,7 +166,7 @@ def _verified(found: Verification, root: Path) -> list[str]:
     return [*lines, "", *limits_table(found.outcomes)] if found.outcomes else lines
 
 
-def _whereabouts(found: Verification, root: Path) -> str:
+def _whereabouts(found: Verification, root: Location) -> str:
     if found.release is None:
         return f"the attestation alone; {root} holds no release of it, or is not here"
     return f"release {found.release.id}, {'the current one' if found.current else 'not the current one'}"
@@ -203,7 +204,7 @@ def _states(store: ReleaseStore, places: Sequence[Place], trusted: TrustedKeys) 
     return [(place, states_of(store, place, trusted), current_id(store, place)[1]) for place in places]
 
 
-def _chosen(places: list[Place], options: argparse.Namespace, root: Path) -> list[Place]:
+def _chosen(places: list[Place], options: argparse.Namespace, root: Location) -> list[Place]:
     """The places that TABLE and --partition name; all of them without."""
     table, partition = options.table, options.partition
     if not places:
@@ -255,7 +256,7 @@ def _advice(state: ReleaseState) -> str:
 
 def _roll_back(options: argparse.Namespace, store: ReleaseStore, places: list[Place]) -> int:
     from privacy_assets.gate.gate import Gate
-    from privacy_assets.gate.keys import SIGNING_KEY, SIGNING_VARIABLE, SigningKey
+    from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey, key_file
     from privacy_assets.gate.releases import default_trusted
     from privacy_assets.gate.verification import current_id
 
@@ -264,7 +265,7 @@ def _roll_back(options: argparse.Namespace, store: ReleaseStore, places: list[Pl
     if options.rollback not in known:
         raise ConfigError(f"{place} has no release {options.rollback!r}.{did_you_mean(options.rollback, known)}")
     private = private_folder(options, store.root)
-    key = SigningKey(private / SIGNING_KEY, SIGNING_VARIABLE, default_trusted(store.root))
+    key = SigningKey(key_file(private), SIGNING_VARIABLE, default_trusted(store.root))
     before = current_id(store, place)[0]
     try:
         release = Gate(store.root, private, key, b"").roll_back(place, options.rollback)
@@ -280,7 +281,7 @@ def _roll_back(options: argparse.Namespace, store: ReleaseStore, places: list[Pl
     return YES
 
 
-def _one_place(options: argparse.Namespace, places: list[Place], root: Path) -> Place:
+def _one_place(options: argparse.Namespace, places: list[Place], root: Location) -> Place:
     if options.table is None:
         raise ConfigError("--rollback needs the TABLE: privacy-assets releases TABLE --rollback ID.")
     for place in _chosen(places, options, root):

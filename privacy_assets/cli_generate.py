@@ -258,7 +258,7 @@ def _is_part(out: Path, data: str) -> bool:
     """Whether ``out`` is a file that ``data`` (a file, a folder or a glob) names, or would be once it is there."""
     from privacy_assets.engine.tables.reading import table_files
 
-    if out.exists() and any(out.samefile(file) for file in table_files(data)):
+    if out.exists() and any(isinstance(file, Path) and out.samefile(file) for file in table_files(data)):
         return True
     place, pattern = Path(os.path.realpath(out)), Path(os.path.realpath(data))
     return place.parent == pattern if pattern.is_dir() else place.match(str(pattern))

@@ -21,7 +21,7 @@ from privacy_assets.cli_gate import (
 )
 from privacy_assets.errors import ConfigError
 from privacy_assets.files import check_private
-from privacy_assets.gate.keys import SIGNING_KEY, SIGNING_VARIABLE, SigningKey, TrustedKeys, key_files, rotate_key
+from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey, TrustedKeys, key_file, key_files, rotate_key
 
 _HELP = f"""\
 exit status:
@@ -45,11 +45,11 @@ def _keys(options: argparse.Namespace) -> int:
     from privacy_assets.gate.releases import default_trusted
 
     root = release_folder(options, there=False)
-    trusted, path = default_trusted(root), private_folder(options, root) / SIGNING_KEY
+    trusted, path = default_trusted(root), key_file(private_folder(options, root))
     return _new(path, trusted) if options.new else _list(path, trusted)
 
 
-def _list(path: Path, trusted: TrustedKeys) -> int:
+def _list(path: Path | None, trusted: TrustedKeys) -> int:
     (folder,) = trusted.places
     keys = {file: _key_or_problem(file) for file in key_files(folder)}
     signs, problem = _signs(path, trusted, some=bool(keys))
@@ -75,15 +75,15 @@ def _key_or_problem(file: Path) -> tuple[str, str]:
     return keyid, ""
 
 
-def _given(path: Path) -> bool:
-    return bool(os.environ.get(SIGNING_VARIABLE)) or os.path.lexists(path)
+def _given(path: Path | None) -> bool:
+    return bool(os.environ.get(SIGNING_VARIABLE)) or (path is not None and os.path.lexists(path))
 
 
-def _source(path: Path) -> str:
-    return f"environment variable {SIGNING_VARIABLE}" if os.environ.get(SIGNING_VARIABLE) else str(path)
+def _source(path: Path | None) -> str:
+    return f"environment variable {SIGNING_VARIABLE}" if os.environ.get(SIGNING_VARIABLE) else str(path or "")
 
 
-def _signs(path: Path, trusted: TrustedKeys, *, some: bool) -> tuple[str, str]:
+def _signs(path: Path | None, trusted: TrustedKeys, *, some: bool) -> tuple[str, str]:
     """Id of the key that signs here, else what is wrong with it."""
     if not _given(path):
         lost = (
@@ -97,8 +97,13 @@ def _signs(path: Path, trusted: TrustedKeys, *, some: bool) -> tuple[str, str]:
         return "", str(error)
 
 
-def _new(path: Path, trusted: TrustedKeys) -> int:
+def _new(path: Path | None, trusted: TrustedKeys) -> int:
     (folder,) = trusted.places
+    if path is None:
+        raise ConfigError(
+            "keys never lie in an object store. Fix: make the pair in a folder (--private DIR), put signing.key into"
+            f" the secret that becomes {SIGNING_VARIABLE}, and take the file away."
+        )
     if os.environ.get(SIGNING_VARIABLE):
         raise ConfigError(
             f"the signing key comes from {SIGNING_VARIABLE}: a new file would not be used. Make the new key where that"

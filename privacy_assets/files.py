@@ -1,4 +1,4 @@
-"""Files: placed atomically, locked, and, where they are secret, for the own user only."""
+"""Files: placed atomically, locked, and, where they are secret, for the own user only; objects where it says so."""
 
 from __future__ import annotations
 
@@ -10,18 +10,23 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from privacy_assets.errors import ConfigError
+from privacy_assets.objects import Location, ObjectPath, check_prepared
+
+Place = TypeVar("Place", Path, ObjectPath, Location)
 
 
-def put_atomic(path: Path, write: bytes | memoryview | Callable[[BinaryIO], None], *, mode: int = 0o600) -> Path:
+def put_atomic(path: Place, write: bytes | memoryview | Callable[[BinaryIO], None], *, mode: int = 0o600) -> Place:
     """Place bytes, or what ``write(stream)`` writes, at ``path``; parent folders are made.
 
     A reader sees the old bytes or the new ones, never a mixture: written to a temporary file beside the target, flushed
     to disk and renamed over it; the folder is flushed last. On any error the target is untouched and the temporary file
-    is gone.
+    is gone. In an object store: one put; ``mode`` is for files.
     """
+    if isinstance(path, ObjectPath):
+        return path.put(write)
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -39,6 +44,41 @@ def put_atomic(path: Path, write: bytes | memoryview | Callable[[BinaryIO], None
             os.unlink(name)
     sync_folder(path.parent)
     return path
+
+
+def create_once(path: Location, data: bytes) -> bool:
+    """Place bytes where nothing is, whole at once; False when something else is there, which stays."""
+    if isinstance(path, ObjectPath):
+        return path.create(data)
+    draft = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(6)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        try:
+            os.link(draft, path)  # unlike a rename, never replaces a file
+        except FileExistsError:
+            return False
+    finally:
+        draft.unlink(missing_ok=True)
+    sync_folder(path.parent)
+    return True
+
+
+def contents(folder: Location) -> dict[str, bytes]:
+    """The bytes of every file directly in ``folder`` by name, but for those that begin with a point; none without it.
+
+    OSError when it cannot be read, where a glob would find nothing.
+    """
+    if isinstance(folder, ObjectPath):
+        return folder.contents()
+    try:
+        names = sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return {}
+    return {name: (folder / name).read_bytes() for name in names if not name.startswith(".")}
 
 
 def sync_folder(folder: Path) -> None:
@@ -61,16 +101,24 @@ def locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def private_folder(folder: Path) -> Path:
-    """Make ``folder``, and the parents that it lacks, for the own user only; one that is there keeps its mode."""
+def private_folder(folder: Place) -> Place:
+    """Make ``folder``, and the parents that it lacks, for the own user only; one that is there keeps its mode.
+
+    An object store has no folders to make.
+    """
+    if isinstance(folder, ObjectPath):
+        return folder
     for parent in reversed([folder, *folder.parents]):
         if not parent.exists():
             parent.mkdir(mode=0o700, exist_ok=True)
     return folder
 
 
-def check_private(folder: Path) -> Path:
-    """ConfigError when anybody else may enter ``folder``."""
+def check_private(folder: Place) -> Place:
+    """ConfigError when anybody else may enter ``folder``; in an object store, when it was not prepared."""
+    if isinstance(folder, ObjectPath):
+        check_prepared(folder)
+        return folder
     if folder.stat().st_mode & 0o077:
         raise ConfigError(f"{folder}: others may enter the gate's private folder. Fix: chmod 700.")
     return folder
@@ -92,18 +140,5 @@ def read_secret(path: Path, *, fix: str = "bring it back") -> bytes:
 
 
 def make_secret(path: Path, secret: bytes) -> None:
-    """Place a secret unless another process was quicker: a link, unlike a rename, never replaces a file."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(6)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(secret)
-            stream.flush()
-            os.fsync(stream.fileno())
-        try:
-            os.link(draft, path)
-        except FileExistsError:
-            return
-    finally:
-        draft.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    """Place a secret, mode 0600, unless another process was quicker."""
+    create_once(path, secret)

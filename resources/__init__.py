@@ -1,4 +1,4 @@
-"""Resources of the environment that PRIVACY_ASSETS_ENV names: local (default) or production."""
+"""Resources of the environment that PRIVACY_ASSETS_ENV names: local (default), production or kubernetes."""
 
 import os
 from importlib import import_module

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from privacy_assets.engine.policy import Limit, LimitOutcome, Policy
 from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import PublicationRefused
-from privacy_assets.files import private_folder, put_atomic
+from privacy_assets.files import contents, private_folder, put_atomic
 from privacy_assets.gate.keys import SigningKey
 from privacy_assets.gate.snapshot import Snapshot
 from privacy_assets.gate.statements import Place, Sealed, Statement, seal, unseal
+from privacy_assets.objects import Location
 
 _SIDES = ("figure", "bound", "at_most", "at_least")
 _STRICTNESS = ("lower", "value", "upper")  # a higher end of the interval breaks whatever a lower one breaks
@@ -30,7 +29,7 @@ class Failures:
     added to the policy nor one loosened and then restored makes it forgotten. Records are never deleted here.
     """
 
-    root: Path
+    root: Location
     key: SigningKey
 
     def remember(self, snapshot: Snapshot, outcomes: Iterable[LimitOutcome]) -> None:
@@ -51,10 +50,10 @@ class Failures:
         PublicationRefused when a record cannot be read or is not signed by a trusted key: it may hold a failure.
         """
         found = []
-        for path in self._records(place, content):
+        for path, data in self._records(place, content):
             try:
-                record = unseal(Sealed("failure", path.read_bytes()), self.key.trusted)
-            except (OSError, PublicationRefused):
+                record = unseal(Sealed("failure", data), self.key.trusted)
+            except PublicationRefused:
                 text = f"a record of an earlier failed verdict cannot be read ({path}): bring it back, with its key."
                 raise PublicationRefused(text) from None
             limit = record.body["limit"]
@@ -64,17 +63,15 @@ class Failures:
                 found.append(f"{limit['figure']}: {record.body['reason']}, engine {record.body['engine']}")
         return found
 
-    def _records(self, place: Place, content: str) -> list[Path]:
+    def _records(self, place: Place, content: str) -> list[tuple[Location, bytes]]:
         folder = self._folder(place, content)
         try:
-            return [folder / name for name in sorted(os.listdir(folder)) if name.endswith(".json")]
-        except FileNotFoundError:
-            return []
-        except OSError as error:  # a glob would find nothing, and so let the rows pass
-            text = f"the memory of failed verdicts cannot be read ({folder}: {error.strerror})."
-            raise PublicationRefused(text) from None
+            return [(folder / name, data) for name, data in contents(folder).items() if name.endswith(".json")]
+        except OSError as error:
+            text = f"the memory of failed verdicts cannot be read ({error.filename}: {error.strerror})"
+            raise PublicationRefused(f"{text}: bring it back.") from None
 
-    def _folder(self, place: Place, content: str) -> Path:
+    def _folder(self, place: Place, content: str) -> Location:
         return place.below(self.root) / content
 
 

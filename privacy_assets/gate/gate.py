@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -23,6 +22,7 @@ from privacy_assets.gate.looks import Looks, Released
 from privacy_assets.gate.releases import Release, ReleaseStore, check_bytes, hash_file
 from privacy_assets.gate.snapshot import Snapshot, write_snapshot
 from privacy_assets.gate.statements import Kind, Place, Sealed, Statement, seal, unseal
+from privacy_assets.objects import Location
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Gate:
     it does not believe, and ConfigError when the keys are not what they should be.
     """
 
-    releases: Path
-    private: Path
+    releases: Location
+    private: Location
     key: SigningKey
     content_key: bytes
 
@@ -60,8 +60,8 @@ class Gate:
         """
         place, known = snapshot.place, self.looks.released(snapshot.place)
         recorded = {sha256[:12] for sha256 in known}
-        history = {release.id[-12:]: release.table for release in self.store.history(place)}
         try:
+            history = {release.id[-12:]: release.table for release in self.store.history(place)}
             known |= {hash_file(table) for end, table in history.items() if end not in recorded}
         except OSError as error:
             raise PublicationRefused(
@@ -168,9 +168,11 @@ class Gate:
         if (taken.sha256, taken.content) != (stated.sha256, stated.content):
             raise PublicationRefused("the attestation belongs to another synthetic table; materialise it again.")
         judged.check_memory(self.failures.against(policy, place, stated.content))
-        with self.looks.releasing(place, stated.sha256) as new:
-            if new:
-                judged.check_released(stated, self.released(taken).fingerprint)
+
+        def agree() -> None:
+            judged.check_released(stated, self.released(taken).fingerprint)
+
+        with self.looks.releasing(place, stated.sha256, agree):
             return self.store.add(place, taken.path, stated.sha256, sealed.data)
 
     def roll_back(self, place: Place, name: str) -> Release:
@@ -179,6 +181,13 @@ class Gate:
         ConfigError when ``private`` is not the folder of this table's publisher: an empty memory of failures would say
         yes to everything.
         """
+        try:
+            return self._rolled_back(place, name)
+        except OSError as error:
+            text = f"{error.filename} cannot be used ({error.strerror}); nothing changed."
+            raise PublicationRefused(text) from None
+
+    def _rolled_back(self, place: Place, name: str) -> Release:
         if not self._snapshots(place).is_dir():
             raise ConfigError(
                 f"{self.private}: no private folder of the publisher of {place} (it holds no snapshot of it), so nobody"
@@ -194,7 +203,7 @@ class Gate:
         self.store.point(place, found[0])
         return found[0]
 
-    def _snapshots(self, place: Place) -> Path:
+    def _snapshots(self, place: Place) -> Location:
         return place.below(self.private / "snapshots")
 
     def _opened(self, sealed: Sealed, kind: Kind, place: Place) -> Statement:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from privacy_assets.errors import ConfigError
 from privacy_assets.files import locked, make_secret, private_folder, put_atomic, read_secret
+from privacy_assets.objects import Location
 
 if TYPE_CHECKING:
     from securesystemslib.signer import CryptoSigner, SSlibKey
@@ -42,7 +43,7 @@ class SigningKey:
     It signs only when its own id is among the ``trusted`` keys: a flipped bit can load as another key.
     """
 
-    path: Path
+    path: Path | None
     variable: str
     trusted: TrustedKeys
 
@@ -70,8 +71,15 @@ class SigningKey:
 
     def _load(self) -> Any:
         given = os.fsencode(os.environ.get(self.variable, ""))
+        if not given and self.path is None:
+            raise ConfigError(f"{self.variable}: no signing key. Fix: set it; a key never lies in an object store.")
         lost = "bring the signing key back, or make a new one: privacy-assets keys --new"
-        return _private_key(given or read_secret(self.path, fix=lost), self._where)
+        return _private_key(given or (read_secret(self.path, fix=lost) if self.path else b""), self._where)
+
+
+def key_file(private: Location) -> Path | None:
+    """Where the signing key lies in the private folder; nowhere in an object store."""
+    return private / SIGNING_KEY if isinstance(private, Path) else None
 
 
 def first_key(path: Path, trusted: Path) -> None:

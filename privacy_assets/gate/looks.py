@@ -8,25 +8,31 @@ is signed here: whoever adds a look makes the gate stricter.
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Iterator
+import json
+import re
+import secrets
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import pandas as pd
 
 from privacy_assets.errors import PublicationRefused
-from privacy_assets.files import locked, private_folder, put_atomic
+from privacy_assets.files import contents, create_once, private_folder, put_atomic
 from privacy_assets.gate.snapshot import Snapshot, read_hashed
 from privacy_assets.gate.statements import Place
+from privacy_assets.objects import Location
+
+_DIGITS = 8
+_CONTENT = re.compile("[0-9a-f]{64}")
+_TRIES = 1000  # times that others may be quicker before it is given up
 
 
 @dataclass(frozen=True)
 class Released:
     """Earlier releases of one place, in the order of their digests: SHA-256, and the files that may hold the bytes."""
 
-    files: tuple[tuple[str, tuple[Path, ...]], ...]
+    files: tuple[tuple[str, tuple[Location, ...]], ...]
 
     @property
     def fingerprint(self) -> str:
@@ -38,7 +44,7 @@ class Released:
         return [self._table(sha256, paths) for sha256, paths in self.files]
 
     @staticmethod
-    def _table(sha256: str, paths: tuple[Path, ...]) -> pd.DataFrame:
+    def _table(sha256: str, paths: tuple[Location, ...]) -> pd.DataFrame:
         for path in paths:
             try:
                 return read_hashed(path, sha256)
@@ -50,65 +56,96 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """Empty files below ``root``, one an attempt and one a release, known by their names; never deleted here."""
+    """Small files below ``root``, numbered in their order, one an attempt and one a release; never deleted here.
 
-    root: Path
+    A number is taken by creating its file, which succeeds once: nobody needs a lock, on disk or in an object store.
+    """
+
+    root: Location
 
     def attempt(self, snapshot: Snapshot) -> int:
         """Which attempt at publishing from these training rows this table is, from 1; counted at the first call.
 
         The same rows are the same attempt, whatever the run, the order of rows or the file.
         """
-        folder = snapshot.place.below(self.root) / "attempts" / snapshot.train
+        folder = snapshot.place.below(self.root).joinpath("attempts", snapshot.train)
         try:
             private_folder(folder)
-            with locked(folder / ".lock"):
-                known = _names(folder)
-                if snapshot.content not in known:
-                    put_atomic(folder / snapshot.content, str(len(known) + 1).encode())
-                    return len(known) + 1
-                return int((folder / snapshot.content).read_bytes())
+            for _ in range(_TRIES):
+                known = [_attempt(name, data) for name, data in contents(folder).items()]
+                mine = [number for number, content in known if content == snapshot.content]
+                if mine:
+                    return min(mine)
+                number = 1 + max((number for number, _ in known), default=0)
+                if create_once(folder / f"{number:08d}", snapshot.content.encode()):
+                    return number
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "its file is damaged"
-            text = f"the number of this attempt is not known ({folder / snapshot.content}: {reason})."
+            reason = getattr(error, "strerror", None) or "a file is damaged"
+            text = f"the number of this attempt is not known ({folder}: {reason})."
             raise PublicationRefused(text) from None
+        raise PublicationRefused("too many others try to publish at the same time; score it again.")
 
     @contextmanager
-    def releasing(self, place: Place, sha256: str) -> Iterator[bool]:
-        """Record, before it happens, that the file with this hash is released, and give whether it never was before.
+    def releasing(self, place: Place, sha256: str, agree: Callable[[], None]) -> Iterator[None]:
+        """Record, before it happens, that the file with this hash is released.
 
-        Nobody else releases meanwhile. After a crash it counts as released: nobody can tell who has seen it. After a
-        refusal it does not.
+        Unless it was released before, ``agree`` is asked whether all that is recorded by now may be; it raises
+        PublicationRefused. When somebody else records a release in between, it is asked again. After a crash the file
+        counts as released: nobody can tell who has seen it. After a refusal it does not.
         """
         try:
-            record = private_folder(self._released(place)) / sha256
-            with locked(record.with_name(".lock")):
-                new = not record.exists()
-                put_atomic(record, b"")
-                try:
-                    yield new
-                except PublicationRefused:
-                    if new:
-                        record.unlink()
-                    raise
+            record = self._record(place, sha256, agree)
+            try:
+                yield
+            except PublicationRefused:
+                put_atomic(record, _record_of(None))  # never removed: its number must not be taken again
+                raise
         except OSError as error:
             text = f"the release could not be recorded ({error.strerror}); nothing changed."
             raise PublicationRefused(text) from None
 
+    def _record(self, place: Place, sha256: str, agree: Callable[[], None]) -> Location:
+        folder = private_folder(self._released(place))
+        for _ in range(_TRIES):
+            known = contents(folder)  # before anybody is asked: what comes after it takes the number
+            if sha256 not in self.released(place):
+                agree()
+            number = 1 + max((int(name) for name in known if _is_number(name)), default=0)
+            record = folder / f"{number:08d}"
+            if create_once(record, _record_of(sha256)):
+                return record
+        raise PublicationRefused("too many others publish at the same time; publish again.")
+
     def released(self, place: Place) -> set[str]:
         """Hashes of the files that were released; PublicationRefused when that is not known."""
+        folder = self._released(place)
         try:
-            return _names(self._released(place))
+            found = contents(folder)
+            hashes = {json.loads(data)["sha256"] if _is_number(name) else name for name, data in found.items()}
         except OSError as error:
-            text = f"the memory of releases cannot be read ({self._released(place)}: {error.strerror})."
+            text = f"the memory of releases cannot be read ({folder}: {error.strerror})."
             raise PublicationRefused(text) from None
+        except (ValueError, KeyError, TypeError):
+            raise PublicationRefused(f"the memory of releases is damaged ({folder}): bring it back.") from None
+        return {sha256 for sha256 in hashes if sha256 is not None}
 
-    def _released(self, place: Place) -> Path:
+    def _released(self, place: Place) -> Location:
         return place.below(self.root) / "released"
 
 
-def _names(folder: Path) -> set[str]:
-    try:
-        return {name for name in os.listdir(folder) if not name.startswith(".")}
-    except FileNotFoundError:
-        return set()
+def _is_number(name: str) -> bool:
+    return len(name) == _DIGITS and name.isdigit()  # earlier versions named files by a hash
+
+
+def _attempt(name: str, data: bytes) -> tuple[int, str]:
+    """Number and content of an attempt; ValueError when its file is damaged."""
+    if not _is_number(name):
+        return int(data), name
+    content = data.decode()
+    if not _CONTENT.fullmatch(content):
+        raise ValueError
+    return int(name), content
+
+
+def _record_of(sha256: str | None) -> bytes:
+    return json.dumps({"sha256": sha256, "token": secrets.token_hex(8)}).encode()

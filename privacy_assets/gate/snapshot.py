@@ -6,7 +6,6 @@ import hashlib
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -17,6 +16,7 @@ from privacy_assets.engine.tables.writing import parquet_bytes
 from privacy_assets.errors import PublicationRefused
 from privacy_assets.files import put_atomic
 from privacy_assets.gate.statements import Place, Statement
+from privacy_assets.objects import Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Snapshot:
     """
 
     place: Place
-    path: Path
+    path: Location
     sha256: str
     rows: int
     train: str
@@ -47,12 +47,12 @@ class Snapshot:
         return Statement("snapshot", self.place, self.sha256, body)
 
     @classmethod
-    def of(cls, statement: Statement, folder: Path) -> Snapshot:
+    def of(cls, statement: Statement, folder: Location) -> Snapshot:
         """Inverse of :meth:`statement`, for a file in ``folder``."""
         return cls(statement.place, folder / f"{statement.sha256}.parquet", statement.sha256, **statement.body)
 
 
-def write_snapshot(frame: pd.DataFrame, folder: Path) -> tuple[Path, str]:
+def write_snapshot(frame: pd.DataFrame, folder: Location) -> tuple[Location, str]:
     """Write ``frame`` (published dtypes) to ``folder/<sha256>.parquet``; the same table gives the same file."""
     data = parquet_bytes(frame)
     digest = hashlib.sha256(data).hexdigest()
@@ -64,7 +64,7 @@ def read_snapshot(snapshot: Snapshot) -> pd.DataFrame:
     return read_hashed(snapshot.path, snapshot.sha256)
 
 
-def read_hashed(path: Path, sha256: str) -> pd.DataFrame:
+def read_hashed(path: Location, sha256: str) -> pd.DataFrame:
     """The table in ``path``, parsed from the very bytes that were hashed; PublicationRefused when they differ."""
     try:
         data = path.read_bytes()

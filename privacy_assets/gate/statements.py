@@ -10,15 +10,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
 from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.keys import SigningKey, TrustedKeys
+from privacy_assets.objects import Location, ObjectPath
 
 Kind = Literal["split", "snapshot", "result", "failure", "attestation"]
 KINDS: tuple[Kind, ...] = ("split", "snapshot", "result", "failure", "attestation")
 STATEMENT = "https://in-toto.io/Statement/v1"
+Root = TypeVar("Root", Path, ObjectPath, Location)
 PAYLOAD = "application/vnd.in-toto+json"
 _AGAIN = "materialise it again"
 
@@ -35,7 +37,7 @@ class Place:
     table: str
     partition: str | None = None
 
-    def below(self, root: Path) -> Path:
+    def below(self, root: Root) -> Root:
         """``root/<table>/partition=<partition>``, or ``root/<table>/_all``; no name can leave the root."""
         parts = (self.table, "_all" if self.partition is None else f"partition={self.partition}")
         return root.joinpath(*[quoted(part) for part in parts])

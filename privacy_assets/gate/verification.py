@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from privacy_assets.engine.policy import Limit, LimitOutcome
@@ -15,6 +14,7 @@ from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.releases import ATTESTATION_FILE, Release, ReleaseStore, check_bytes, hash_file
 from privacy_assets.gate.statements import Place, Sealed, unseal
+from privacy_assets.objects import Location
 
 LARGEST = 64 << 20  # bytes of an attestation that are read: whatever stands in its place, memory stays bounded
 
@@ -27,10 +27,10 @@ class Verification:
     ``release`` is where it lies in the release folder, when it does, and ``current`` whether readers get that one.
     """
 
-    file: Path
+    file: Location
     sha256: str
     refusal: str
-    source: Path | None = None
+    source: Location | None = None
     stated: Attestation | None = None
     outcomes: tuple[LimitOutcome, ...] = ()
     release: Release | None = None
@@ -65,7 +65,9 @@ class Verification:
         }
 
 
-def verify_file(file: Path, trusted: TrustedKeys, releases: Path, attestation: Path | None = None) -> Verification:
+def verify_file(
+    file: Location, trusted: TrustedKeys, releases: Location, attestation: Location | None = None
+) -> Verification:
     """Tell whether the bytes of ``file`` were released.
 
     The attestation is ``attestation``, else ``attestation.json`` beside the file, else that of a release of these bytes
@@ -91,7 +93,7 @@ def verify_file(file: Path, trusted: TrustedKeys, releases: Path, attestation: P
     return next((one for one in found if one.passed), found[0])
 
 
-def _verified(file: Path, sha256: str, source: Path, trusted: TrustedKeys, store: ReleaseStore) -> Verification:
+def _verified(file: Location, sha256: str, source: Location, trusted: TrustedKeys, store: ReleaseStore) -> Verification:
     """Hold the file against one attestation."""
     try:
         with source.open("rb") as stream:
@@ -154,7 +156,7 @@ def _limit_json(outcome: LimitOutcome) -> dict[str, Any]:
     return {**outcome.to_json(), **{name: figure.get(name) for name in ("value", "low", "high", "confidence")}}
 
 
-def _released_as(store: ReleaseStore, sha256: str) -> list[Path]:
+def _released_as(store: ReleaseStore, sha256: str) -> list[Location]:
     """Attestations of the releases whose id names this hash, the current ones first, then the newest."""
     found = [
         (current_id(store, place)[0] == release.id, release.id, release.attestation)

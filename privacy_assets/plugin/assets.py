@@ -21,7 +21,7 @@ from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import Feed, TableSettings
 from privacy_assets.plugin.tagging import data_columns, schema_of, tag, with_seal
 from privacy_assets.plugin.versions import feed_metadata, source_version
-from privacy_assets.plugin.workplace import GPU, POOL, device_of
+from privacy_assets.plugin.workplace import GPU, device_of, placed
 
 IO_KEY, RELEASES = "privacy_io", "releases"
 FRAME = dg.PythonObjectDagsterType(pd.DataFrame, name="PrivacyAssetsFrame")
@@ -185,7 +185,7 @@ def build_embedder(settings: TableSettings) -> dg.AssetsDefinition:
         **common(settings, "embedder", "torch"),
         ins=split_ins(settings),
         required_resource_keys={GPU},
-        pool=POOL,
+        **placed(settings, on_device=True),
         description="A contrastive encoder, trained on all real rows alike: it sees likeness beyond single columns.",
     )
     @guarded
@@ -214,7 +214,7 @@ def build_generator_asset(settings: TableSettings) -> dg.AssetsDefinition:
         **common(settings, "generator", "torch" if torch else "python"),
         ins={"train": split_ins(settings)["train"]},
         required_resource_keys={RELEASES, *([GPU] if torch else [])},
-        pool=POOL if torch else None,
+        **placed(settings, torch),
         description=f"The generator {settings.generator_label}, fitted to train and to nothing else.",
     )
     @guarded

@@ -12,6 +12,7 @@ from privacy_assets.engine.inputs import Progress
 from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.errors import ConfigError, did_you_mean
 from privacy_assets.files import private_folder
+from privacy_assets.objects import ObjectPath, local_copy
 from privacy_assets.plugin import steps
 from privacy_assets.plugin.assets import IO_KEY, common, partition_of, split_ins
 from privacy_assets.plugin.metadata import line_picture
@@ -20,7 +21,7 @@ from privacy_assets.plugin.scores import embedder_in
 from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import TableSettings
 from privacy_assets.plugin.tagging import data_columns
-from privacy_assets.plugin.workplace import POOL, device_of, needed, workers_of
+from privacy_assets.plugin.workplace import device_of, needed, placed, workers_of
 
 if TYPE_CHECKING:
     from privacy_assets.engine.controls import Fit, Point
@@ -71,7 +72,7 @@ def build_leaky_study(settings: TableSettings) -> dg.AssetsDefinition:
         **common(settings, STUDY, "html"),
         ins={**split_ins(settings), **embedder},
         required_resource_keys={IO_KEY, *needed(settings, on_device)},
-        pool=POOL if on_device else None,
+        **placed(settings, on_device),
         description=_TEXT,
     )
     @guarded
@@ -80,10 +81,15 @@ def build_leaky_study(settings: TableSettings) -> dg.AssetsDefinition:
 
         partition, home = partition_of(context), home_of(context.instance)
         folder = private_folder(context.resources.privacy_io.folder(context.asset_key, partition, home=home))
-        with device_of(context, on_device) as device, workers_of(settings):
-            points = _points(settings, inputs, config, folder / POINTS, device, context.log.info)
         title = f"Calibration of {settings.name}" + (f", {partition}" if partition else "")
-        lines = write_study(folder, title, points)
+        with local_copy(folder) as here:
+            try:
+                with device_of(context, on_device) as device, workers_of(settings):
+                    points = _points(settings, inputs, config, here / POINTS, device, context.log.info)
+                lines = write_study(here, title, points)
+            finally:  # one that was stopped goes on
+                if isinstance(folder, ObjectPath):
+                    folder.upload(here)
         page = dg.MetadataValue.path(str(folder / PAGE))
         return dg.MaterializeResult(metadata={"path": page, **study_metadata(points, lines)})
 

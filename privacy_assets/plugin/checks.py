@@ -17,6 +17,7 @@ from privacy_assets.engine.policy import Limit, judge_limit
 from privacy_assets.engine.tables.schema import Kind
 from privacy_assets.errors import ConfigError
 from privacy_assets.plugin.assets import check_name, limit_text
+from privacy_assets.plugin.chosen import chosen_tags
 from privacy_assets.plugin.scores import limit_result
 from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import MetricsLike, PolicyLike, chosen_metrics
@@ -39,6 +40,7 @@ def build_privacy_checks(
     embedder: bool = True,
     seed: int = 0,
     blocking: bool = False,
+    gpu_tags: Mapping[str, Any] | None = None,
     partitions_def: dg.PartitionsDefinition | None = None,
 ) -> list[dg.AssetChecksDefinition]:
     """One check a limit of the policy, on your asset ``synthetic``, all in one step.
@@ -46,7 +48,7 @@ def build_privacy_checks(
     ``train`` are the rows that the generator saw, ``holdout`` rows that it has not seen; all are assets of yours
     whose IO managers load DataFrames, partitioned by ``partitions_def`` if at all. ``blocking`` checks hold back what
     depends on ``synthetic`` in the same run; they are an early warning and no gate. Needs the resource ``gpu`` when
-    ``embedder`` is True or a metric trains networks of its own. Raises ConfigError.
+    ``embedder`` is True or a metric trains networks of its own; then the step carries ``gpu_tags``. Raises ConfigError.
     """
     given = {"train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic}
     brought = [role for role, key in given.items() if key is not None]
@@ -56,12 +58,14 @@ def build_privacy_checks(
         raise ConfigError("privacy checks: train, holdout, reference and synthetic must be different assets.")
     embeds = embedder and wants_embedder(chosen.values())
     on_device = embeds or any(metric.uses_device for metric in chosen.values())
+    tags = chosen_tags(gpu_tags, "privacy checks")
     arguments = {
         "name": "__".join([*keys["synthetic"].path, "privacy_checks"]),
         "specs": [_spec(limit, keys, blocking, partitions_def) for limit in in_force.limits],
         "ins": {role: dg.AssetIn(key=key) for role, key in keys.items()},
         "required_resource_keys": {GPU} if on_device else set(),
         "pool": POOL if on_device else None,
+        "op_tags": tags if on_device else {},
     }
 
     def measured(context: dg.AssetCheckExecutionContext, tables: dict[str, Any]) -> Iterator[dg.AssetCheckResult]:

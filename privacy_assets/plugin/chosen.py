@@ -1,7 +1,8 @@
-"""What the arguments generator, filter and embedder mean; ConfigError names the table and the fix."""
+"""What the arguments generator, filter, embedder and gpu_tags mean; ConfigError names the table and the fix."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -54,4 +55,22 @@ def chosen_embedder(given: Mapping[str, Any] | bool, where: str) -> dict[str, An
         EmbedderSettings(**given)
     except (ConfigError, TypeError) as error:
         raise ConfigError(f"{where}: {error}") from None
+    return dict(given)
+
+
+def chosen_tags(given: Any, where: str) -> dict[str, Any]:
+    """Tags of the steps that may use a device: text, and values that JSON gives back as they are."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{where}: gpu_tags is a mapping of tags, not {type(given).__name__}.")
+    for name, value in given.items():
+        if not isinstance(name, str):
+            raise ConfigError(f"{where}: gpu_tags: the tag {name!r} must be text.")
+        try:
+            kept = json.loads(json.dumps(value)) == value
+        except (TypeError, ValueError):
+            kept = False
+        if not kept:
+            raise ConfigError(f"{where}: gpu_tags: {name} holds what JSON cannot. Fix: text, numbers, lists, mappings.")
     return dict(given)

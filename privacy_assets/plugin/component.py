@@ -50,6 +50,15 @@ Generator = Annotated[
     ),
 ]
 
+Tags = Annotated[
+    dict[str, Any] | None,
+    dg.Resolver(
+        as_written,
+        model_field_type=dict[str, Any] | None,
+        description="Tags of the steps that may use a device, for example dagster-k8s/config.",
+    ),
+]
+
 RESOURCES = '''"""Resources of the privacy pipelines: storage, releases and the device."""
 
 import dagster as dg
@@ -118,6 +127,7 @@ class PrivacyGate(dg.Component, dg.Model, dg.Resolvable):
     embedder: bool | dict[str, Any] = Field(True, description="Settings of the embedder, or false for none.")
     seed: int = Field(0, description="The same seed gives the same figures.")
     workers: WorkerKind = Field("local", description='"ray" measures on the Ray cluster of the resource "ray".')
+    gpu_tags: Tags = None
     partitions_def: Partitions = None
     partition_column: str | None = Field(None, description="Column that says which rows belong to a partition.")
     owners: list[str] | None = Field(None, description='Owners, for example "team:data" or an e-mail address.')

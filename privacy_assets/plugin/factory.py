@@ -46,6 +46,7 @@ def build_privacy_assets(
     embedder: Mapping[str, Any] | bool = True,
     seed: int = 0,
     workers: WorkerKind = "local",
+    gpu_tags: Mapping[str, Any] | None = None,
     partitions_def: dg.PartitionsDefinition | None = None,
     partition_column: str | None = None,
     owners: Sequence[str] | None = None,
@@ -64,6 +65,8 @@ def build_privacy_assets(
     seen, in place of a source. ``shares`` are those of the split, ``metrics`` names or ``{name: settings}``, ``policy``
     a Policy, a mapping or a YAML file, ``embedder`` its settings or False. ``workers`` "ray" measures on a Ray cluster,
     the resource ``ray`` (dagster-ray's ``LocalRay`` or another of its resources); the figures are the same.
+    ``gpu_tags`` are tags of the steps that may use a device, for an executor that asks for one by tags
+    (docs/kubernetes.md).
     With ``partitions_def`` a path holds ``{partition}`` or ``partition_column`` says which rows belong together.
     ``schedule`` is a cron line: a run on it while the source is new.
 
@@ -91,6 +94,7 @@ def build_privacy_assets(
         embedder=embedder,
         seed=seed,
         workers=workers,
+        gpu_tags=gpu_tags,
         partitions_def=partitions_def,
         partition_column=partition_column,
         owners=owners,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 import shutil
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import dagster as dg
@@ -23,6 +25,7 @@ from privacy_assets.errors import InputError, PublicationRefused
 from privacy_assets.files import private_folder, put_atomic
 from privacy_assets.gate.releases import read_published
 from privacy_assets.gate.statements import KINDS, Kind, Sealed, quoted
+from privacy_assets.objects import Location, ObjectPath, local_copy, location
 from privacy_assets.plugin.resources import FixedConfig, home_of
 from privacy_assets.plugin.scrubbing import guarded
 
@@ -43,7 +46,7 @@ class Published:
 class Readable:
     """Where a reader finds releases, and which keys it trusts (None: the default)."""
 
-    releases: Path
+    releases: Location
     trusted_keys: Path | None = None
 
 
@@ -102,8 +105,8 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
     A value is stored by its type. Loading gives it back. A published table comes as a DataFrame when the input is
     annotated so, read and verified from the release folder ``releases`` (default ``DAGSTER_HOME/releases``) with
     ``trusted_keys`` (default as in :class:`ReleaseResource`); the synthetic table, which may never be released, does
-    not: depend on ``published``. Several partitions of tables come as one frame. A local or shared folder, no object
-    store. Run configuration cannot change these values.
+    not: depend on ``published``. Several partitions of tables come as one frame. ``base`` and ``releases`` may be URLs
+    of an object store (``s3://bucket/storage``). Run configuration cannot change these values.
     """
 
     base: str = ""
@@ -121,7 +124,7 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
             fix = "name the asset otherwise, or give it another IO manager"
             raise InputError("only a record of the gate can be stored there", where=str(folder), fix=fix)
         store_value(obj, folder)
-        shown = folder / PAGE if (folder / PAGE).is_file() else folder
+        shown = folder / PAGE if type(obj).__name__ == "Report" else folder
         context.add_output_metadata({"path": dg.MetadataValue.path(str(shown))})
 
     @guarded
@@ -131,7 +134,7 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
         home = home_of(context.instance)
         keys: list[str | None] = list(context.asset_partition_keys) if context.has_asset_partitions else [None]
         readable = Readable(
-            Path(self.releases) if self.releases else Path(str(home)) / "releases",
+            location(self.releases) if self.releases else Path(str(home)) / "releases",
             Path(self.trusted_keys) if self.trusted_keys else None,
         )
         found = [
@@ -140,16 +143,16 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
         ]
         return found[0] if len(found) == 1 else _joined(found, context.asset_key, readable)
 
-    def folder(self, key: dg.AssetKey, partition: str | None = None, *, home: Path | None = None) -> Path:
+    def folder(self, key: dg.AssetKey, partition: str | None = None, *, home: Path | None = None) -> Location:
         """Folder of one asset and partition; names are quoted, so that none can leave the base."""
         if not self.base and home is None:
             raise InputError("no folder for stored values", fix="set DAGSTER_HOME or give PrivacyIOManager a base")
-        base = Path(self.base) if self.base else Path(str(home)) / "storage" / "privacy_assets"
+        base = location(self.base) if self.base else Path(str(home)) / "storage" / "privacy_assets"
         parts = [*key.path, *([] if partition is None else [f"partition={partition}"])]
         return base.joinpath(*[quoted(part) for part in parts])
 
 
-def store_value(value: Any, folder: Path) -> None:
+def store_value(value: Any, folder: Location) -> None:
     """Store ``value`` in ``folder`` by its type; InputError for a type that is not stored here."""
     private_folder(folder)
     if isinstance(value, pd.DataFrame):
@@ -167,13 +170,19 @@ def store_value(value: Any, folder: Path) -> None:
     else:
         fix = "give the asset another IO manager"
         raise InputError(f"PrivacyIOManager does not store {type(value).__name__}", fix=fix)
-    for name in _LOADERS:  # what an earlier definition of the asset left would be read instead
+    for name in set(_names(folder)) & set(_LOADERS):  # what an earlier definition of the asset left would be read
         if name != kept.name:
             (folder / name).unlink(missing_ok=True)
 
 
+def _names(folder: Location) -> list[str]:
+    if isinstance(folder, ObjectPath):
+        return folder.names()
+    return os.listdir(folder) if folder.is_dir() else []
+
+
 def load_value(
-    folder: Path, key: dg.AssetKey, partition: str | None, wanted: Any = None, readable: Readable | None = None
+    folder: Location, key: dg.AssetKey, partition: str | None, wanted: Any = None, readable: Readable | None = None
 ) -> Any:
     """Load what :func:`store_value` put into ``folder``; as a DataFrame when ``wanted`` is one.
 
@@ -181,8 +190,9 @@ def load_value(
     """
     # Whatever else lies beside a record, a release is read through the record alone.
     names = [_RECORDS[key.path[-1]]] if key.path[-1] in _RECORDS else list(_LOADERS)
+    there = set(_names(folder))
     for name in names:
-        if (folder / name).is_file():
+        if name in there:
             return _as_wanted(_LOADERS[name](folder / name), wanted, key, readable)
     if wanted is Sealed:  # the gate refuses it in its own words, and its check alerts
         return Sealed(_KINDS.get(key.path[-1], "result"), b"")
@@ -217,53 +227,67 @@ def _joined(found: list[Any], key: dg.AssetKey, readable: Readable) -> Any:
     return joined
 
 
-def _store_model(value: Any, folder: Path) -> Path:
+def _store_model(value: Any, folder: Location) -> Location:
     """Save into a new folder and point to it: a reader never sees half a model."""
     name = f"model-{uuid.uuid4().hex}"
-    value.save(private_folder(folder / name))
+    place = folder / name
+    if isinstance(place, ObjectPath):
+        with TemporaryDirectory(prefix="privacy-assets-") as made:
+            value.save(Path(made))
+            place.upload(Path(made))
+    else:
+        value.save(private_folder(place))
     pointer = put_atomic(folder / MODEL, json.dumps({"kind": _model_kind(value), "folder": name}).encode())
-    for old in folder.glob("model-*"):
-        if old.name != name:
-            shutil.rmtree(old, ignore_errors=True)
+    for old in _names(folder):
+        if old.startswith("model-") and old != name:
+            _remove(folder / old)
     return pointer
+
+
+def _remove(folder: Location) -> None:
+    if isinstance(folder, ObjectPath):
+        folder.remove_below()
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _model_kind(value: Any) -> str:
     return "embedder" if type(value).__name__ == "Embedder" else "generator"
 
 
-def _load_model(path: Path) -> Any:
+def _load_model(path: Location) -> Any:
     pointer = json.loads(path.read_bytes())
-    folder = path.parent / pointer["folder"]
-    if pointer["kind"] == "embedder":
-        from privacy_assets.engine.geometry.embedder import Embedder
+    with local_copy(path.parent / pointer["folder"]) as folder:
+        if pointer["kind"] == "embedder":
+            from privacy_assets.engine.geometry.embedder import Embedder
 
-        return Embedder.load(folder)
-    return Trained.load(folder)
+            return Embedder.load(folder)
+        return Trained.load(folder)
 
 
-def _load_table(path: Path) -> pd.DataFrame:
-    frame: pd.DataFrame = pq.ParquetFile(path).read().to_pandas()
+def _load_table(path: Location) -> pd.DataFrame:
+    with path.open("rb") as stream:
+        frame: pd.DataFrame = pq.ParquetFile(stream).read().to_pandas()
     return frame
 
 
-def _load_report(path: Path) -> Any:
+def _load_report(path: Location) -> Any:
     from privacy_assets.report.report import Report
 
     return Report.from_json(json.loads(path.read_bytes()))
 
 
-def _load_sealed(kind: Kind, path: Path) -> Sealed:
+def _load_sealed(kind: Kind, path: Location) -> Sealed:
     return Sealed(kind, path.read_bytes())
 
 
-def _load_published(path: Path) -> Published:
+def _load_published(path: Location) -> Published:
     return Published(**json.loads(path.read_bytes()))
 
 
 _KINDS: dict[str, Kind] = {"synthetic": "snapshot", "attestation": "attestation"}
 _RECORDS = {**{asset: f"{kind}.json" for asset, kind in _KINDS.items()}, "published": PUBLISHED}
-_LOADERS: dict[str, Callable[[Path], Any]] = {
+_LOADERS: dict[str, Callable[[Location], Any]] = {
     TABLE: _load_table,
     MODEL: _load_model,
     REPORT: _load_report,

@@ -15,8 +15,9 @@ from privacy_assets.engine.tables.fingerprints import derived, keyed
 from privacy_assets.errors import ConfigError
 from privacy_assets.files import check_private, make_secret, private_folder, read_secret
 from privacy_assets.gate.gate import Gate
-from privacy_assets.gate.keys import SIGNING_KEY, SIGNING_VARIABLE, SigningKey, TrustedKeys, first_key
+from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey, TrustedKeys, first_key, key_file
 from privacy_assets.gate.releases import TRUSTED_VARIABLE, ReleaseStore, default_trusted
+from privacy_assets.objects import Location, ObjectPath, location
 
 _SMALLEST = 16  # bytes of a secret
 
@@ -55,6 +56,10 @@ class ReleaseResource(FixedConfig, dg.ConfigurableResource):
     default PRIVACY_ASSETS_TRUSTED_KEYS, else ``trusted_keys`` beside ``root``). Only when none of these was given, and
     nothing is trusted or released yet, is a first pair made; otherwise ``private`` must be there already. These fields
     are paths and names, never keys: a resource's fields are shown in the UI. Run configuration cannot change them.
+
+    ``root`` and ``private`` may be URLs of an object store (``s3://bucket/releases``) that was made ready by
+    `privacy-assets prepare`. Keys never lie there: the signing key and the secret then come by their variables, the
+    trusted keys from a folder of this machine.
     """
 
     root: str = ""
@@ -83,8 +88,8 @@ class ReleaseResource(FixedConfig, dg.ConfigurableResource):
     def gate(self) -> Gate:
         """The gate of this deployment; a first pair of keys is made when there is none and none was configured."""
         private, trusted = self._private(), self.trusted
-        path = Path(self.signing_key) if self.signing_key else private / SIGNING_KEY
-        if not self._keys_given():
+        path = Path(self.signing_key) if self.signing_key else key_file(private)
+        if not self._keys_given() and path is not None:
             if not trusted.places[0].exists() and any(self.store.places()):
                 raise ConfigError(
                     f"{trusted.places[0]}: the trusted keys are gone, and there are releases: bring them back."
@@ -105,17 +110,18 @@ class ReleaseResource(FixedConfig, dg.ConfigurableResource):
         variables = (self.signing_key_variable, TRUSTED_VARIABLE)
         return bool(self.signing_key or self.trusted_keys or any(os.environ.get(name) for name in variables))
 
-    def _folder(self, given: str, default: str) -> Path:
+    def _folder(self, given: str, default: str) -> Location:
         if given:
-            return Path(given).absolute()
+            return location(given).absolute()
         home = self._home or (Path(os.environ["DAGSTER_HOME"]) if os.environ.get("DAGSTER_HOME") else None)
         if home is None:
             raise ConfigError(f"ReleaseResource: set DAGSTER_HOME, or give the folder for {default}.")
         return home / default
 
-    def _private(self) -> Path:
+    def _private(self) -> Location:
         folder = self._folder(self.private, "private")
-        if self._keys_given() and not folder.is_dir():  # not mounted: an empty one would have forgotten every failure
+        # Not mounted: an empty one would have forgotten every failure.
+        if isinstance(folder, Path) and self._keys_given() and not folder.is_dir():
             raise ConfigError(
                 f"{folder}: the gate's private folder is not there. Fix: mount it, or make it (mode 700)."
             )
@@ -124,7 +130,11 @@ class ReleaseResource(FixedConfig, dg.ConfigurableResource):
     def _secret(self) -> bytes:
         secret, where = os.environ.get(self.secret_variable, "").encode(), self.secret_variable
         if not secret:
-            path = self._private() / "secret.key"
+            private = self._private()
+            if isinstance(private, ObjectPath):
+                fix = f"set {self.secret_variable}"
+                raise ConfigError(f"{private}: the secret of a deployment never lies in an object store. Fix: {fix}.")
+            path = private / "secret.key"
             if not path.exists():
                 make_secret(path, secrets.token_bytes(32))
             secret, where = read_secret(path), str(path)

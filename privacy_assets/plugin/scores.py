@@ -31,7 +31,7 @@ from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import TableSettings
 from privacy_assets.plugin.tagging import seal_of
 from privacy_assets.plugin.versions import CHECK
-from privacy_assets.plugin.workplace import POOL, device_of, needed, workers_of
+from privacy_assets.plugin.workplace import device_of, needed, placed, workers_of
 
 if TYPE_CHECKING:
     from privacy_assets.report.configuration import Protection
@@ -137,7 +137,7 @@ def build_score(settings: TableSettings, metric: Metric) -> dg.AssetsDefinition:
         **common(settings, metric.name, "numpy"),
         ins={**split_ins(settings), **synthetic_in(settings), **embedder},
         required_resource_keys={RELEASES, *needed(settings, on_device)},
-        pool=POOL if on_device else None,
+        **placed(settings, on_device),
         check_specs=[limit_spec(settings, limit) for limit in limits],
         description=metric.summary,
     )

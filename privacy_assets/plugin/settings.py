@@ -18,7 +18,7 @@ from privacy_assets.engine.tables.reading import SUFFIXES
 from privacy_assets.engine.tables.schema import Kind
 from privacy_assets.engine.tables.splitting import DEFAULT_SHARES, check_shares
 from privacy_assets.errors import ConfigError, did_you_mean
-from privacy_assets.plugin.chosen import chosen_embedder, chosen_filters, chosen_generator
+from privacy_assets.plugin.chosen import chosen_embedder, chosen_filters, chosen_generator, chosen_tags
 
 if TYPE_CHECKING:
     from privacy_assets.engine.filters import Filter, FilterLike
@@ -80,6 +80,7 @@ class TableSettings:
     embedder: Mapping[str, Any] | None
     seed: int
     workers: WorkerKind = "local"
+    gpu_tags: Mapping[str, Any] = field(default_factory=dict)
     partitions_def: dg.PartitionsDefinition | None = None
     partition_column: str | None = None
     owners: Sequence[str] = ()
@@ -149,6 +150,7 @@ def table_settings(
     embedder: Mapping[str, Any] | bool = True,
     seed: int = 0,
     workers: WorkerKind = "local",
+    gpu_tags: Mapping[str, Any] | None = None,
     partitions_def: dg.PartitionsDefinition | None = None,
     partition_column: str | None = None,
     owners: Sequence[str] | None = None,
@@ -186,6 +188,7 @@ def table_settings(
         embedder=chosen_embedder(embedder, where),
         seed=seed,
         workers=workers,
+        gpu_tags=chosen_tags(gpu_tags, where),
         partitions_def=partitions_def,
         partition_column=partition_column,
         owners=tuple(owners or ()),

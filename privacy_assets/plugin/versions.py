@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -12,6 +11,7 @@ import dagster as dg
 from privacy_assets.engine.tables.fingerprints import file_fingerprint, keyed
 from privacy_assets.engine.tables.reading import table_files
 from privacy_assets.errors import ConfigError, did_you_mean
+from privacy_assets.objects import ObjectPath
 from privacy_assets.plugin.settings import Feed
 from privacy_assets.plugin.steps import partition_path
 
@@ -20,9 +20,12 @@ SOURCE, CHECK = "privacy_assets/source", "privacy_assets/check"
 
 
 def stat_token(path: str) -> str:
-    """Digest over path, size and modification time of the files that ``path`` names; InputError when there is none."""
+    """Digest over path, size and time (or tag) of the files that ``path`` names; InputError when there is none."""
     facts = []
     for file in table_files(path):
+        if isinstance(file, ObjectPath):
+            facts.append([str(file), *file.version()])
+            continue
         found = file.stat()
         facts.append([str(file), found.st_size, found.st_mtime_ns])
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
@@ -30,7 +33,7 @@ def stat_token(path: str) -> str:
 
 def files_fingerprint(path: str, key: bytes) -> str:
     """Keyed fingerprint of the bytes of the files that ``path`` names, by name."""
-    parts = [[Path(file).name, file_fingerprint(file)] for file in table_files(path)]
+    parts = [[file.name, file_fingerprint(file)] for file in table_files(path)]
     return keyed(json.dumps(parts), key)[:32]
 
 

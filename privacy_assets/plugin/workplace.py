@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import dagster as dg
 
@@ -15,6 +16,11 @@ POOL = "gpu"
 def needed(settings: TableSettings, on_device: bool) -> set[str]:
     """Resources of a step that measures."""
     return {*([GPU] if on_device else []), *([RAY] if settings.workers == "ray" else [])}
+
+
+def placed(settings: TableSettings, on_device: bool) -> dict[str, Any]:
+    """Where Dagster runs a step: one that may use a device takes turns in the pool, and carries the table's tags."""
+    return {"pool": POOL, "op_tags": dict(settings.gpu_tags)} if on_device else {}
 
 
 @contextmanager

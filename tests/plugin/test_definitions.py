@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import dagster as dg
@@ -64,6 +65,14 @@ def shape(defs: dg.Definitions) -> dict[str, object]:
         ({"source": "a.csv", "partitions_def": REGIONS}, "{partition}"),
         ({"source": "a_{partition}.csv"}, "no partitions_def"),
         ({"source": "demo", "partition_column": "region"}, "without partitions_def"),
+        ({"source": "demo", "gpu_tags": []}, "gpu_tags is a mapping of tags, not list"),
+        ({"source": "demo", "gpu_tags": {1: "a"}}, "the tag 1 must be text"),
+        (
+            {"source": "demo", "gpu_tags": {"dagster-k8s/config": {"a": {1}}}},
+            "dagster-k8s/config holds what JSON cannot",
+        ),
+        ({"source": "demo", "gpu_tags": {"dagster-k8s/config": {1: "a"}}}, "dagster-k8s/config holds what JSON cannot"),
+        ({"source": "demo", "gpu_tags": {"limit": float("nan")}}, "limit holds what JSON cannot"),
     ],
 )
 def test_a_wrong_argument_fails_when_the_code_location_loads(arguments: dict[str, object], words: str) -> None:
@@ -102,6 +111,30 @@ def test_assets_that_use_torch_share_a_pool() -> None:
     pools = {key.path[-1]: asset.op.pool for asset in defs.assets for key in asset.keys}
     assert pools["embedder"] == pools["dcr"] == "gpu"
     assert pools["train"] is None
+
+
+@pytest.mark.parametrize("generator", ["synthpop", "rvae"])
+def test_steps_that_may_use_a_device_carry_its_tags_and_no_others(generator: str) -> None:
+    given = {"name": "people", "source": "demo", "generator": generator, "metrics": ["dcr", "linkability"]}
+    tags = {"dagster-k8s/config": {"container_config": {"resources": {"limits": {"nvidia.com/gpu": "1"}}}}}
+    text = yaml.safe_dump({**given, "gpu_tags": tags})
+    component = PrivacyGate.resolve_from_yaml(text).build_defs(dg.ComponentTree.for_test().load_context)
+    python = build_privacy_assets(**given, gpu_tags=tags)
+    expected = {"embedder", "dcr", "leaky_study", *(["generator"] if generator == "rvae" else [])}
+    for defs in (python, component):
+        found = {key.path[-1]: dict(asset.op.tags) for asset in defs.assets for key in asset.keys}
+        assert {name for name, its in found.items() if its} == expected
+        assert all(json.loads(found[name]["dagster-k8s/config"]) == tags["dagster-k8s/config"] for name in expected)
+        assert not any(check.op.tags for check in defs.asset_checks)
+    plain = build_privacy_assets(**given)
+    assert not any(asset.op.tags for asset in plain.assets)
+
+
+def test_privacy_checks_carry_the_tags_of_a_device_when_they_may_use_one() -> None:
+    keys = {"train": "train", "holdout": "holdout", "synthetic": "synthetic", "metrics": ["dcr"]}
+    for embedder in (True, False):
+        (made,) = build_privacy_checks(**keys, embedder=embedder, gpu_tags={"device": "1"})
+        assert dict(made.op.tags) == ({"device": "1"} if embedder else {})
 
 
 def test_every_asset_has_its_labels(tmp_path: Path) -> None:

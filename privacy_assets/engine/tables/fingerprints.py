@@ -7,11 +7,12 @@ import hmac
 import json
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+
+from privacy_assets.objects import Location, location
 
 _MISSING = frozenset(("", "na", "n/a", "nan", "nat", "none", "null", "<na>"))  # what a CSV file makes missing
 _TRUTH = {"true": "1", "false": "0"}
@@ -69,9 +70,9 @@ def _framed(parts: Sequence[bytes]) -> bytes:
     return lengths.tobytes() + b"".join(parts)
 
 
-def file_fingerprint(path: str | Path) -> str:
+def file_fingerprint(path: str | Location) -> str:
     """SHA-256 (hex) of a file's bytes."""
-    with Path(path).open("rb") as stream:
+    with location(path).open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

@@ -1,0 +1,122 @@
+"""One release, and the rules of the pointer that says which one readers get; the same on disk and in object stores."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from privacy_assets.errors import PublicationRefused
+from privacy_assets.gate.attestation import Attestation, check_place
+from privacy_assets.gate.keys import TrustedKeys
+from privacy_assets.gate.statements import Place, Sealed, unseal
+from privacy_assets.objects import Location, ObjectPath
+
+TABLE_FILE, ATTESTATION_FILE = "table.parquet", "attestation.json"
+_STAMP = "%Y%m%dT%H%M%S.%fZ"
+_ID = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{12}")
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A published table: ``releases/<id>`` with the table and its attestation."""
+
+    id: str
+    folder: Location
+
+    @property
+    def table(self) -> Location:
+        """The Parquet file."""
+        return self.folder / TABLE_FILE
+
+    @property
+    def attestation(self) -> Location:
+        """The envelope of the attestation that let it through."""
+        return self.folder / ATTESTATION_FILE
+
+    @property
+    def published_at(self) -> str:
+        """When it was put in place (UTC), from its id."""
+        return _moment(self.id).isoformat(sep=" ", timespec="seconds")
+
+    def opened(self, place: Place, trusted: TrustedKeys) -> Attestation:
+        """Its attestation, signed by a trusted key, for this place, with the verdict "pass"; or PublicationRefused."""
+        try:
+            sealed = Sealed("attestation", self.attestation.read_bytes())
+        except OSError as error:
+            text = f"the attestation of release {self.id} cannot be read ({error.strerror})."
+            raise PublicationRefused(text) from None
+        stated = Attestation.of(unseal(sealed, trusted))
+        check_place(stated.place, place, "attestation")
+        if stated.verdict != "pass":
+            raise PublicationRefused(f"the attestation of release {self.id} says {stated.verdict!r}.")
+        return stated
+
+
+def is_id(name: str) -> bool:
+    """True for what can be the id of a release."""
+    return _ID.fullmatch(name) is not None
+
+
+def new_id(sha256: str, latest: str = "") -> str:
+    """An id that says when and what, and stands after ``latest`` in order, whatever the clock of this machine says."""
+    now = dt.datetime.now(dt.UTC).replace(tzinfo=None)
+    if latest:
+        now = max(now, _moment(latest) + dt.timedelta(microseconds=1))
+    return f"{now.strftime(_STAMP)}-{sha256[:12]}"
+
+
+def _moment(name: str) -> dt.datetime:
+    return dt.datetime.strptime(name[:23], _STAMP)
+
+
+def check_forward(pointer: Mapping[str, Any], name: str) -> None:
+    """Refuse to publish again what was replaced or rolled back: an old attestation would decide what is current."""
+    if name < str(pointer.get("release", "")) or name == pointer.get("back_from"):
+        raise PublicationRefused(
+            f"this very attestation was published before, as {name}, and is not current any more. Fix: make a new"
+            f" synthetic table, or `privacy-assets releases TABLE --rollback {name}`."
+        )
+
+
+def pointed(pointer: Mapping[str, Any], name: str) -> dict[str, str]:
+    """What the pointer says once it was moved by hand to ``name``; when that goes back, from where."""
+    before, back_from = str(pointer.get("release", "")), str(pointer.get("back_from", ""))
+    if before != name:
+        back_from = before if before > name else ""
+    return {"release": name, "back_from": back_from}
+
+
+def copy_hashed(source: Location, writer: BinaryIO) -> str:
+    """Copy a snapshot without following links; returns the SHA-256 of what was written, read only once."""
+    try:
+        reader = source.open("rb") if isinstance(source, ObjectPath) else os.fdopen(_opened(source), "rb", buffering=0)
+    except OSError as error:
+        raise PublicationRefused(f"the snapshot cannot be read ({error.strerror}); materialise it again.") from None
+    digest = hashlib.sha256()
+    with reader:
+        while block := reader.read(1 << 20):
+            digest.update(block)
+            writer.write(block)
+    return digest.hexdigest()
+
+
+def _opened(source: Path) -> int:
+    return os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def check_judged(found: str, sha256: str) -> None:
+    """Refuse bytes that are not those that were judged."""
+    if found != sha256:
+        raise PublicationRefused("the synthetic table changed after it was judged; score it again.")
+
+
+def hash_file(path: Location) -> str:
+    """SHA-256 (hex) of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,284 @@
+"""Object stores: places known by a URL, with those operations of ``pathlib.Path`` that an object store can keep.
+
+An object appears whole or not at all, and there are neither locks nor renames. What must happen once is decided by
+:meth:`ObjectPath.create`, which the store itself refuses when the object is there (S3: If-None-Match, Google Cloud
+Storage: ifGenerationMatch).
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import posixpath
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from privacy_assets.errors import ConfigError
+
+MARKER = ".privacy-assets"
+_WRITABLE = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}  # protocols that create once; the extra each needs
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ObjectPath:
+    """A place in an object store. Nothing is cached: every call asks the store.
+
+    All errors of a store are OSError with an errno and the URL, the server's own words left out; ConfigError when the
+    library for its protocol is not installed, or, on writing, when the store is not known to create an object once.
+    """
+
+    url: str
+
+    def __truediv__(self, part: str) -> ObjectPath:
+        return ObjectPath(f"{self.url}/{part}")
+
+    def joinpath(self, *parts: str) -> ObjectPath:
+        """The place below this one."""
+        return ObjectPath("/".join([self.url, *parts]))
+
+    def __str__(self) -> str:
+        return self.url
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        return self.url.rpartition("/")[2]
+
+    @property
+    def parent(self) -> ObjectPath:
+        """The place above."""
+        return ObjectPath(self.url.rpartition("/")[0])
+
+    @property
+    def suffix(self) -> str:
+        """What the name ends with, from its last point on."""
+        return posixpath.splitext(self.name)[1]
+
+    @property
+    def protocol(self) -> str:
+        """What the URL starts with."""
+        return self.url.partition("://")[0]
+
+    def absolute(self) -> ObjectPath:
+        """The place itself."""
+        return self
+
+    def is_file(self) -> bool:
+        """True when there is an object of this very name."""
+        return self._kind() == "file"
+
+    def is_dir(self) -> bool:
+        """True when there are objects below this name."""
+        return bool(self.names())
+
+    def exists(self) -> bool:
+        """True when there is an object of this name, or below it."""
+        return self.is_file() or self.is_dir()
+
+    def names(self) -> list[str]:
+        """Names of what lies directly below, sorted; none where there is nothing."""
+        with self._store() as (store, key):
+            try:
+                found = store.ls(key, detail=False)
+            except FileNotFoundError:
+                return []
+            below = [str(name).rstrip("/") for name in found]
+            return sorted({posixpath.basename(name) for name in below if name not in (key, "")})
+
+    def glob(self, pattern: str) -> list[ObjectPath]:
+        """Objects below that match, sorted."""
+        with self._store() as (store, key):
+            return sorted(self._of(store, name) for name in store.glob(f"{key}/{pattern}"))
+
+    def matches(self) -> list[ObjectPath]:
+        """Objects that the URL itself matches, when it holds a pattern."""
+        with self._store() as (store, key):
+            return sorted(self._of(store, name) for name in store.glob(key))
+
+    def below(self) -> list[str]:
+        """Names of all objects below, relative, however deep."""
+        with self._store() as (store, key):
+            return sorted(str(name)[len(key) + 1 :] for name in store.find(key))
+
+    def contents(self) -> dict[str, bytes]:
+        """The bytes of every object directly below, by name; fetched together."""
+        names = [name for name in self.names() if not name.startswith(".")]
+        with self._store() as (store, key):
+            found = store.cat([f"{key}/{name}" for name in names], on_error="raise") if names else {}
+            return {posixpath.basename(str(path)): bytes(data) for path, data in found.items()}
+
+    def version(self) -> list[Any]:
+        """Size and entity tag or time, of which one changes with the bytes."""
+        with self._store() as (store, key):
+            facts = store.info(key)
+            mark = next(
+                (facts[name] for name in ("ETag", "etag", "LastModified", "mtime", "created") if name in facts), ""
+            )
+            return [facts.get("size"), str(mark)]
+
+    def read_bytes(self) -> bytes:
+        """All bytes."""
+        with self._store() as (store, key):
+            return bytes(store.cat_file(key))
+
+    def open(self, mode: str = "rb") -> io.BufferedReader:
+        """The bytes as a local stream: fetched first, into a file that nobody else can open."""
+        if mode != "rb":
+            raise ValueError(f"an object is read by open, not written ({mode!r})")
+        with tempfile.NamedTemporaryFile() as copy, self._store() as (store, key):
+            store.get_file(key, copy.name)
+            return Path(copy.name).open("rb")  # the name goes, the stream stays
+
+    def put(self, write: bytes | memoryview | Callable[[BinaryIO], None]) -> ObjectPath:
+        """Place bytes, or what ``write(stream)`` writes: a reader gets the old object or the new one."""
+        self._check_writable()
+        if callable(write):
+            with tempfile.NamedTemporaryFile() as draft:
+                write(draft)  # type: ignore[arg-type]
+                draft.flush()
+                with self._store() as (store, key):
+                    store.put_file(draft.name, key)
+            return self
+        with self._store() as (store, key):
+            store.pipe_file(key, bytes(write))
+        return self
+
+    def create(self, data: bytes) -> bool:
+        """Place bytes where nothing is; False when other bytes are there, which stay.
+
+        True too when these very bytes are there: a request whose answer was lost is sent again.
+        """
+        self._check_writable()
+        try:
+            with self._store() as (store, key):
+                store.pipe_file(key, data, mode="create")
+        except FileExistsError:
+            return self.read_bytes() == data
+        return True
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        """Remove the object."""
+        with self._store() as (store, key):
+            try:
+                store.rm_file(key)
+            except FileNotFoundError:
+                if not missing_ok:
+                    raise
+
+    def remove_below(self) -> None:
+        """Remove every object below."""
+        for name in self.below():
+            (self / name).unlink(missing_ok=True)
+
+    def upload(self, folder: Path) -> None:
+        """Place every file below ``folder``."""
+        for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+            with file.open("rb") as stream:
+                self.joinpath(*file.relative_to(folder).parts).put(lambda target: _copy(stream, target))
+
+    def download(self, folder: Path) -> None:
+        """Fetch every object below into ``folder``."""
+        for name in self.below():
+            target = folder / name
+            if folder.resolve() not in target.resolve().parents:
+                raise OSError(errno.EINVAL, "a name leaves its folder", str(self))
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._store() as (store, key):
+                store.get_file(f"{key}/{name}", str(target))
+
+    def _kind(self) -> str:
+        with self._store() as (store, key):
+            try:
+                return str(store.info(key)["type"])
+            except FileNotFoundError:
+                return ""
+
+    def _of(self, store: Any, name: str) -> ObjectPath:
+        return ObjectPath(f"{self.protocol}://{store._strip_protocol(name).lstrip('/')}")
+
+    def _check_writable(self) -> None:
+        if self.protocol not in _WRITABLE:
+            known = ", ".join(f"{name}://" for name in _WRITABLE)
+            raise ConfigError(f"{self}: nothing is written there, since it may overwrite what is there. Fix: {known}.")
+
+    @contextmanager
+    def _store(self) -> Iterator[tuple[Any, str]]:
+        """The file system and the key; whatever goes wrong there is an OSError."""
+        from fsspec.core import url_to_fs
+
+        try:
+            store, key = url_to_fs(self.url, use_listings_cache=False)
+        except (ImportError, ValueError) as error:
+            extra = _WRITABLE.get(self.protocol)
+            fix = f" Fix: pip install 'privacy-assets[{extra}]'." if extra and isinstance(error, ImportError) else ""
+            raise ConfigError(f"{self}: no library for {self.protocol}:// here.{fix}") from None
+        try:
+            yield store, key
+        except OSError as error:
+            raise _told(error, self.url) from None
+        except Exception as error:  # noqa: BLE001 (every library of a store has errors of its own)
+            raise OSError(errno.EIO, f"{os.strerror(errno.EIO)}, {type(error).__name__}", self.url) from None
+
+
+Location = Path | ObjectPath
+
+
+def location(given: str | Location) -> Location:
+    """A path, or the place that a URL (``s3://bucket/folder``) names."""
+    if isinstance(given, ObjectPath) or "://" not in str(given):
+        return given if isinstance(given, ObjectPath) else Path(given)
+    protocol, _, rest = str(given).partition("://")
+    return Path(rest) if protocol == "file" else ObjectPath(f"{protocol.lower()}://{rest.strip('/')}")
+
+
+@contextmanager
+def local_copy(folder: Location) -> Iterator[Path]:
+    """``folder`` on this machine, as long as this lasts: itself, or a copy of the objects below, for the own user only.
+
+    What is written into a copy is not put back: see :meth:`ObjectPath.upload`.
+    """
+    if isinstance(folder, Path):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="privacy-assets-") as copy:
+        folder.download(Path(copy))
+        yield Path(copy)
+
+
+def prepare(place: ObjectPath) -> bool:
+    """Mark a place for releases or the private folder; False when it was marked before.
+
+    ConfigError when the store writes over what is there though it was told not to: nothing could be decided there.
+    """
+    marker = place / MARKER
+    new = marker.create(secrets.token_bytes(16))
+    if marker.create(secrets.token_bytes(16)):
+        marker.unlink(missing_ok=True)
+        raise ConfigError(
+            f"{place}: this store wrote over an object though it was told not to (If-None-Match). Fix: another store,"
+            " or a newer version of it."
+        )
+    return new
+
+
+def check_prepared(place: ObjectPath) -> None:
+    """ConfigError unless the place was marked: a wrong name would be an empty memory, which forgot every failure."""
+    if not (place / MARKER).is_file():
+        raise ConfigError(f"{place}: not marked for privacy-assets. Fix the name, or: privacy-assets prepare {place}")
+
+
+def _told(error: OSError, url: str) -> OSError:
+    kinds = {FileNotFoundError: errno.ENOENT, FileExistsError: errno.EEXIST, PermissionError: errno.EACCES}
+    number = next((number for kind, number in kinds.items() if isinstance(error, kind)), error.errno or errno.EIO)
+    return OSError(number, os.strerror(number), url)
+
+
+def _copy(source: BinaryIO, target: BinaryIO) -> None:
+    while block := source.read(1 << 20):
+        target.write(block)

@@ -1,0 +1,138 @@
+"""No disk that machines share: PostgreSQL for runs, an object store for tables and releases, Ray for the work."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from servers import postgres
+
+from privacy_assets import read_published
+from privacy_assets.errors import InputError
+from privacy_assets.gate.keys import TrustedKeys
+from privacy_assets.gate.releases import ReleaseStore, hash_file
+from privacy_assets.gate.statements import Place
+from privacy_assets.objects import ObjectPath, location
+from tests.rays import ray_alone
+from tests.stores import new_bucket, reaching, s3
+
+ROOT = Path(__file__).parents[2]
+PLACE = Place("patients")
+pytestmark = pytest.mark.slow
+pytest.importorskip("dagster_postgres", reason="the extra 'postgres' is not installed")
+pytest.importorskip("dagster_ray", reason="the extra 'ray' is not installed")
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """What a worker of this deployment is given; this process is given the way to the store."""
+    root = tmp_path_factory.mktemp("cluster")
+    with postgres() as database, s3() as store, reaching(store):
+        home, bucket = root / "home", new_bucket()
+        home.mkdir()
+        (root / "made").mkdir(mode=0o700)
+        shutil.copy(ROOT / "dagster.production.yaml", home / "dagster.yaml")
+        made = {
+            **os.environ,
+            **database,
+            **store,
+            "DAGSTER_HOME": str(home),
+            "PRIVACY_ASSETS_ENV": "production",
+            "PRIVACY_ASSETS_STORAGE": f"{bucket}/storage",
+            "PRIVACY_ASSETS_RELEASES": f"{bucket}/releases",
+            "PRIVACY_ASSETS_PRIVATE": f"{bucket}/private",
+            "PRIVACY_ASSETS_TRUSTED_KEYS": str(root / "keys"),
+            "PRIVACY_ASSETS_SECRET": "the secret of this deployment",
+            "OMP_NUM_THREADS": "1",
+            "RAY_AUTH_MODE": "disabled",
+        }
+        command = [sys.executable, "-m", "privacy_assets.cli"]
+        keys = [*command, "keys", "--new", "--private", str(root / "made")]
+        subprocess.run(keys, check=True, env=made, cwd=root, capture_output=True)
+        made["PRIVACY_ASSETS_SIGNING_KEY"] = (root / "made" / "signing.key").read_text()
+        shutil.rmtree(root / "made")
+        places = [made["PRIVACY_ASSETS_RELEASES"], made["PRIVACY_ASSETS_PRIVATE"]]
+        subprocess.run([*command, "prepare", *places], check=True, env=made, cwd=root, capture_output=True)
+        yield made
+
+
+def run(environment: dict[str, str], *arguments: str, file: str = "definitions.py") -> "subprocess.Popen[bytes]":
+    """A run in processes of its own, which can be killed together."""
+    command = [sys.executable, "-m", "dagster", *arguments, "-f", file]
+    log = Path(environment["DAGSTER_HOME"]).parent / "log"
+    with log.open("ab") as told:
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=told, start_new_session=True)
+
+
+def store_of(environment: dict[str, str]) -> ReleaseStore:
+    return ReleaseStore(location(environment["PRIVACY_ASSETS_RELEASES"]))
+
+
+def read(environment: dict[str, str]) -> int | None:
+    """Rows of the release that a reader gets, None when nothing was published."""
+    keys = environment["PRIVACY_ASSETS_TRUSTED_KEYS"]
+    try:
+        return len(read_published(environment["PRIVACY_ASSETS_RELEASES"], "patients", trusted_keys=keys))
+    except InputError:
+        return None
+
+
+def check_whole(environment: dict[str, str]) -> None:
+    trusted, store = TrustedKeys((Path(environment["PRIVACY_ASSETS_TRUSTED_KEYS"]),)), store_of(environment)
+    for release in store.history(PLACE):  # every one holds the bytes that its own attestation names
+        assert hash_file(release.table) == release.opened(PLACE, trusted).sha256
+
+
+def test_a_run_that_is_killed_while_it_publishes_and_the_next_one(environment) -> None:
+    claims = PLACE.below(store_of(environment).root) / "claims"
+    assert isinstance(claims, ObjectPath)
+    workspace = "tests/deployment/workspace_cluster.py"
+    with ray_alone():
+        running = run(environment, "job", "execute", "-j", "patients_pipeline", file=workspace)
+        while running.poll() is None and not claims.names():
+            time.sleep(0.05)
+        assert claims.names(), (Path(environment["DAGSTER_HOME"]).parent / "log").read_text()[-4000:]
+        os.killpg(running.pid, signal.SIGKILL)
+        running.wait(60)
+        subprocess.run([sys.executable, "-m", "ray.scripts.scripts", "stop", "--force"], capture_output=True)
+    assert read(environment) is None or read(environment) > 5_000
+    check_whole(environment)
+
+    again = run(environment, "asset", "materialize", "--select", "patients/published")
+    assert again.wait(300) == 0
+    assert read(environment) > 5_000
+    assert len(store_of(environment).history(PLACE)) == 1
+    check_whole(environment)
+
+
+def test_two_runs_at_once_publish_what_was_judged(environment) -> None:
+    store = store_of(environment)
+    before = len(store.history(PLACE))
+    running = [run(environment, "job", "execute", "-j", "patients_pipeline") for _ in range(2)]
+    ended = [one.wait(900) for one in running]
+    releases = store.history(PLACE)
+    # Whoever reads what the other has just replaced is refused; two who read the same attestation make one release.
+    assert 1 <= len(releases) - before <= ended.count(0)
+    assert store.current(PLACE).id == releases[-1].id
+    check_whole(environment)
+
+
+def test_the_tables_are_in_the_store_alone_and_the_keys_nowhere(environment) -> None:
+    bucket = location(environment["PRIVACY_ASSETS_STORAGE"]).parent
+    names = bucket.below()
+    for part in ("storage/patients/source/table.parquet", "storage/patients/generator/model.json"):
+        assert part in names
+    assert any(name.startswith("private/looks/patients/") for name in names)
+    secrets = [environment[name].encode() for name in ("PRIVACY_ASSETS_SECRET", "AWS_SECRET_ACCESS_KEY")]
+    secrets.append(environment["PRIVACY_ASSETS_SIGNING_KEY"].splitlines()[1].encode())
+    for name in names:
+        data = bucket.joinpath(*name.split("/")).read_bytes()
+        assert not any(secret in data for secret in secrets), name
+    here = [path for path in Path(environment["DAGSTER_HOME"]).parent.rglob("*") if path.is_file()]
+    assert not [path for path in here if path.suffix in (".parquet", ".db")]
+    assert not any(secret in path.read_bytes() for path in here for secret in secrets)

@@ -1,0 +1,384 @@
+"""The example for Kubernetes: its values hold what Dagster and Kubernetes know, and secrets reach who signs only."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import yaml
+
+pytest.importorskip("dagster_k8s", reason="the extra 'k8s' is not installed")
+
+import kubernetes
+from dagster._config import process_config
+from dagster._core.instance.config import dagster_instance_config
+from dagster._core.launcher import LaunchRunContext
+from dagster_k8s import K8sRunLauncher
+from dagster_k8s.client import DagsterKubernetesClient
+from dagster_k8s.job import UserDefinedDagsterK8sConfig, get_user_defined_k8s_config
+from dagster_k8s.models import k8s_model_from_dict
+from pods import HERE, IMAGE, LAUNCHER, ROOT, SERVER, VALUES, Cluster, instance_config, job_of, step_jobs
+from standins import people
+
+from privacy_assets import read_published
+from privacy_assets.errors import ConfigError
+from privacy_assets.gate.keys import SIGNING_VARIABLE, TrustedKeys
+
+SIGNING, SPLIT, PASSWORD = "privacy-assets-signing-key", "privacy-assets-secret", "privacy-assets-postgresql"
+SETTINGS = {entry["name"]: entry["value"] for entry in SERVER["env"]}
+MOUNTED = "PRIVACY_ASSETS_TRUSTED_KEYS"
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """No cluster is here: what would be asked of it is kept."""
+    made = Cluster()
+    monkeypatch.setattr(kubernetes.config, "load_incluster_config", lambda: None)
+    monkeypatch.setattr(DagsterKubernetesClient, "production_client", lambda **_: made)
+    return made
+
+
+@pytest.fixture
+def instance(tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
+    """An instance as the values have it, on SQLite."""
+    people(100).to_parquet(tmp_path / "people.parquet")
+    monkeypatch.setenv("DEPLOYMENT_ROOT", str(tmp_path))
+    for name, value in SETTINGS.items():
+        if name.startswith("PRIVACY_ASSETS"):
+            monkeypatch.setenv(name, value)
+    (tmp_path / "home").mkdir()
+    with dg.DagsterInstance.local_temp(str(tmp_path / "home"), overrides=instance_config(VALUES)) as made:
+        yield made
+
+
+def changed(*path: str | int, to: Any) -> dict[str, Any]:
+    """The values with another one at ``path``; a key that is not there is added."""
+    made = copy.deepcopy(VALUES)  # keeps YAML's aliases: what stands once in the file changes everywhere
+    place = made
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = to
+    return made
+
+
+def secrets_of(container: Any) -> set[str]:
+    """Names of the secrets that a container is given as variables."""
+    listed = {source.secret_ref.name for source in container.env_from or [] if source.secret_ref}
+    return listed | {one.value_from.secret_key_ref.name for one in container.env if one.value_from}
+
+
+def container_of(job: Any) -> Any:
+    (container,) = job.spec.template.spec.containers
+    return container
+
+
+# --- the instance -----------------------------------------------------------------------------------------------------
+
+
+def written(values: dict[str, Any], folder: Path) -> str:
+    (folder / "dagster.yaml").write_text(yaml.safe_dump(instance_config(values)))
+    return str(folder)
+
+
+def test_dagster_reads_the_instance_and_it_is_that_of_production(tmp_path: Path) -> None:
+    config, _ = dagster_instance_config(written(VALUES, tmp_path))
+    production = yaml.safe_load((ROOT / "dagster.production.yaml").read_text())
+    same = ("telemetry", "nux", "schedules", "sensors", "concurrency", "retention")
+    assert {name: config[name] for name in same} == {name: production[name] for name in same}
+    assert config["run_monitoring"] == {**production["run_monitoring"], "max_resume_run_attempts": 0}
+    read = process_config(K8sRunLauncher.config_type(), config["run_launcher"]["config"])
+    assert read.success, read.errors
+    assert LAUNCHER["class"] == K8sRunLauncher.__name__ and LAUNCHER["module"] == "dagster_k8s"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ("dagsterDaemon", "runMonitoring", "maxRuntimeSecond"),
+        ("dagsterDaemon", "schedules", "workers"),
+        ("additionalInstanceConfig", "concurrency", "pool"),
+        ("additionalInstanceConfig", "concurency"),
+        ("retention", "assets"),
+    ],
+)
+def test_a_misspelled_key_of_the_instance_fails(path: tuple[str, ...], tmp_path: Path) -> None:
+    with pytest.raises(dg.DagsterInvalidConfigError, match="unexpected config entry"):
+        dagster_instance_config(written(changed(*path, to={"purgeAfterDays": 1}), tmp_path))
+
+
+def test_a_queue_with_limits_of_its_own_would_not_load(tmp_path: Path) -> None:
+    """Why the values name the coordinator by its class: the chart's own section writes ``max_concurrent_runs: -1``."""
+    queue = {"module": "dagster", "class": "QueuedRunCoordinator", "config": {"max_concurrent_runs": -1}}
+    limited = changed("dagsterDaemon", "runCoordinator", "config", "customRunCoordinator", to=queue)
+    with pytest.raises(dg.DagsterInvalidConfigError, match="incompatible with the `concurrency"):
+        dagster_instance_config(written(limited, tmp_path))
+
+
+@pytest.mark.parametrize("key", ["env_secret", "volume_mount", "only_allow_user_defined_fields"])
+def test_a_misspelled_key_of_the_run_launcher_fails(key: str) -> None:
+    assert not process_config(K8sRunLauncher.config_type(), {**LAUNCHER["config"], key: []}).success
+
+
+def test_a_misspelled_key_of_a_container_or_pod_fails() -> None:
+    for section, key in (("container_config", "enw"), ("pod_spec_config", "securityContex")):
+        with pytest.raises(Exception, match="Unexpected keys"):
+            UserDefinedDagsterK8sConfig.from_dict({section: {key: {}}})
+
+
+# --- what stands in the values as Kubernetes has it -------------------------------------------------------------------
+
+
+def kubernetes_parts(values: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Model and content of every part that the chart hands to Kubernetes as it is."""
+    server = values["dagster-user-deployments"]["deployments"][0]
+    parts = [
+        ("V1PodSecurityContext", values[name]["podSecurityContext"]) for name in ("dagsterDaemon", "dagsterWebserver")
+    ]
+    parts += [("V1SecurityContext", values[name]["securityContext"]) for name in ("dagsterDaemon", "dagsterWebserver")]
+    parts += [("V1Probe", values["dagsterWebserver"]["readinessProbe"])]
+    parts += [("V1PodSecurityContext", server["podSecurityContext"]), ("V1SecurityContext", server["securityContext"])]
+    parts += [("V1ResourceRequirements", server["resources"])]
+    parts += [("V1Volume", one) for one in server["volumes"]] + [
+        ("V1VolumeMount", one) for one in server["volumeMounts"]
+    ]
+    parts += [("V1EnvVar", one) for one in server["env"]] + [("V1SecretEnvSource", one) for one in server["envSecrets"]]
+    return parts
+
+
+def read_by_kubernetes(values: dict[str, Any]) -> None:
+    from dagster_k8s.models import k8s_snake_case_dict
+
+    for name, content in kubernetes_parts(values):
+        model = getattr(kubernetes.client, name)
+        k8s_model_from_dict(model, k8s_snake_case_dict(model, content))
+
+
+def test_kubernetes_knows_every_part() -> None:
+    read_by_kubernetes(VALUES)
+    assert all(len(str(one["value"])) for one in SERVER["env"])
+
+
+@pytest.mark.parametrize(
+    "path", [("securityContext", "readOnlyRoot"), ("podSecurityContext", "runAsNonroot"), ("volumeMounts", 0, "path")]
+)
+def test_a_misspelled_part_fails(path: tuple[str | int, ...]) -> None:
+    wrong = changed("dagster-user-deployments", "deployments", 0, *path, to=True)
+    with pytest.raises(Exception, match="Unexpected keys"):
+        read_by_kubernetes(wrong)
+
+
+def test_nobody_is_root_or_may_become_it() -> None:
+    for owner in (SERVER, VALUES["dagsterDaemon"], VALUES["dagsterWebserver"]):
+        assert owner["podSecurityContext"]["runAsNonRoot"] is True
+        assert owner["securityContext"]["allowPrivilegeEscalation"] is False
+    assert SERVER["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+# --- variables and secrets --------------------------------------------------------------------------------------------
+
+
+def test_the_variables_are_those_that_the_code_reads() -> None:
+    named = {name for name in SETTINGS if name.startswith("PRIVACY_ASSETS")}
+    files = [*(ROOT / "privacy_assets").rglob("*.py"), *(ROOT / "resources").glob("*.py")]
+    read = set(re.findall(r"\bPRIVACY_ASSETS_[A-Z_]+\b", "\n".join(file.read_text() for file in files)))
+    assert named <= read
+    resources = (ROOT / "resources/production.py").read_text()
+    assert set(re.findall(r'EnvVar\("(\w+)"\)', resources)) < named  # each one it needs, and PRIVACY_ASSETS_ENV
+    assert (ROOT / "resources" / f"{SETTINGS['PRIVACY_ASSETS_ENV']}.py").is_file()
+    assert LAUNCHER["config"]["run_k8s_config"]["container_config"]["env"] == SERVER["env"]
+    mount = next(one for one in SERVER["volumeMounts"] if one["name"] == "trusted-keys")
+    assert SETTINGS[MOUNTED].startswith(mount["mountPath"]) and mount["readOnly"] is True
+
+
+def test_no_secret_stands_in_the_example() -> None:
+    texts = [path.read_text() for path in (ROOT / "deployment").rglob("*") if path.is_file()]
+    assert not any("PRIVATE KEY" in text for text in texts)
+    assert not {SIGNING_VARIABLE, "PRIVACY_ASSETS_SECRET", "DAGSTER_PG_PASSWORD"} & set(SETTINGS)
+    assert VALUES["generatePostgresqlPasswordSecret"] is False and "postgresqlPassword" not in VALUES["postgresql"]
+
+
+def test_the_signing_key_reaches_steps_and_nothing_else(instance: dg.DagsterInstance, cluster: Cluster) -> None:
+    assert SIGNING not in json.dumps(VALUES) and SIGNING_VARIABLE not in json.dumps(VALUES)
+    for name in ("dagsterDaemon", "dagsterWebserver"):
+        assert not {"env", "envSecrets", "envConfigMaps"} & set(VALUES[name])
+    job = job_of("people_pipeline")
+    run = instance.create_run_for_job(job.get_definition(), job_code_origin=job.get_python_origin())
+    instance.run_launcher.launch_run(LaunchRunContext(run, workspace=None))
+    of_run = cluster.jobs.pop()
+    of_steps = step_jobs("people_pipeline", instance, cluster)
+    assert secrets_of(container_of(of_run)) == {SPLIT, "privacy-assets-storage", PASSWORD}
+    assert {"people__published", "people__attestation", "people__synthetic"} <= set(of_steps)
+    for made in of_steps.values():
+        assert secrets_of(container_of(made)) == {SPLIT, "privacy-assets-storage", PASSWORD, SIGNING}
+        assert made.spec.template.spec.automount_service_account_token is False
+    assert of_run.spec.template.spec.automount_service_account_token is True  # it starts the steps
+    for made in (of_run, *of_steps.values()):
+        container, pod = container_of(made), made.spec.template.spec
+        assert container.image == IMAGE
+        assert container.security_context.read_only_root_filesystem and pod.security_context.run_as_non_root
+        assert SETTINGS.items() <= {one.name: one.value for one in container.env}.items()
+        assert {one.name for one in container.volume_mounts} <= {one.name for one in pod.volumes}
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        {"container_config": {"image": "elsewhere", "env_from": [{"secret_ref": {"name": SIGNING}}]}},
+        {"container_config": {"command": ["env"]}},
+        {"pod_spec_config": {"service_account_name": "admin"}},
+        {"job_spec_config": {"ttl_seconds_after_finished": 1}},
+    ],
+)
+def test_a_tag_of_a_run_changes_no_pod(tag: dict[str, Any], instance: dg.DagsterInstance, cluster: Cluster) -> None:
+    job = job_of("people_pipeline")
+    run = instance.create_run_for_job(
+        job.get_definition(), job_code_origin=job.get_python_origin(), tags={"dagster-k8s/config": json.dumps(tag)}
+    )
+    with pytest.raises(Exception, match="violated the allowed list"):
+        instance.run_launcher.launch_run(LaunchRunContext(run, workspace=None))
+    assert cluster.jobs == []
+
+
+def test_the_executor_cannot_be_configured_by_a_run() -> None:
+    job = job_of("people_pipeline").get_definition()
+    wrong = {"execution": {"config": {"job_image": "elsewhere"}}}
+    assert not process_config(job.run_config_schema.run_config_schema_type, wrong).success
+
+
+def test_trusted_keys_are_read_from_a_mount_of_kubernetes(tmp_path: Path) -> None:
+    """The layout that a kubelet makes of a ConfigMap: a folder open to all, one that is not, links."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    pem = Ed25519PrivateKey.generate().public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    mount, folder = tmp_path / "trusted-keys", tmp_path / "trusted-keys/..2026_01_01_00_00_00.1"
+    folder.mkdir(parents=True)
+    (folder / "publisher.pem").write_bytes(pem)
+    (folder / "publisher.pem").chmod(SERVER["volumes"][0]["configMap"]["defaultMode"])
+    (mount / "..data").symlink_to(folder.name)
+    (mount / "publisher.pem").symlink_to("..data/publisher.pem")
+    folder.chmod(0o755)
+    mount.chmod(0o777)
+    inside = SETTINGS[MOUNTED].removeprefix("/etc/privacy-assets/")
+    assert len(TrustedKeys((tmp_path / inside,)).by_id) == 1
+    with pytest.raises(ConfigError, match="everybody may write"):
+        _ = TrustedKeys((mount,)).by_id
+
+
+# --- devices ----------------------------------------------------------------------------------------------------------
+
+
+def test_only_steps_that_may_use_a_device_ask_for_one(instance: dg.DagsterInstance, cluster: Cluster) -> None:
+    made = {**step_jobs("nets_pipeline", instance, cluster), **step_jobs("nets_calibrate", instance, cluster)}
+    asks = {
+        key for key, job in made.items() if (container_of(job).resources.limits or {}).get("nvidia.com/gpu") is not None
+    }
+    assert asks == {"nets__embedder", "nets__generator", "nets__dcr", "nets__leaky_study"}
+    assert {"nets__linkability", "nets__synthetic", "nets__published"} <= set(made) - asks
+    asking = container_of(made["nets__embedder"])
+    assert asking.resources.limits == {"memory": "8Gi", "nvidia.com/gpu": "1"}  # beside what every step has
+    assert asking.resources.requests == container_of(made["nets__published"]).resources.requests
+
+
+def test_the_tags_of_the_page_are_what_dagster_k8s_reads() -> None:
+    (code,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/kubernetes.md").read_text(), re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(code, "kubernetes.md", "exec"), names)
+    found = {key.path[-1]: asset.op.tags for asset in names["patients"].assets for key in asset.keys}
+    tagged = {name for name, tags in found.items() if tags}
+    assert {"embedder", "dcr"} <= tagged and not tagged & {"source", "synthetic", "published", "generator"}
+    read = get_user_defined_k8s_config(found["dcr"])
+    assert read.container_config["resources"]["limits"] == {"nvidia.com/gpu": 1}
+
+
+# --- the page and the chart -------------------------------------------------------------------------------------------
+
+
+def test_the_page_makes_every_secret_that_is_named() -> None:
+    page = (ROOT / "docs/kubernetes.md").read_text()
+    made = set(re.findall(r"create (?:secret generic|configmap) ([\w-]+)", page))
+    maps = {one["configMap"]["name"] for one in SERVER["volumes"] if "configMap" in one}
+    named = {one["name"] for one in SERVER["envSecrets"]} | set(LAUNCHER["config"]["env_secrets"]) | maps
+    assert made == named | {SIGNING, VALUES["global"]["postgresqlSecretName"]}
+    assert LAUNCHER["config"]["postgres_password_secret"] == VALUES["global"]["postgresqlSecretName"]
+    assert f"-n {LAUNCHER['config']['job_namespace']} " in page and "helm install dagster " in page
+
+
+def test_the_image_has_what_the_values_name() -> None:
+    lines = (ROOT / "deployment/kubernetes/Dockerfile").read_text()
+    user, group = SERVER["podSecurityContext"]["runAsUser"], SERVER["podSecurityContext"]["runAsGroup"]
+    assert f"USER {user}:{group}" in lines and "WORKDIR /app" in lines
+    for source in re.findall(r"^COPY (.+) \S+$", lines, re.MULTILINE):
+        assert all((ROOT / name).exists() for name in source.split())
+    assert set(re.findall(r"\[([\w,]+)\]", lines)[0].split(",")) == {"k8s", "postgres", "s3"}
+    home = LAUNCHER["config"]["dagster_home"]
+    assert f"mkdir -p {home}/storage" in lines
+    assert f"{home}/storage" in {one["mountPath"] for one in SERVER["volumeMounts"]}
+
+
+def chart_errors(schema: dict[str, Any], values: dict[str, Any]) -> list[str]:
+    """What the chart's schema says of the values; ours stand for a part, and so nothing need be there."""
+    import jsonschema
+
+    found = jsonschema.validators.validator_for(schema)(schema).iter_errors(values)
+    return [f"{'.'.join(map(str, one.path))}: {one.message}" for one in found if one.validator != "required"]
+
+
+@pytest.mark.skipif(
+    "PRIVACY_ASSETS_HELM_SCHEMA" not in os.environ,
+    reason="PRIVACY_ASSETS_HELM_SCHEMA does not name values.schema.json of Dagster's Helm chart",
+)
+def test_the_chart_takes_the_values() -> None:
+    schema = json.loads(Path(os.environ["PRIVACY_ASSETS_HELM_SCHEMA"]).read_text())
+    assert chart_errors(schema, VALUES) == []
+    assert set(VALUES) <= set(schema["properties"])  # the schema itself allows further ones
+    for path in (("dagsterDaemon", "runCoordinater"), ("dagsterWebserver", "servise"), ("runLauncher", "kind")):
+        assert chart_errors(schema, changed(*path, to={}))
+
+
+# --- a run ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_run_with_a_process_for_each_pod_publishes(
+    instance: dg.DagsterInstance, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each container gets the variables of its job and no others: what a step needs and is not given, it lacks."""
+    keys = tmp_path / "keys"
+    (tmp_path / "private").mkdir(mode=0o700)
+    places = {
+        "PRIVACY_ASSETS_STORAGE": str(tmp_path / "storage"),
+        "PRIVACY_ASSETS_RELEASES": str(tmp_path / "releases"),
+        "PRIVACY_ASSETS_PRIVATE": str(tmp_path / "private"),
+        "PRIVACY_ASSETS_TRUSTED_KEYS": str(keys),
+    }
+    command = [sys.executable, "-m", "privacy_assets.cli", "keys", "--new"]
+    subprocess.run(command, check=True, env={**os.environ, **places}, capture_output=True)
+    signing = tmp_path / "private/signing.key"
+    cluster.secrets = {
+        SIGNING: {SIGNING_VARIABLE: signing.read_text()},
+        SPLIT: {"PRIVACY_ASSETS_SECRET": "s" * 32},
+        "privacy-assets-storage": {},
+        PASSWORD: {"postgresql-password": "unused"},
+    }
+    signing.unlink()
+    paths = os.pathsep.join(map(str, (HERE, ROOT / "tests/plugin", ROOT)))
+    cluster.extra = {**places, "DAGSTER_HOME": str(tmp_path / "home"), "PYTHONPATH": paths, "OMP_NUM_THREADS": "1",
+                     "HOME": str(tmp_path), "NUMBA_CACHE_DIR": ""}  # fmt: skip
+    for name, value in places.items():
+        monkeypatch.setenv(name, value)
+    with dg.execute_job(job_of("people_pipeline"), instance) as done:
+        assert done.success
+    assert [process.wait(60) for process in cluster.processes] == [0] * len(cluster.jobs)
+    assert len(cluster.jobs) > 5
+    assert len(read_published(tmp_path / "releases", "people", trusted_keys=keys)) > 0
+    assert not (tmp_path / "private/secret.key").exists()

@@ -1,0 +1,22 @@
+"""Code location as it is in Kubernetes: two tables, the resources of production, a pod for each step."""
+
+import os
+from pathlib import Path
+
+import dagster as dg
+from standins import QUICK, independent
+
+from privacy_assets import build_privacy_assets
+from resources.kubernetes import EXECUTOR, RESOURCES
+
+SOURCE = Path(os.environ["DEPLOYMENT_ROOT"]) / "people.parquet"
+GPU = {"dagster-k8s/config": {"container_config": {"resources": {"limits": {"nvidia.com/gpu": 1}}}}}
+
+defs = dg.Definitions.merge(
+    build_privacy_assets("people", source=SOURCE, subject="pid", generator=independent, **QUICK),
+    build_privacy_assets(
+        "nets", source=SOURCE, subject="pid", generator="rvae", metrics=["dcr", "linkability"],
+        gpu_tags=GPU,
+    ),
+    dg.Definitions(resources=RESOURCES, executor=EXECUTOR),
+)  # fmt: skip

@@ -1,0 +1,251 @@
+"""Tables, models, records and releases in an object store: the whole pipeline, its commands and its errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pandas as pd
+import pytest
+from standins import QUICK, independent, memorise, people, run
+
+from privacy_assets import (
+    GpuResource,
+    PrivacyIOManager,
+    ReleaseResource,
+    build_privacy_assets,
+    evaluate,
+    read_published,
+)
+from privacy_assets.cli import main
+from privacy_assets.engine.generators import build_generator
+from privacy_assets.engine.tables.reading import read_table
+from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.errors import ConfigError, InputError, PublicationRefused
+from privacy_assets.gate.keys import first_key
+from privacy_assets.gate.statements import Sealed
+from privacy_assets.objects import ObjectPath, location, prepare
+from privacy_assets.plugin.io import Trained, load_value, store_value
+from privacy_assets.plugin.tagging import canonical_source, schema_of
+from privacy_assets.plugin.versions import stat_token
+from tests.stores import new_bucket, reaching, s3
+
+KEY = dg.AssetKey(["people", "train"])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _store() -> Iterator[None]:
+    with s3() as environment, reaching(environment):
+        yield
+
+
+@pytest.fixture
+def bucket() -> ObjectPath:
+    found = location(new_bucket())
+    assert isinstance(found, ObjectPath)
+    return found
+
+
+@pytest.fixture
+def deployed(bucket: ObjectPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
+    """Resources of a deployment without a folder of its own, and what its environment holds."""
+    first_key(tmp_path / "made" / "signing.key", tmp_path / "keys")
+    monkeypatch.setenv("PRIVACY_ASSETS_SIGNING_KEY", (tmp_path / "made" / "signing.key").read_text())
+    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "a secret of this deployment")
+    monkeypatch.setenv("PRIVACY_ASSETS_TRUSTED_KEYS", str(tmp_path / "keys"))
+    prepare(bucket / "releases")
+    prepare(bucket / "private")
+    return {
+        "privacy_io": PrivacyIOManager(base=f"{bucket}/storage", releases=f"{bucket}/releases"),
+        "releases": ReleaseResource(root=f"{bucket}/releases", private=f"{bucket}/private"),
+        "gpu": GpuResource(device="cpu", lock_folder=str(tmp_path / "locks")),
+    }
+
+
+def table(bucket: ObjectPath, **more) -> dg.Definitions:
+    asked = {"source": f"{bucket}/people/*.parquet", "generator": independent, **QUICK, **more}
+    return build_privacy_assets("people", subject="pid", **asked)
+
+
+def put(frame: pd.DataFrame, place: ObjectPath) -> None:
+    place.put(lambda stream: frame.to_parquet(stream))
+
+
+# Values
+
+
+def test_a_private_table_comes_back_with_its_schema(bucket: ObjectPath, tmp_path: Path) -> None:
+    frame = canonical_source(people(), "pid", {"age": "numeric"})
+    store_value(frame, bucket / "train")
+    loaded = load_value(bucket / "train", KEY, None)
+    assert schema_of(loaded, "x") == schema_of(frame, "x")
+    store_value(frame, tmp_path)
+    pd.testing.assert_frame_equal(loaded, load_value(tmp_path, KEY, None))
+
+
+def test_only_the_newest_value_is_kept(bucket: ObjectPath) -> None:
+    store_value(pd.DataFrame({"x": [1]}), bucket / "train")
+    store_value(Sealed("snapshot", b"{}"), bucket / "train")
+    assert load_value(bucket / "train", KEY, None) == Sealed("snapshot", b"{}")
+    assert (bucket / "train").names() == ["snapshot.json"]
+
+
+def test_what_was_never_stored_says_so(bucket: ObjectPath) -> None:
+    with pytest.raises(InputError, match="people/train, partition north: it was not materialised yet"):
+        load_value(bucket / "nothing", KEY, "north")
+
+
+def test_a_generator_comes_back_as_it_was_sealed(bucket: ObjectPath) -> None:
+    frame = canonical_source(people(100).drop(columns="pid"), None, {})
+    schema = infer_schema(frame)
+    made = [build_generator("synthpop").fit(frame, schema, seed=seed) for seed in (1, 2)]
+    for fitted in made:
+        store_value(Trained(fitted, "print", keyed=str), bucket / "generator")
+    loaded = load_value(bucket / "generator", dg.AssetKey(["people", "generator"]), None)
+    loaded.check(str)
+    pd.testing.assert_frame_equal(loaded.generator.sample(20, seed=3), made[1].sample(20, seed=3))
+    folders = [name for name in (bucket / "generator").names() if name.startswith("model-")]
+    assert len(folders) == 1  # the first one is gone
+    weights = bucket.joinpath("generator", folders[0])
+    name = next(name for name in weights.names() if name != "trained_on.json")
+    (weights / name).put((weights / name).read_bytes() + b" ")
+    with pytest.raises(PublicationRefused, match="not as this deployment stored it"):
+        load_value(bucket / "generator", dg.AssetKey(["people", "generator"]), None).check(str)
+
+
+def test_an_object_whose_name_leaves_its_folder_is_not_fetched(bucket: ObjectPath, tmp_path: Path) -> None:
+    (bucket / "model" / ".." / ".." / "away").put(b"x")
+    (tmp_path / "here").mkdir()
+    with pytest.raises(OSError, match="leaves its folder"):
+        (bucket / "model").download(tmp_path / "here")
+    assert not (tmp_path / "away").exists()
+
+
+# Tables
+
+
+def test_tables_are_read_from_the_store(bucket: ObjectPath) -> None:
+    frame = people(50)
+    put(frame.iloc[:40], bucket / "people" / "a.parquet")
+    put(frame.iloc[40:], bucket / "people" / "b.parquet")
+    (bucket / "people" / "c.csv").put(frame.iloc[:3].to_csv(index=False).encode())
+    for path in (f"{bucket}/people/*.parquet", f"{bucket}/people/[ab].parquet"):
+        pd.testing.assert_frame_equal(read_table(path), frame)
+    assert len(read_table(f"{bucket}/people")) == len(frame) + 3
+    assert len(read_table(f"{bucket}/people/c.csv")) == 3
+    (bucket / "people" / "d.csv").put(b"")
+    for path, told in (("nothing", "no such file"), ("people/*.pq", "no such file"), ("people/d.csv", "is empty")):
+        with pytest.raises(InputError, match=told):
+            read_table(f"{bucket}/{path}")
+
+
+def test_another_table_is_another_version(bucket: ObjectPath) -> None:
+    place = bucket / "people" / "a.parquet"
+    put(people(50), place)
+    before = stat_token(str(place))
+    assert stat_token(str(place)) == before
+    put(people(50, seed=1), place)
+    assert stat_token(str(place)) != before
+
+
+def test_tables_in_the_store_give_the_figures_of_files(bucket: ObjectPath, tmp_path: Path) -> None:
+    parts = {"train": people(300), "holdout": people(300, seed=1), "synthetic": people(300, seed=2).drop(columns="pid")}
+    parts["holdout"]["pid"] += " of the holdout"
+    for role, frame in parts.items():
+        put(frame, bucket / f"{role}.parquet")
+        frame.to_parquet(tmp_path / f"{role}.parquet")
+    asked = {"subject": "pid", "metrics": {"dcr": {"bootstraps": 50, "permutations": 199}}}
+    here, there = (
+        evaluate(**{role: f"{root}/{role}.parquet" for role in parts}, **asked).to_json()["metrics"]
+        for root in (tmp_path, bucket)
+    )
+    assert json.dumps(here["dcr"]["figures"]) == json.dumps(there["dcr"]["figures"])
+
+
+# The pipeline
+
+
+def test_an_honest_table_is_published_and_a_copy_is_not(bucket: ObjectPath, deployed: dict) -> None:
+    put(people(), bucket / "people" / "a.parquet")
+    bound = dg.Definitions(resources=deployed, executor=dg.in_process_executor)
+    with dg.DagsterInstance.ephemeral() as instance:
+        good = run(dg.Definitions.merge(table(bucket), bound), "people_pipeline", instance)
+        assert good.success
+        first = read_published(f"{bucket}/releases", "people")
+        bad = run(dg.Definitions.merge(table(bucket, generator=memorise), bound), "people_pipeline", instance)
+        assert not bad.success
+    pd.testing.assert_frame_equal(read_published(f"{bucket}/releases", "people"), first)
+    (event,) = good.asset_materializations_for_node("people__published")
+    assert str(event.metadata["folder"].value).startswith(f"{bucket}/releases/people/_all/releases/")
+
+
+def test_partitions_have_releases_of_their_own(bucket: ObjectPath, deployed: dict) -> None:
+    parts = dg.StaticPartitionsDefinition(["north", "so[u]th"])
+    for number, part in enumerate(parts.get_partition_keys()):
+        put(people(seed=number), bucket / "people" / f"{part}.parquet")
+    defs = table(bucket, source=f"{bucket}/people/{{partition}}.parquet", partitions_def=parts)
+    bound = dg.Definitions(resources=deployed, executor=dg.in_process_executor)
+    with dg.DagsterInstance.ephemeral() as instance:
+        for part in parts.get_partition_keys():
+            assert run(dg.Definitions.merge(defs, bound), "people_pipeline", instance, partition=part).success
+            assert len(read_published(f"{bucket}/releases", "people", part))
+
+
+MISSING = {
+    "no signing key": ("PRIVACY_ASSETS_SIGNING_KEY", "no signing key. Fix: set it"),
+    "no secret": ("PRIVACY_ASSETS_SECRET", "the secret of a deployment never lies in an object store"),
+    "no trusted keys": ("PRIVACY_ASSETS_TRUSTED_KEYS", "keys in an object store are not trusted"),
+}
+
+
+@pytest.mark.parametrize(("variable", "told"), MISSING.values(), ids=MISSING.keys())
+def test_what_cannot_lie_in_the_store_is_asked_for(
+    deployed: dict, variable: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(variable)
+    with pytest.raises(ConfigError, match=told):
+        deployed["releases"].gate().key.check()
+
+
+def test_a_private_place_that_was_not_prepared_is_not_used(bucket: ObjectPath, deployed: dict) -> None:
+    away = ReleaseResource(root=f"{bucket}/releases", private=f"{bucket}/privat")
+    with pytest.raises(ConfigError, match=f"privacy-assets prepare {bucket}/privat"):
+        away.gate()
+
+
+# The command line
+
+
+def test_the_commands_take_urls(bucket: ObjectPath, deployed: dict, capsys, tmp_path: Path) -> None:
+    put(people(), bucket / "people" / "a.parquet")
+    bound = dg.Definitions(resources=deployed, executor=dg.in_process_executor)
+    with dg.DagsterInstance.ephemeral() as instance:
+        for seed in (0, 1):
+            defs = dg.Definitions.merge(table(bucket, seed=seed), bound)
+            assert run(defs, "people_pipeline", instance).success
+    folders = ["--releases", f"{bucket}/releases"]
+    older, newer = [release.id for release in deployed["releases"].store.history(*deployed["releases"].store.places())]
+
+    assert main(["releases", *folders]) == 0
+    told = capsys.readouterr().out
+    assert older in told and newer in told and "damaged" not in told
+    back = ["releases", "people", *folders, "--private", f"{bucket}/private", "--rollback", older]
+    assert main(back) == 0
+    assert f"rolled back from {newer} to {older}" in capsys.readouterr().out
+    table_url = f"{bucket}/releases/people/_all/releases/{older}/table.parquet"
+    assert main(["verify", table_url, *folders]) == 0
+    assert "the current one" in capsys.readouterr().out
+    copy = tmp_path / "copy.parquet"
+    copy.write_bytes(location(table_url).read_bytes())
+    assert main(["verify", str(copy), *folders]) == 0
+    copy.write_bytes(b"other")
+    assert main(["verify", str(copy), *folders]) == 1
+    assert main(["keys", *folders, "--private", f"{bucket}/private"]) == 0
+    assert "environment variable PRIVACY_ASSETS_SIGNING_KEY" in capsys.readouterr().out
+    assert main(["keys", "--new", *folders, "--private", f"{bucket}/private"]) == 2
+    assert "keys never lie in an object store" in capsys.readouterr().err
+    assert main(["prepare", f"{bucket}/releases", f"{bucket}/more"]) == 0
+    assert capsys.readouterr().out == f"{bucket}/releases: was ready before\n{bucket}/more: ready\n"
+    assert main(["prepare", str(tmp_path)]) == 2

@@ -1,0 +1,89 @@
+"""A real object store for tests: an S3 server of this machine's own, one request at a time, as a store answers them."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+
+import pytest
+
+_SERVER = """
+import sys
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import run_simple
+run_simple("127.0.0.1", int(sys.argv[1]), DomainDispatcherApplication(create_backend_app), threaded=False)
+"""
+_buckets = count(1)
+
+
+def free_port() -> int:
+    """A port that nobody listens at."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@contextmanager
+def s3() -> Iterator[dict[str, str]]:
+    """An S3 server without any bucket; yields the environment by which clients find it."""
+    pytest.importorskip("s3fs", reason="the extra 's3' is not installed")
+    pytest.importorskip("moto.server", reason="moto is not installed: no S3 server can be started")
+    port = free_port()
+    running = subprocess.Popen(
+        [sys.executable, "-c", _SERVER, str(port)],
+        env={**os.environ, "AWS_ACCESS_KEY_ID": "server", "AWS_SECRET_ACCESS_KEY": "server"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        _until_ready(running, f"http://127.0.0.1:{port}/moto-api/")
+        yield {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+            "AWS_ACCESS_KEY_ID": "someone",
+            "AWS_SECRET_ACCESS_KEY": "s3cret-of-the-store",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
+    finally:
+        running.kill()
+        running.wait(30)
+
+
+def _until_ready(running: "subprocess.Popen[bytes]", url: str) -> None:
+    for _ in range(240):
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+        except (urllib.error.URLError, OSError):
+            if running.poll() is not None:
+                break
+            time.sleep(0.25)
+        else:
+            return
+    pytest.skip("the S3 server did not start")
+
+
+@contextmanager
+def reaching(environment: dict[str, str]) -> Iterator[None]:
+    """This process, and those that it starts, find the store; clients made before are forgotten."""
+    import s3fs
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        s3fs.S3FileSystem.clear_instance_cache()
+        yield
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+def new_bucket() -> str:
+    """URL of an empty bucket."""
+    import s3fs
+
+    name = f"bucket-{os.getpid()}-{next(_buckets)}"
+    s3fs.S3FileSystem().mkdir(name)
+    return f"s3://{name}"
