@@ -67,6 +67,16 @@ def create_once(path: Location, data: bytes) -> bool:
     return True
 
 
+def names(folder: Location) -> list[str]:
+    """Names of what lies directly in ``folder``, sorted; none without it. OSError when it cannot be read."""
+    if isinstance(folder, ObjectPath):
+        return folder.names()
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+
+
 def contents(folder: Location) -> dict[str, bytes]:
     """The bytes of every file directly in ``folder`` by name, but for those that begin with a point; none without it.
 
@@ -74,11 +84,7 @@ def contents(folder: Location) -> dict[str, bytes]:
     """
     if isinstance(folder, ObjectPath):
         return folder.contents()
-    try:
-        names = sorted(os.listdir(folder))
-    except FileNotFoundError:
-        return {}
-    return {name: (folder / name).read_bytes() for name in names if not name.startswith(".")}
+    return {name: (folder / name).read_bytes() for name in names(folder) if not name.startswith(".")}
 
 
 def sync_folder(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,25 +54,42 @@ class Gate:
         """The memory of attempts and releases."""
         return Looks(self.private / "looks")
 
-    def released(self, snapshot: Snapshot) -> Released:
-        """All that was released of this table and partition, but for these very bytes.
+    def released(self, snapshot: Snapshot, together: bool = False) -> Released:
+        """All that was released of this table and partition, ``together`` of all its partitions, but for these bytes.
 
         What stands in the release folder without a record (an earlier version wrote none) counts as it stands there.
         """
-        place, known = snapshot.place, self.looks.released(snapshot.place)
-        recorded = {sha256[:12] for sha256 in known}
+        found: dict[str, tuple[Location, ...]] = {}
         try:
-            history = {release.id[-12:]: release.table for release in self.store.history(place)}
-            known |= {hash_file(table) for end, table in history.items() if end not in recorded}
+            for place in self._partitions(snapshot.place.table) if together else [snapshot.place]:
+                for sha256, files in self._released_at(place).items():
+                    found[sha256] = (*found.get(sha256, ()), *files)
         except OSError as error:
             raise PublicationRefused(
                 f"an earlier release cannot be read ({error.filename}: {error.strerror})."
             ) from None
-        found = []
-        for sha256 in sorted(known - {snapshot.sha256}):
-            own, table = self._snapshots(place) / f"{sha256}.parquet", history.get(sha256[:12])
-            found.append((sha256, (own,) if table is None else (own, table)))
-        return Released(tuple(found))
+        return Released(tuple((sha256, found[sha256]) for sha256 in sorted(found) if sha256 != snapshot.sha256))
+
+    def _partitions(self, table: str) -> list[Place]:
+        """Every partition of a table that something is known of; the table as a whole is the last one."""
+        known = {*self.looks.places(table), *(place for place in self.store.places() if place.table == table)}
+        return sorted(known, key=lambda place: (place.partition is None, str(place)))
+
+    def _released_at(self, place: Place) -> dict[str, tuple[Location, ...]]:
+        """The files that may hold the bytes of each release of one place, by SHA-256."""
+        known = self.looks.released(place)
+        recorded = {sha256[:12] for sha256 in known}
+        history = {release.id[-12:]: release.table for release in self.store.history(place)}
+        known |= {hash_file(table) for end, table in history.items() if end not in recorded}
+        # A record of the whole table says not which partition it was, should a publisher have died over it.
+        parts = [place] if place.partition is not None else [place, *self._partitions(place.table)]
+        return {
+            sha256: (
+                *dict.fromkeys(self._snapshots(part) / f"{sha256}.parquet" for part in parts),
+                *([history[sha256[:12]]] if sha256[:12] in history else []),
+            )
+            for sha256 in known
+        }
 
     def sign_split(self, place: Place, role: str, fingerprint: str, setup: Mapping[str, Any]) -> Sealed:
         """Sign that the private table with this keyed fingerprint stands on the side ``role``, under ``setup``."""
@@ -136,7 +154,7 @@ class Gate:
         be made from this train, by this filter and by the generator that was attacked.
         """
         judged.check_made(snapshot, inputs, setup, metrics)
-        inputs = {**inputs, "released": self.released(snapshot).fingerprint}
+        inputs = {**inputs, "released": self.released(snapshot, bool(setup.get("together"))).fingerprint}
         for name, result in results.items():
             judged.check_result(result, inputs, metrics.get(name), setup["seed"])
         remembered = self.failures.against(policy, snapshot.place, snapshot.content)
@@ -168,11 +186,15 @@ class Gate:
         if (taken.sha256, taken.content) != (stated.sha256, stated.content):
             raise PublicationRefused("the attestation belongs to another synthetic table; materialise it again.")
         judged.check_memory(self.failures.against(policy, place, stated.content))
+        together = bool(setup.get("together"))
 
         def agree() -> None:
-            judged.check_released(stated, self.released(taken).fingerprint)
+            judged.check_released(stated, self.released(taken, together).fingerprint)
 
-        with self.looks.releasing(place, stated.sha256, agree):
+        with ExitStack() as recorded:
+            # Of partitions that are judged together one is released at a time, by the record of the whole table.
+            for one in dict.fromkeys([Place(place.table), place] if together else [place]):
+                recorded.enter_context(self.looks.releasing(one, stated.sha256, agree))
             return self.store.add(place, taken.path, stated.sha256, sealed.data)
 
     def roll_back(self, place: Place, name: str) -> Release:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from privacy_assets.errors import PublicationRefused
-from privacy_assets.files import contents, create_once, private_folder, put_atomic
+from privacy_assets.files import contents, create_once, names, private_folder, put_atomic
 from privacy_assets.gate.snapshot import Snapshot, read_hashed
 from privacy_assets.gate.statements import Place
 from privacy_assets.objects import Location
@@ -128,6 +128,15 @@ class Looks:
         except (ValueError, KeyError, TypeError):
             raise PublicationRefused(f"the memory of releases is damaged ({folder}): bring it back.") from None
         return {sha256 for sha256 in hashes if sha256 is not None}
+
+    def places(self, table: str) -> list[Place]:
+        """Every partition of a table of which something was tried or released."""
+        folder = Place(table).below(self.root).parent
+        try:
+            return [Place.of_parts(folder.name, part) for part in names(folder)]
+        except OSError as error:
+            text = f"the memory of releases cannot be read ({folder}: {error.strerror})."
+            raise PublicationRefused(text) from None
 
     def _released(self, place: Place) -> Location:
         return place.below(self.root) / "released"

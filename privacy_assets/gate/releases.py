@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from urllib.parse import unquote
 
 import pandas as pd
 
@@ -102,9 +101,7 @@ class ReleaseStore:
 
     def places(self) -> Iterator[Place]:
         """Every table and partition that has a release, in order."""
-        for table, part in sorted(self._kind.parts(self.root)):
-            table, part = unquote(table), unquote(part)
-            yield Place(table, None if part == "_all" else part.removeprefix("partition="))
+        yield from (Place.of_parts(table, part) for table, part in sorted(self._kind.parts(self.root)))
 
 
 def read_published(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.keys import SigningKey, TrustedKeys
@@ -41,6 +41,12 @@ class Place:
         """``root/<table>/partition=<partition>``, or ``root/<table>/_all``; no name can leave the root."""
         parts = (self.table, "_all" if self.partition is None else f"partition={self.partition}")
         return root.joinpath(*[quoted(part) for part in parts])
+
+    @classmethod
+    def of_parts(cls, table: str, part: str) -> Place:
+        """Inverse of :meth:`below`, from the names of the two folders."""
+        partition = unquote(part)
+        return cls(unquote(table), None if partition == "_all" else partition.removeprefix("partition="))
 
     def __str__(self) -> str:
         return self.table if self.partition is None else f"{self.table}, {self.partition}"

@@ -130,6 +130,7 @@ class PrivacyGate(dg.Component, dg.Model, dg.Resolvable):
     gpu_tags: Tags = None
     partitions_def: Partitions = None
     partition_column: str | None = Field(None, description="Column that says which rows belong to a partition.")
+    together: bool = Field(False, description="Judge each release with those of all partitions (the same people).")
     owners: list[str] | None = Field(None, description='Owners, for example "team:data" or an e-mail address.')
     tags: dict[str, str] | None = Field(None, description="Tags of all assets.")
     group_name: str | None = Field(None, description="Group of all assets; the name when not given.")

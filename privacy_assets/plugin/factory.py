@@ -49,6 +49,7 @@ def build_privacy_assets(
     gpu_tags: Mapping[str, Any] | None = None,
     partitions_def: dg.PartitionsDefinition | None = None,
     partition_column: str | None = None,
+    together: bool = False,
     owners: Sequence[str] | None = None,
     tags: Mapping[str, str] | None = None,
     group_name: str | None = None,
@@ -67,7 +68,9 @@ def build_privacy_assets(
     the resource ``ray`` (dagster-ray's ``LocalRay`` or another of its resources); the figures are the same.
     ``gpu_tags`` are tags of the steps that may use a device, for an executor that asks for one by tags
     (docs/kubernetes.md).
-    With ``partitions_def`` a path holds ``{partition}`` or ``partition_column`` says which rows belong together.
+    With ``partitions_def`` a path holds ``{partition}`` or ``partition_column`` says which rows belong to which.
+    ``together`` is for partitions with the same people in them, as of daily tables: `composition` judges each new
+    release with those of all partitions, and while one is published the others wait, or have to be scored again.
     ``schedule`` is a cron line: a run on it while the source is new.
 
     Where there is a reference, a job ``<name>_calibrate`` of its own runs the leaky study on the pipeline's splits.
@@ -97,6 +100,7 @@ def build_privacy_assets(
         gpu_tags=gpu_tags,
         partitions_def=partitions_def,
         partition_column=partition_column,
+        together=together,
         owners=owners,
         tags=tags,
         group_name=group_name,

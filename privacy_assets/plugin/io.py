@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import os
 import shutil
 import uuid
 from collections.abc import Callable
@@ -22,7 +21,7 @@ import pyarrow.parquet as pq
 
 from privacy_assets.engine.tables.fingerprints import file_fingerprint
 from privacy_assets.errors import InputError, PublicationRefused
-from privacy_assets.files import private_folder, put_atomic
+from privacy_assets.files import names, private_folder, put_atomic
 from privacy_assets.gate.releases import read_published
 from privacy_assets.gate.statements import KINDS, Kind, Sealed, quoted
 from privacy_assets.objects import Location, ObjectPath, local_copy, location
@@ -170,15 +169,9 @@ def store_value(value: Any, folder: Location) -> None:
     else:
         fix = "give the asset another IO manager"
         raise InputError(f"PrivacyIOManager does not store {type(value).__name__}", fix=fix)
-    for name in set(_names(folder)) & set(_LOADERS):  # what an earlier definition of the asset left would be read
+    for name in set(names(folder)) & set(_LOADERS):  # what an earlier definition of the asset left would be read
         if name != kept.name:
             (folder / name).unlink(missing_ok=True)
-
-
-def _names(folder: Location) -> list[str]:
-    if isinstance(folder, ObjectPath):
-        return folder.names()
-    return os.listdir(folder) if folder.is_dir() else []
 
 
 def load_value(
@@ -189,9 +182,9 @@ def load_value(
     InputError when nothing was stored; where a sealed record is wanted, an empty one, which no gate lets through.
     """
     # Whatever else lies beside a record, a release is read through the record alone.
-    names = [_RECORDS[key.path[-1]]] if key.path[-1] in _RECORDS else list(_LOADERS)
-    there = set(_names(folder))
-    for name in names:
+    kinds = [_RECORDS[key.path[-1]]] if key.path[-1] in _RECORDS else list(_LOADERS)
+    there = set(names(folder))
+    for name in kinds:
         if name in there:
             return _as_wanted(_LOADERS[name](folder / name), wanted, key, readable)
     if wanted is Sealed:  # the gate refuses it in its own words, and its check alerts
@@ -238,7 +231,7 @@ def _store_model(value: Any, folder: Location) -> Location:
     else:
         value.save(private_folder(place))
     pointer = put_atomic(folder / MODEL, json.dumps({"kind": _model_kind(value), "folder": name}).encode())
-    for old in _names(folder):
+    for old in names(folder):
         if old.startswith("model-") and old != name:
             _remove(folder / old)
     return pointer

@@ -66,7 +66,7 @@ def taken(
     prints = steps.fingerprints(tables, rows, inputs.get("embedder"), releases)
     for role, frame in tables.items():
         gate.check_split(Sealed("split", seal_of(frame, role)), place, role, prints[role], settings.split_setup)
-    return gate, snapshot, rows, {**prints, "released": gate.released(snapshot).fingerprint}
+    return gate, snapshot, rows, {**prints, "released": gate.released(snapshot, settings.together).fingerprint}
 
 
 def told_of(snapshot: Snapshot) -> dict[str, Any]:
@@ -145,7 +145,8 @@ def build_score(settings: TableSettings, metric: Metric) -> dg.AssetsDefinition:
     def score(context: dg.AssetExecutionContext, **inputs: Any) -> dg.MaterializeResult:
         gate, snapshot, rows, prints = taken(context, settings, inputs)
         with device_of(context, on_device) as device, workers_of(settings):
-            earlier = gate.released(snapshot).tables() if "released" in metric.needs | metric.optional else []
+            asks = "released" in metric.needs | metric.optional
+            earlier = gate.released(snapshot, settings.together).tables() if asks else []
             measured = steps.score(
                 metric, real_tables(settings, inputs), rows, inputs.get("embedder"), earlier,
                 seed=settings.seed, device=device, progress=context.log.info,

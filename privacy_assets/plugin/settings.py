@@ -83,6 +83,7 @@ class TableSettings:
     gpu_tags: Mapping[str, Any] = field(default_factory=dict)
     partitions_def: dg.PartitionsDefinition | None = None
     partition_column: str | None = None
+    together: bool = False
     owners: Sequence[str] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
     group_name: str = ""
@@ -115,7 +116,7 @@ class TableSettings:
         metrics = {name: metric.settings() for name, metric in self.metrics.items()}
         embedder = None if self.embedder is None else dict(self.embedder)
         own = {"seed": self.seed, "metrics": metrics, "embedder": embedder, "filter": self.filter_setup}
-        return {**self.split_setup, **own}
+        return {**self.split_setup, **own, **({"together": True} if self.together else {})}
 
     @property
     def filter_setup(self) -> dict[str, Any] | None:
@@ -153,6 +154,7 @@ def table_settings(
     gpu_tags: Mapping[str, Any] | None = None,
     partitions_def: dg.PartitionsDefinition | None = None,
     partition_column: str | None = None,
+    together: bool = False,
     owners: Sequence[str] | None = None,
     tags: Mapping[str, str] | None = None,
     group_name: str | None = None,
@@ -191,6 +193,7 @@ def table_settings(
         gpu_tags=chosen_tags(gpu_tags, where),
         partitions_def=partitions_def,
         partition_column=partition_column,
+        together=together,
         owners=tuple(owners or ()),
         tags=dict(tags or {}),
         group_name=group_name or name,
@@ -281,12 +284,15 @@ def _check_needs(settings: TableSettings, where: str) -> None:
 
 def _check_partitions(settings: TableSettings, where: str) -> None:
     if settings.partitions_def is None:
-        if settings.partition_column is not None:
-            raise ConfigError(f"{where}: partition_column was given without partitions_def.")
+        for argument in ("partition_column", "together"):
+            if getattr(settings, argument):
+                raise ConfigError(f"{where}: {argument} was given without partitions_def.")
         for role, feed in settings.feeds.items():
             if PARTITION_MARK in feed.path:
                 raise ConfigError(f"{where}: the path of {role} has {PARTITION_MARK}, but there is no partitions_def.")
         return
+    if settings.together and not any("released" in metric.optional for metric in settings.metrics.values()):
+        raise ConfigError(f"{where}: together needs the metric composition. Fix: add it, and its limits.")
     for role, feed in settings.feeds.items():
         if feed.kind != "asset" and PARTITION_MARK not in feed.path and settings.partition_column is None:
             fix = f"put {PARTITION_MARK} into the path or name the partition_column"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -146,3 +148,75 @@ def test_a_release_of_a_version_that_did_not_count_is_still_read(gate: Gate) -> 
     assert read(gate)["visits"].iloc[0] == 1
     with pytest.raises(PublicationRefused, match="another table was released since"):
         chain(gate, frame=rows(2)).publish(sealed=older, taken=part.taken)
+
+
+# Partitions that are judged together
+
+TOGETHER = {**SETUP, "together": True}
+MONDAY, TUESDAY = Place("patients", "monday"), Place("patients", "tuesday")
+
+
+def judged_together(gate: Gate, place: Place, number: int) -> tuple[Any, Any, Any]:
+    """Snapshot, attestation and record of one partition's table."""
+    snapshot, taken = gate.take_snapshot(rows(number), place, INPUTS["train"])
+    score = gate.result(gate.sign_result(result(), snapshot, []), snapshot)
+    _, sealed = gate.attest(snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, TOGETHER)
+    return snapshot, sealed, taken
+
+
+def test_partitions_are_counted_apart_or_together(gate: Gate) -> None:
+    chain(gate, frame=rows(1), place=MONDAY).publish()
+    tuesday, _ = gate.take_snapshot(rows(2), TUESDAY, INPUTS["train"])
+    assert gate.released(tuesday).files == ()
+    (table,) = gate.released(tuesday, together=True).tables()
+    assert table["visits"].iloc[0] == 1
+    assert gate.released(replace(tuesday, place=Place("others", "monday")), together=True).files == ()
+
+
+def test_of_partitions_judged_together_each_knows_of_all(gate: Gate) -> None:
+    _, monday, monday_taken = judged_together(gate, MONDAY, 1)
+    snapshot, tuesday, tuesday_taken = judged_together(gate, TUESDAY, 2)
+    gate.publish(monday, monday_taken, MONDAY, POLICY, TOGETHER)
+    with pytest.raises(PublicationRefused, match="another table was released since"):
+        gate.publish(tuesday, tuesday_taken, TUESDAY, POLICY, TOGETHER)
+    assert gate.released(judged_together(gate, MONDAY, 3)[0], together=True).tables()[0]["visits"].iloc[0] == 1
+    _, tuesday, tuesday_taken = judged_together(gate, TUESDAY, 2)
+    gate.publish(tuesday, tuesday_taken, TUESDAY, POLICY, TOGETHER)
+    assert len(gate.released(judged_together(gate, MONDAY, 3)[0], together=True).files) == 2
+    assert len(gate.released(snapshot).files) == 0  # apart, this partition has its own release alone
+    gate.publish(tuesday, tuesday_taken, TUESDAY, POLICY, TOGETHER)  # the same once more
+
+
+def test_partitions_that_are_published_at_once_are_published_in_turn(gate: Gate) -> None:
+    days = [Place("patients", f"day {number}") for number in range(6)]
+    parts = [judged_together(gate, day, number) for number, day in enumerate(days)]
+
+    def publish(number: int) -> bool:
+        try:
+            gate.publish(parts[number][1], parts[number][2], days[number], POLICY, TOGETHER)
+        except PublicationRefused as error:
+            assert "another table was released since" in str(error)
+            return False
+        return True
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sum(pool.map(publish, range(6))) == 1
+    assert sum(len(gate.store.history(day)) for day in days) == 1
+
+
+def test_a_publisher_that_dies_between_two_records_blocks_nobody(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, monday, taken = judged_together(gate, MONDAY, 1)
+    recorded = type(gate.looks)._record
+
+    def dying(self: Any, place: Place, *rest: Any) -> Any:
+        if place == MONDAY:
+            raise KeyboardInterrupt
+        return recorded(self, place, *rest)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(type(gate.looks), "_record", dying)
+        gate.publish(monday, taken, MONDAY, POLICY, TOGETHER)
+    _, tuesday, tuesday_taken = judged_together(gate, TUESDAY, 2)
+    (table,) = gate.released(judged_together(gate, TUESDAY, 2)[0], together=True).tables()
+    assert table["visits"].iloc[0] == 1  # it counts as released, and its rows are found
+    gate.publish(tuesday, tuesday_taken, TUESDAY, POLICY, TOGETHER)

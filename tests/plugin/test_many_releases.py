@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pandas as pd
@@ -11,6 +12,7 @@ import pytest
 from standins import checks, made, people, resources
 
 from privacy_assets import build_privacy_assets, read_published
+from privacy_assets.errors import ConfigError
 from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.gate.statements import Place
 
@@ -41,19 +43,20 @@ def drop_by_drop(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
 
 
 class Deployment:
-    """A table whose generator makes another table every night."""
+    """A table whose generator makes another table every night, or, of ``more``, of each partition."""
 
-    def __init__(self, folder: Path, generator: Callable[..., pd.DataFrame]) -> None:
+    def __init__(self, folder: Path, generator: Callable[..., pd.DataFrame], **more: Any) -> None:
         people(600).to_parquet(folder / "people.parquet")
         self.folder, NIGHT["number"] = folder, 0
         self.instance = dg.DagsterInstance.ephemeral()
         settings = {"dcr": {"bootstraps": 50, "permutations": 199}, "composition": {"permutations": 199}}
         table = build_privacy_assets(
-            "drops", source=folder / "people.parquet", subject="pid", generator=generator,
-            metrics=settings, policy=POLICY, embedder=False,
+            "drops", source=more.pop("from_", folder / "people.parquet"), subject="pid", generator=generator,
+            metrics=settings, policy=POLICY, embedder=False, **more,
         )  # fmt: skip
         nightly = dg.ScheduleDefinition(name="nightly", job_name="drops_pipeline", cron_schedule="0 2 * * *")
-        own = dg.Definitions(assets=table.assets, jobs=table.jobs, schedules=[nightly])
+        schedules = [] if more else [nightly]
+        own = dg.Definitions(assets=table.assets, jobs=table.jobs, schedules=schedules)
         self.defs = dg.Definitions.merge(own, resources(folder))
 
     def night(self) -> dg.ExecuteInProcessResult:
@@ -106,3 +109,36 @@ def test_honest_tables_go_on(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path, honest)
     assert all(deployment.night().success for _ in range(4))
     assert deployment.releases() == 4
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_little_of_the_same_people_in_each_partition(tmp_path: Path, together: bool) -> None:
+    """The same people every day: judged apart each day holds, judged together they soon do not."""
+    rows = people(600)
+    (tmp_path / "days").mkdir()
+    days = [f"day-{number}" for number in range(5)]
+    for day in days:
+        rows.to_parquet(tmp_path / "days" / f"{day}.parquet")
+    deployment = Deployment(
+        tmp_path, drop_by_drop, together=together, partitions_def=dg.StaticPartitionsDefinition(days),
+        from_=str(tmp_path / "days" / "{partition}.parquet"),
+    )  # fmt: skip
+    job = deployment.defs.resolve_job_def("drops_pipeline")
+    runs = [
+        job.execute_in_process(instance=deployment.instance, partition_key=day, raise_on_error=False) for day in days
+    ]
+    published = [run.success for run in runs]
+    if not together:
+        assert all(published)
+        return
+    assert published[0] and sum(published) <= 3
+    for refused in (run for run in runs if not run.success):
+        assert not checks(refused)["composition", "composition_identical_excess_lower"].passed
+
+
+def test_together_is_for_partitions_and_needs_its_metric() -> None:
+    days = dg.StaticPartitionsDefinition(["a", "b"])
+    with pytest.raises(ConfigError, match="together was given without partitions_def"):
+        build_privacy_assets("drops", source="demo", together=True)
+    with pytest.raises(ConfigError, match="together needs the metric composition"):
+        build_privacy_assets("drops", source="x_{partition}.csv", metrics="dcr", partitions_def=days, together=True)
