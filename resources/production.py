@@ -1,4 +1,4 @@
-"""Production: folders, keys and secret from the environment, a process per step, forked from one with the libraries.
+"""Production: folders or URLs, keys and secret from the environment, a process per step, forked from one with the libraries.
 
 The signing key is the file ``signing.key`` in the private folder, or PEM text in PRIVACY_ASSETS_SIGNING_KEY. Folder and
 keys must be there before the first run: nothing is made here.
@@ -22,9 +22,6 @@ RESOURCES = {
     ),
     "gpu": GpuResource(),
 }
-EXECUTOR = dg.multiprocess_executor.configured(
-    {
-        "max_concurrent": 2,
-        "start_method": {"forkserver": {"preload_modules": PRELOADED}},
-    }
-)
+STEPS = {"max_concurrent": 2, "start_method": {"forkserver": {"preload_modules": PRELOADED}}}
+# By a function without a schema, as a run can add to a mapping: another module to load.
+EXECUTOR = dg.multiprocess_executor.configured(lambda _: STEPS, config_schema={})

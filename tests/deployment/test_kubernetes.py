@@ -249,9 +249,16 @@ def test_a_tag_of_a_run_changes_no_pod(tag: dict[str, Any], instance: dg.Dagster
 
 
 def test_the_executor_cannot_be_configured_by_a_run() -> None:
-    job = job_of("people_pipeline").get_definition()
-    wrong = {"execution": {"config": {"job_image": "elsewhere"}}}
-    assert not process_config(job.run_config_schema.run_config_schema_type, wrong).success
+    from resources.production import EXECUTOR
+
+    @dg.job(executor_def=EXECUTOR)
+    def processes() -> None: ...
+
+    jobs = {"job_image": job_of("people_pipeline").get_definition(), "max_concurrent": processes}
+    for field, job in jobs.items():
+        schema = job.run_config_schema.run_config_schema_type
+        assert not process_config(schema, {"execution": {"config": {field: 7}}}).success
+        assert process_config(schema, {}).success
 
 
 def test_trusted_keys_are_read_from_a_mount_of_kubernetes(tmp_path: Path) -> None:

@@ -188,11 +188,12 @@ class _Run:
     def _learn(self) -> None:
         for sets in self.training[torch.randperm(len(self.training), generator=self.order)].split(self.settings.batch):
             sets = sets.to(self.labels.device)
-            logits = self.network.logits(
-                self.weights, self.sets.inputs(sets), self.sets.there[sets], self.target, self.dropout
-            )
+            with torch.autocast("cuda", torch.bfloat16, enabled=sets.device.type == "cuda"):
+                logits = self.network.logits(
+                    self.weights, self.sets.inputs(sets), self.sets.there[sets], self.target, self.dropout
+                )
             self.optimiser.zero_grad(set_to_none=True)
-            F.binary_cross_entropy_with_logits(logits, self.labels[sets]).backward()
+            F.binary_cross_entropy_with_logits(logits.float(), self.labels[sets]).backward()
             self.optimiser.step()
 
     def _judged(self) -> float:
