@@ -2,17 +2,26 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.growth adult.parquet --columns 12
     python -m benchmarks.growth adult.parquet --columns 12 --metrics dcr,singling_out,membership_inference
+    python -m benchmarks.growth adult.parquet --metrics dcr,singling_out,membership_inference --files --attacked 200000
 
 Rows of the table are drawn with replacement; numbers move by 0.1 standard deviations and one category in 20 is that of
 another row. Neighbours: so many rows, encoded, are searched for the nearest row of each of 50,000 others. Metrics: so
 many rows of train, as many synthetic ones and a quarter of it as holdout, canonical frames in memory; everybody is
 attacked. Every size is a process of its own: user plus system seconds, and the most memory that it held.
+
+With ``--files`` the tables are Parquet files, and ``privacy_assets.evaluate`` is given their paths; ``--attacked`` is
+the budget of the metrics that have one. Private memory is what the system cannot write out to a file of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +32,7 @@ from privacy_assets.engine.geometry.mixed_tree import MixedTree
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.registry import build_metric
 from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
-from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema
+from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema, restore
 
 SIZES = (50_000, 200_000, 1_000_000, 5_000_000)
 QUERIES = 50_000
@@ -82,6 +91,71 @@ def metrics(path: Path, columns: int, rows: int, names: list[str]) -> tuple[list
     return spent, peak()
 
 
+def write(path: Path, columns: int, rows: int, folder: Path) -> None:
+    """Files of the three tables, in the dtypes of the table itself."""
+    frame = pd.read_parquet(path).iloc[:, :columns]
+    schema = infer_schema(frame)
+    canonical, rng = conform(frame, schema, where=path.name), np.random.default_rng(0)
+    for role, count in {"train": rows, "holdout": rows // 4, "synthetic": rows}.items():
+        restore(grown(canonical, schema, count, rng), schema).to_parquet(folder / f"{role}.parquet")
+
+
+@contextmanager
+def private() -> Iterator[list[float]]:
+    """The most private memory in MB, as far as looking 50 times a second shows it, when the block has ended."""
+    most, over = [0.0], threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.02):
+            lines = Path("/proc/self/status").read_text().splitlines()
+            now = next(int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon"))
+            most[0] = max(most[0], now)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield most
+    finally:
+        over.set()
+        thread.join()
+
+
+def through_files(small: Path, folder: Path, names: list[str], attacked: int | None) -> list[float]:
+    """Wall and CPU seconds of evaluating the files, wall seconds of each metric, most memory and most private, in MB.
+
+    What is compiled is compiled on ``small`` files before.
+    """
+    from privacy_assets import evaluate
+
+    metrics = {name: {"attacked": attacked} if "attacked" in build_metric(name).settings() else {} for name in names}
+    roles = ("train", "holdout", "synthetic")
+    few, paths = ([str(where / f"{role}.parquet") for role in roles] for where in (small, folder))
+    evaluate(*few, metrics=metrics, embedder=False)
+    started = time.perf_counter()
+    with private() as most:
+        spent, report = cost(lambda: evaluate(*paths, metrics=metrics, embedder=False))
+    each = [report.results[name].seconds for name in names]
+    return [time.perf_counter() - started, spent, *each, peak(), most[0]]
+
+
+def files(options: argparse.Namespace) -> None:
+    """Print a row a size, of tables in files."""
+    names, alone = options.metrics.split(","), multiprocessing.get_context("spawn")
+    print(f"| rows | wall, s | CPU s | {' | '.join(f'{name}, s' for name in names)} | most memory, MB | private, MB |")
+    print(f"|---|---|---|{'---|' * len(names)}---|---|")
+    with tempfile.TemporaryDirectory() as place:
+        folders = {rows: Path(place) / str(rows) for rows in (4_000, *options.sizes)}
+        for rows, folder in folders.items():
+            folder.mkdir()
+            with alone.Pool(1) as worker:
+                worker.apply(write, (options.table, options.columns, rows, folder))
+            if rows == 4_000:
+                continue
+            with alone.Pool(1) as worker:
+                found = worker.apply(through_files, (folders[4_000], folder, names, options.attacked))
+            print(f"| {rows:,} | {' | '.join(f'{one:,.0f}' for one in found)} |", flush=True)
+
+
 def main() -> None:
     """Print a row a size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -89,7 +163,12 @@ def main() -> None:
     parser.add_argument("--columns", type=int, default=12, help="so many of its first columns")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--metrics", help="names, separated by commas: measure these in place of neighbours")
+    parser.add_argument("--files", action="store_true", help="measure the metrics on files, by evaluate")
+    parser.add_argument("--attacked", type=int, help="with --files: attack so many rows (default: all)")
     options = parser.parse_args()
+    if options.files:
+        files(options)
+        return
     if options.metrics:
         names = options.metrics.split(",")
         print(f"| rows | preparing | {' | '.join(names)} | most memory, MB |\n|---|---|{'---|' * len(names)}---|")

@@ -74,7 +74,7 @@ def report(name: str, given: list[pd.DataFrame], times: int) -> None:
     inputs = prepare_inputs(*given)
     line("of it: checks, canonical form", cost(lambda: prepare_inputs(*given), times))
     people = singling_out.People.of(inputs)
-    frames = [inputs.synthetic, pd.concat([inputs.train, inputs.holdout], ignore_index=True)]
+    frames = [[inputs.synthetic], [inputs.train, inputs.holdout]]
     line("of it: codes", cost(lambda: predicates.code_tables(frames, inputs.schema), times))
     labels = people.relabelled(whole.permutations, np.random.default_rng(0))
     line("of it: permutations", cost(lambda: people.relabelled(whole.permutations, np.random.default_rng(0)), times))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privacy_assets.errors import ConfigError, PublicationRefused, did_you_mean
-from privacy_assets.objects import Location, location
+from privacy_assets.objects import Location, ObjectPath, location
 from privacy_assets.report.text import NOTHING, aligned, clean, limits_table, number, sentence
 
 if TYPE_CHECKING:
@@ -109,7 +109,11 @@ def release_folder(options: argparse.Namespace, *, there: bool = True) -> Locati
 def private_folder(options: argparse.Namespace, releases: Location) -> Location:
     """The gate's private folder that the options or the environment name; beside the releases without."""
     given = options.private or os.environ.get(PRIVATE_VARIABLE)
-    return location(given) if given else releases.absolute().parent / "private"
+    if given:
+        return location(given)
+    if isinstance(releases, ObjectPath):
+        raise ConfigError(f"where is the private folder of {releases}? Fix: --private, or {PRIVATE_VARIABLE}.")
+    return releases.absolute().parent / "private"
 
 
 def say(*lines: str) -> None:
@@ -189,6 +193,10 @@ def _releases(options: argparse.Namespace) -> int:
     if options.json:
         say(json.dumps({"releases": str(root), "places": [_place_json(*one) for one in found]}, indent=2))
     elif not found:
+        if isinstance(root, ObjectPath):
+            from privacy_assets.gate.prepared import check_prepared
+
+            check_prepared(root, "releases")  # else the name is wrong
         say(f"Nothing was published yet in {root}. The asset `published` of a table does it.")
     else:
         say(*(line for one in found for line in _history(*one)))

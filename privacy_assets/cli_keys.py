@@ -87,8 +87,9 @@ def _signs(path: Path | None, trusted: TrustedKeys, *, some: bool) -> tuple[str,
     """Id of the key that signs here, else what is wrong with it."""
     if not _given(path):
         lost = (
-            f"{path}: there are trusted keys but no signing key, so nothing can be signed or published here. Bring the"
-            " key back; if it is lost: privacy-assets keys --new. A place that only verifies needs none."
+            f"{path or SIGNING_VARIABLE}: there are trusted keys but no signing key, so nothing can be signed or"
+            " published here. Bring the key back; if it is lost: privacy-assets keys --new. A place that only verifies"
+            " needs none."
         )
         return "", lost if some else ""
     try:

@@ -56,6 +56,13 @@ class ConfigError(PrivacyAssetsError, ValueError):
     """A setting, a policy or a definition is wrong; raised when it is loaded, before any work is done."""
 
 
+class StoreError(PrivacyAssetsError, OSError):
+    """An object store did not do what it was asked: errno, what it means, and the URL."""
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}."
+
+
 class ClusterError(PrivacyAssetsError, RuntimeError):
     """Work was lost with the machines of a cluster, again and again."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from privacy_assets.errors import ConfigError
-from privacy_assets.objects import Location, ObjectPath, check_prepared
+from privacy_assets.objects import Location, ObjectPath
 
 Place = TypeVar("Place", Path, ObjectPath, Location)
 
@@ -96,6 +96,11 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def reason(error: OSError) -> str:
+    """What a system error says: where, and what."""
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock file ``path`` against other processes; it waits, and the lock goes when the process does."""
@@ -121,9 +126,8 @@ def private_folder(folder: Place) -> Place:
 
 
 def check_private(folder: Place) -> Place:
-    """ConfigError when anybody else may enter ``folder``; in an object store, when it was not prepared."""
+    """ConfigError when anybody else may enter ``folder``; of an object store the gate asks more."""
     if isinstance(folder, ObjectPath):
-        check_prepared(folder)
         return folder
     if folder.stat().st_mode & 0o077:
         raise ConfigError(f"{folder}: others may enter the gate's private folder. Fix: chmod 700.")

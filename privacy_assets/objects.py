@@ -8,20 +8,22 @@ Storage: ifGenerationMatch).
 from __future__ import annotations
 
 import errno
+import glob
 import io
 import os
 import posixpath
-import secrets
+import re
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from privacy_assets.errors import ConfigError
+from privacy_assets.errors import ConfigError, StoreError
 
-MARKER = ".privacy-assets"
+_AT_ONCE = 16  # requests
 _WRITABLE = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}  # protocols that create once; the extra each needs
 
 
@@ -29,8 +31,9 @@ _WRITABLE = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}  # protocols th
 class ObjectPath:
     """A place in an object store. Nothing is cached: every call asks the store.
 
-    All errors of a store are OSError with an errno and the URL, the server's own words left out; ConfigError when the
-    library for its protocol is not installed, or, on writing, when the store is not known to create an object once.
+    All errors of a store are StoreError, an OSError with an errno and the URL, the server's own words left out;
+    ConfigError when the library for its protocol is not installed, or, on writing, when the store is not known to
+    create an object once.
     """
 
     url: str
@@ -43,7 +46,7 @@ class ObjectPath:
         return ObjectPath("/".join([self.url, *parts]))
 
     def __str__(self) -> str:
-        return self.url
+        return self.url.partition("?")[0] if self.protocol in ("http", "https") else self.url  # a query may sign
 
     @property
     def name(self) -> str:
@@ -94,7 +97,7 @@ class ObjectPath:
     def glob(self, pattern: str) -> list[ObjectPath]:
         """Objects below that match, sorted."""
         with self._store() as (store, key):
-            return sorted(self._of(store, name) for name in store.glob(f"{key}/{pattern}"))
+            return sorted(self._of(store, name) for name in store.glob(f"{glob.escape(key)}/{pattern}"))
 
     def matches(self) -> list[ObjectPath]:
         """Objects that the URL itself matches, when it holds a pattern."""
@@ -107,11 +110,10 @@ class ObjectPath:
             return sorted(str(name)[len(key) + 1 :] for name in store.find(key))
 
     def contents(self) -> dict[str, bytes]:
-        """The bytes of every object directly below, by name; fetched together."""
+        """The bytes of every object directly below, by name, but for those that begin with a point."""
         names = [name for name in self.names() if not name.startswith(".")]
-        with self._store() as (store, key):
-            found = store.cat([f"{key}/{name}" for name in names], on_error="raise") if names else {}
-            return {posixpath.basename(str(path)): bytes(data) for path, data in found.items()}
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return dict(zip(names, pool.map(lambda name: (self / name).read_bytes(), names), strict=True))
 
     def version(self) -> list[Any]:
         """Size and entity tag or time, of which one changes with the bytes."""
@@ -152,14 +154,18 @@ class ObjectPath:
     def create(self, data: bytes) -> bool:
         """Place bytes where nothing is; False when other bytes are there, which stay.
 
-        True too when these very bytes are there: a request whose answer was lost is sent again.
+        True too when these very bytes are there: a request whose answer was lost is sent again. Servers say in many
+        ways that something is there, so whatever they say, it is looked at.
         """
         self._check_writable()
         try:
             with self._store() as (store, key):
                 store.pipe_file(key, data, mode="create")
-        except FileExistsError:
-            return self.read_bytes() == data
+        except StoreError as error:
+            try:
+                return self.read_bytes() == data
+            except StoreError:
+                raise error from None
         return True
 
     def unlink(self, missing_ok: bool = False) -> None:
@@ -214,27 +220,49 @@ class ObjectPath:
 
         try:
             store, key = url_to_fs(self.url, use_listings_cache=False)
-        except (ImportError, ValueError) as error:
+        except (ImportError, ValueError, OSError) as error:
             extra = _WRITABLE.get(self.protocol)
             fix = f" Fix: pip install 'privacy-assets[{extra}]'." if extra and isinstance(error, ImportError) else ""
-            raise ConfigError(f"{self}: no library for {self.protocol}:// here.{fix}") from None
+            raise ConfigError(f"{self}: no library for {self.protocol}:// works here.{fix}") from None
         try:
             yield store, key
         except OSError as error:
-            raise _told(error, self.url) from None
+            number = next((number for kind, number in _KINDS.items() if isinstance(error, kind)), error.errno)
+            raise StoreError(number or errno.EIO, _words(number or errno.EIO), str(self)) from None
         except Exception as error:  # noqa: BLE001 (every library of a store has errors of its own)
-            raise OSError(errno.EIO, f"{os.strerror(errno.EIO)}, {type(error).__name__}", self.url) from None
+            raise StoreError(errno.EIO, f"{os.strerror(errno.EIO)}: {type(error).__name__}", str(self)) from None
+
+
+_KINDS = {FileNotFoundError: errno.ENOENT, FileExistsError: errno.EEXIST, PermissionError: errno.EACCES}
+
+
+def _words(number: int) -> str:
+    return "no such bucket or object" if number == errno.ENOENT else os.strerror(number)
 
 
 Location = Path | ObjectPath
 
 
 def location(given: str | Location) -> Location:
-    """A path, or the place that a URL (``s3://bucket/folder``) names."""
-    if isinstance(given, ObjectPath) or "://" not in str(given):
-        return given if isinstance(given, ObjectPath) else Path(given)
-    protocol, _, rest = str(given).partition("://")
-    return Path(rest) if protocol == "file" else ObjectPath(f"{protocol.lower()}://{rest.strip('/')}")
+    """A path, or the place that a URL (``s3://bucket/folder``) names; ConfigError for neither.
+
+    What looks like a mistyped URL is no path: it would put private rows into a folder of this machine.
+    """
+    if isinstance(given, ObjectPath):
+        return given
+    text = str(given)
+    scheme, mark, rest = text.partition("://")
+    if not text or (not mark and re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text)):
+        raise ConfigError(f"{text!r} is neither a path nor a URL such as s3://bucket/folder.")
+    if not mark:
+        return Path(text)
+    if scheme.lower() == "file":
+        if not rest.startswith("/"):
+            raise ConfigError(f"{text}: a file URL needs three slashes (file:///folder).")
+        return Path(rest)
+    if not rest.strip("/"):
+        raise ConfigError(f"{text}: the URL names no bucket.")
+    return ObjectPath(f"{scheme.lower()}://{rest.strip('/')}")
 
 
 @contextmanager
@@ -249,34 +277,6 @@ def local_copy(folder: Location) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="privacy-assets-") as copy:
         folder.download(Path(copy))
         yield Path(copy)
-
-
-def prepare(place: ObjectPath) -> bool:
-    """Mark a place for releases or the private folder; False when it was marked before.
-
-    ConfigError when the store writes over what is there though it was told not to: nothing could be decided there.
-    """
-    marker = place / MARKER
-    new = marker.create(secrets.token_bytes(16))
-    if marker.create(secrets.token_bytes(16)):
-        marker.unlink(missing_ok=True)
-        raise ConfigError(
-            f"{place}: this store wrote over an object though it was told not to (If-None-Match). Fix: another store,"
-            " or a newer version of it."
-        )
-    return new
-
-
-def check_prepared(place: ObjectPath) -> None:
-    """ConfigError unless the place was marked: a wrong name would be an empty memory, which forgot every failure."""
-    if not (place / MARKER).is_file():
-        raise ConfigError(f"{place}: not marked for privacy-assets. Fix the name, or: privacy-assets prepare {place}")
-
-
-def _told(error: OSError, url: str) -> OSError:
-    kinds = {FileNotFoundError: errno.ENOENT, FileExistsError: errno.EEXIST, PermissionError: errno.EACCES}
-    number = next((number for kind, number in kinds.items() if isinstance(error, kind)), error.errno or errno.EIO)
-    return OSError(number, os.strerror(number), url)
 
 
 def _copy(source: BinaryIO, target: BinaryIO) -> None:

@@ -1,4 +1,4 @@
-"""Production: folders or URLs, keys and secret from the environment, a process per step, forked from one with the libraries.
+"""Production: places, keys and secret from the environment, a process per step, forked from one with the libraries.
 
 The signing key is the file ``signing.key`` in the private folder, or PEM text in PRIVACY_ASSETS_SIGNING_KEY. Folder and
 keys must be there before the first run: nothing is made here.

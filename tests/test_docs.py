@@ -169,7 +169,7 @@ def test_the_python_of_the_readme_runs(folder: Path) -> None:
 
 
 def test_the_yaml_of_the_pages_loads(folder: Path) -> None:
-    loaded = {"component": 0, "policy": 0}
+    loaded = {"component": 0, "instance": 0, "policy": 0}
     for page in PAGES:
         for text in blocks(page, "yaml"):
             data = yaml.safe_load(text)
@@ -179,11 +179,17 @@ def test_the_yaml_of_the_pages_loads(folder: Path) -> None:
                 defs = gate.build_defs(dg.ComponentTree.for_test().load_context)
                 dg.Definitions.validate_loadable(dg.Definitions.merge(defs, dg.Definitions(resources=RESOURCES)))
                 loaded["component"] += 1
+            elif "concurrency" in data:
+                (folder / "dagster.yaml").write_text(text)
+                with dg.DagsterInstance.from_config(str(folder)) as instance:
+                    limits = instance.get_concurrency_config().run_queue_config.tag_concurrency_limits
+                assert limits == data["concurrency"]["runs"]["tag_concurrency_limits"]
+                loaded["instance"] += 1
             else:
                 policy = Policy.from_dict(data, source=page.name)
                 assert {limit.figure for limit in policy.limits} <= set(figure_specs())
                 loaded["policy"] += 1
-    assert loaded == {"component": 2, "policy": 5}
+    assert loaded == {"component": 2, "instance": 1, "policy": 5}
 
 
 def test_every_generator_is_described_with_its_settings_and_defaults() -> None:

@@ -16,9 +16,21 @@ from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.registry import build_metric, default_metrics
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.conversion import canonical
-from privacy_assets.engine.tables.reading import read_table
-from privacy_assets.engine.tables.schema import ColumnSchema, Kind, TableSchema, check_frame, conform, infer_schema
+from privacy_assets.engine.tables.holding import held, of_one_vocabulary
+from privacy_assets.engine.tables.schema import (
+    ColumnSchema,
+    Kind,
+    Table,
+    TableSchema,
+    check_frame,
+    conform,
+    dtype_of,
+    infer_kind,
+    infer_schema,
+)
+from privacy_assets.engine.tables.stored import StackedTable, StoredTable, open_table
 from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.objects import location
 
 if TYPE_CHECKING:
     from privacy_assets.engine.generators.base import Generator
@@ -29,9 +41,9 @@ MetricsLike = str | Iterable[str] | Mapping[str, Mapping[str, Any] | None]  # na
 _BY_CHANCE = 1e-6  # an overlap less likely than this between train and an unseen holdout is an error
 
 
-def load(table: TableLike) -> pd.DataFrame:
-    """Return the frame itself, or the table read from a file, folder or glob."""
-    return table if isinstance(table, pd.DataFrame) else read_table(table)
+def load(table: TableLike) -> pd.DataFrame | StoredTable:
+    """Return the frame itself, or the table of a file, folder or glob."""
+    return table if isinstance(table, pd.DataFrame) else open_table(table)
 
 
 def prepare_inputs(
@@ -53,8 +65,9 @@ def prepare_inputs(
     ``subject`` names the column that tells people apart; it stands in every real table and never in the synthetic one.
     Without it each row is a person of its own. ``schema`` (without the subject) is inferred from all real rows together
     when None, ``kinds`` overriding. ``released`` are earlier releases about the same people, of which the columns that
-    all of them have are kept. Raises InputError naming table, column, row position and fix; also when the holdout
-    repeats rows of train far beyond chance.
+    all of them have are kept. Columns are read (of Parquet files), brought into form and put away one by one, see
+    :mod:`privacy_assets.engine.tables.holding`. Raises InputError naming table, column, row position and fix; also when
+    the holdout repeats rows of train far beyond chance.
     """
     given = {"train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic}
     frames = {role: load(table) for role, table in given.items() if table is not None}
@@ -64,7 +77,8 @@ def prepare_inputs(
     subjects = take_subjects(frames, names, subject)
     if schema is None:
         schema = joint_schema(frames, names, kinds)
-    tables = {role: conform(frame, schema, where=names[role]) for role, frame in frames.items()}
+    tables = {role: conform(frames.pop(role), schema, where=names[role], hold=held) for role in list(frames)}
+    tables = of_one_vocabulary(tables)
     earlier = _stacked(released, schema) if released else None
     inputs = MetricInputs(schema, tables, subjects, released=earlier, seed=seed, device=device, progress=progress)
     _check_unseen(inputs, names["holdout"])
@@ -116,12 +130,10 @@ def _check_unseen(inputs: MetricInputs, where: str) -> None:
 
 
 def _where(role: str, table: TableLike | None) -> str:
-    return role if isinstance(table, pd.DataFrame) else f"{role} ({table})"
+    return role if table is None or isinstance(table, pd.DataFrame) else f"{role} ({location(table)})"
 
 
-def take_subjects(
-    frames: dict[str, pd.DataFrame], names: Mapping[str, str], subject: str | None
-) -> dict[str, np.ndarray]:
+def take_subjects(frames: dict[str, Any], names: Mapping[str, str], subject: str | None) -> dict[str, np.ndarray]:
     """Remove the subject column from the real frames (in place of the mapping) and code it jointly, int64 by role.
 
     ``names`` are what messages call the tables. InputError where the column or a subject is missing, or it stands in
@@ -154,7 +166,7 @@ def take_subjects(
 
 
 def joint_schema(
-    frames: Mapping[str, pd.DataFrame], names: Mapping[str, str], kinds: Mapping[str, Kind] | None
+    frames: Mapping[str, Table], names: Mapping[str, str], kinds: Mapping[str, Kind] | None
 ) -> TableSchema:
     """Schema of the real tables (by role, without the subject): kinds from all rows together, dtypes of train.
 
@@ -169,27 +181,32 @@ def joint_schema(
             column = sorted(set(frame.columns) ^ set(train.columns))[0]
             fix = "give every table the same columns"
             raise InputError(f"the columns differ from {names['train']}", where=names[role], column=column, fix=fix)
-    _check_kinds_agree(real, names, kinds or {})
-    joined = pd.concat([frame[train.columns] for frame in real.values()], ignore_index=True)
-    schema = infer_schema(joined, kinds, where="train, holdout and reference")
-    dtypes = {column: str(train[column].dtype) for column in train.columns}
+    dtypes = _check_kinds_agree(real, names, kinds or {})
+    schema = infer_schema(StackedTable(list(real.values())), kinds, where="train, holdout and reference")
     columns = (ColumnSchema(c.name, c.kind, c.nullable, dtypes[c.name]) for c in schema.columns)
     return TableSchema(tuple(columns))
 
 
-def _check_kinds_agree(real: Mapping[str, pd.DataFrame], names: Mapping[str, str], kinds: Mapping[str, Kind]) -> None:
+def _check_kinds_agree(
+    real: Mapping[str, Table], names: Mapping[str, str], kinds: Mapping[str, Kind]
+) -> dict[str, str]:
+    """Raise InputError where kinds differ; the dtypes of train."""
     seen: dict[str, tuple[str, str]] = {}
+    dtypes: dict[str, str] = {}
     for role, frame in real.items():
-        filled = frame.loc[:, frame.notna().any() & ~frame.columns.isin(list(kinds))]
-        if filled.shape[1] == 0:
-            continue
-        for column in infer_schema(filled, where=names[role]).columns:
-            kind = "numeric" if column.kind == "integer" else column.kind
-            other, where = seen.setdefault(column.name, (kind, role))
+        for name in frame.columns:
+            series = frame[name]
+            dtypes.setdefault(name, dtype_of(frame, series))
+            if name in kinds or series.isna().all():
+                continue
+            kind = infer_kind(series, names[role])
+            kind = "numeric" if kind == "integer" else kind
+            other, where = seen.setdefault(name, (kind, role))
             if kind != other:
-                fix = f"make the values alike, or declare the kind (kinds={{...}}, --kind {column.name}=categorical)"
+                fix = f"make the values alike, or declare the kind (kinds={{...}}, --kind {name}=categorical)"
                 problem = f"it is {kind} here and {other} in {names[where]}"
-                raise InputError(problem, where=names[role], column=column.name, fix=fix)
+                raise InputError(problem, where=names[role], column=name, fix=fix)
+    return dtypes
 
 
 def choose_metrics(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,17 +14,20 @@ from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.policy import LimitOutcome, Policy
 from privacy_assets.engine.results import MetricResult, plain
 from privacy_assets.engine.tables.fingerprints import keyed, lasting_fingerprint
-from privacy_assets.errors import ConfigError, PublicationRefused
-from privacy_assets.files import check_private, private_folder
+from privacy_assets.errors import ConfigError, PublicationRefused, StoreError
+from privacy_assets.files import check_private, names, private_folder, reason
 from privacy_assets.gate import attestation as judged
 from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.failures import Failures
 from privacy_assets.gate.keys import SigningKey
 from privacy_assets.gate.looks import Looks, Released
+from privacy_assets.gate.prepared import Role, check_prepared
 from privacy_assets.gate.releases import Release, ReleaseStore, check_bytes, hash_file
 from privacy_assets.gate.snapshot import Snapshot, write_snapshot
 from privacy_assets.gate.statements import Kind, Place, Sealed, Statement, seal, unseal
-from privacy_assets.objects import Location
+from privacy_assets.objects import Location, ObjectPath
+
+_AT_ONCE = 8  # partitions
 
 
 @dataclass(frozen=True)
@@ -59,37 +63,62 @@ class Gate:
 
         What stands in the release folder without a record (an earlier version wrote none) counts as it stands there.
         """
-        found: dict[str, tuple[Location, ...]] = {}
+        place, found = snapshot.place, dict[str, tuple[Location, ...]]()
         try:
-            for place in self._partitions(snapshot.place.table) if together else [snapshot.place]:
-                for sha256, files in self._released_at(place).items():
-                    found[sha256] = (*found.get(sha256, ()), *files)
+            places = self._partitions(place.table) if together else [place]
+            with ThreadPoolExecutor(
+                _AT_ONCE if together else 1
+            ) as pool:  # an object store is asked, and answers slowly
+                for part in pool.map(lambda one: self._released_at(one, places), places):
+                    for sha256, files in part.items():
+                        found[sha256] = (*found.get(sha256, ()), *files)
         except OSError as error:
-            raise PublicationRefused(
-                f"an earlier release cannot be read ({error.filename}: {error.strerror})."
-            ) from None
+            raise PublicationRefused(f"an earlier release cannot be read ({reason(error)}).") from None
         return Released(tuple((sha256, found[sha256]) for sha256 in sorted(found) if sha256 != snapshot.sha256))
 
     def _partitions(self, table: str) -> list[Place]:
         """Every partition of a table that something is known of; the table as a whole is the last one."""
-        known = {*self.looks.places(table), *(place for place in self.store.places() if place.table == table)}
+        try:
+            folders = [Place(table).below(self.private / kind).parent for kind in ("snapshots", "looks", "failures")]
+            parts = {Place.of_parts(folder.name, part) for folder in folders for part in names(folder)}
+            known = {Place(table), *parts, *self.store.places(table)}
+        except OSError as error:
+            raise PublicationRefused(f"the partitions are not known ({reason(error)}).") from None
         return sorted(known, key=lambda place: (place.partition is None, str(place)))
 
-    def _released_at(self, place: Place) -> dict[str, tuple[Location, ...]]:
-        """The files that may hold the bytes of each release of one place, by SHA-256."""
+    def _released_at(self, place: Place, places: Sequence[Place]) -> dict[str, tuple[Location, ...]]:
+        """The files that may hold the bytes of each release of one of ``places``, by SHA-256."""
         known = self.looks.released(place)
         recorded = {sha256[:12] for sha256 in known}
         history = {release.id[-12:]: release.table for release in self.store.history(place)}
         known |= {hash_file(table) for end, table in history.items() if end not in recorded}
         # A record of the whole table says not which partition it was, should a publisher have died over it.
-        parts = [place] if place.partition is not None else [place, *self._partitions(place.table)]
+        parts = [place] if place.partition is not None else list(dict.fromkeys([place, *places]))
         return {
             sha256: (
-                *dict.fromkeys(self._snapshots(part) / f"{sha256}.parquet" for part in parts),
+                *(self._snapshots(part) / f"{sha256}.parquet" for part in parts),
                 *([history[sha256[:12]]] if sha256[:12] in history else []),
             )
             for sha256 in known
         }
+
+    def _remembered(self, policy: Policy, place: Place, content: str, together: bool) -> list[str]:
+        """What failed of these rows, ``together`` in any partition."""
+        places = self._partitions(place.table) if together else [place]
+        return [text for one in places for text in self.failures.against(policy, one, content)]
+
+    def check_places(self) -> None:
+        """ConfigError unless what lies in object stores was prepared, as these roles of one deployment.
+
+        PublicationRefused when that is not known.
+        """
+        roles: tuple[tuple[Role, Location], ...] = (("releases", self.releases), ("private", self.private))
+        try:
+            found = {check_prepared(place, role) for role, place in roles if isinstance(place, ObjectPath)}
+        except StoreError as error:
+            raise PublicationRefused(f"{reason(error)}; nothing changed.") from None
+        if len(found) > 1:
+            raise ConfigError(f"{self.releases} and {self.private} belong to different deployments. Fix the names.")
 
     def sign_split(self, place: Place, role: str, fingerprint: str, setup: Mapping[str, Any]) -> Sealed:
         """Sign that the private table with this keyed fingerprint stands on the side ``role``, under ``setup``."""
@@ -124,9 +153,14 @@ class Gate:
         """The snapshot that a sealed record names, if the record is about ``place``."""
         return Snapshot.of(self._opened(sealed, "snapshot", place), self._snapshots(place))
 
-    def sign_result(self, result: MetricResult, snapshot: Snapshot, outcomes: Iterable[LimitOutcome]) -> Sealed:
-        """Sign what one score step found on ``snapshot``; the look is counted, and failed limits remembered, first."""
-        self.looks.attempt(snapshot)
+    def sign_result(
+        self, result: MetricResult, snapshot: Snapshot, outcomes: Iterable[LimitOutcome], together: bool = False
+    ) -> Sealed:
+        """Sign what one score step found on ``snapshot``; the look is counted, and failed limits remembered, first.
+
+        ``together`` counts it among those of all partitions.
+        """
+        self.looks.attempt(snapshot, together)
         self.failures.remember(snapshot, outcomes)
         return seal(Statement("result", snapshot.place, snapshot.sha256, result.to_json()), self.key)
 
@@ -153,12 +187,14 @@ class Gate:
         ("seed" and "filter" among them) as they are now: every result must belong to them, and the synthetic table must
         be made from this train, by this filter and by the generator that was attacked.
         """
+        self.check_places()
         judged.check_made(snapshot, inputs, setup, metrics)
-        inputs = {**inputs, "released": self.released(snapshot, bool(setup.get("together"))).fingerprint}
+        together = bool(setup.get("together"))
+        inputs = {**inputs, "released": self.released(snapshot, together).fingerprint}
         for name, result in results.items():
             judged.check_result(result, inputs, metrics.get(name), setup["seed"])
-        remembered = self.failures.against(policy, snapshot.place, snapshot.content)
-        attempt = self.looks.attempt(snapshot)
+        remembered = self._remembered(policy, snapshot.place, snapshot.content, together)
+        attempt = self.looks.attempt(snapshot, together)
         self.failures.remember(snapshot, policy.judge(results, attempt).outcomes)
         stated = judged.attest(snapshot, policy, results, inputs, setup, attempt, remembered)
         sealed = seal(stated.statement(), self.key)
@@ -179,14 +215,15 @@ class Gate:
         In every other case the previous release stays.
         """
         self.key.check()
+        self.check_places()
         stated, taken = self.attestation(sealed, place), self.snapshot(snapshot, place)
         judged.check_version(stated)
         judged.check_policy(stated, policy, setup)
         judged.check_verdict(stated, stated.judge(policy))
         if (taken.sha256, taken.content) != (stated.sha256, stated.content):
             raise PublicationRefused("the attestation belongs to another synthetic table; materialise it again.")
-        judged.check_memory(self.failures.against(policy, place, stated.content))
         together = bool(setup.get("together"))
+        judged.check_memory(self._remembered(policy, place, stated.content, together))
 
         def agree() -> None:
             judged.check_released(stated, self.released(taken, together).fingerprint)
@@ -206,8 +243,7 @@ class Gate:
         try:
             return self._rolled_back(place, name)
         except OSError as error:
-            text = f"{error.filename} cannot be used ({error.strerror}); nothing changed."
-            raise PublicationRefused(text) from None
+            raise PublicationRefused(f"{reason(error)}; nothing changed.") from None
 
     def _rolled_back(self, place: Place, name: str) -> Release:
         if not self._snapshots(place).is_dir():
@@ -216,12 +252,14 @@ class Gate:
                 " can tell whether these rows failed since. Fix: give it by --private or PRIVACY_ASSETS_PRIVATE."
             )
         check_private(self.private)
+        self.check_places()
         found = [release for release in self.store.history(place) if release.id == name]
         if not found:
             raise PublicationRefused(f"{place} has no release {name!r}; `privacy-assets releases` lists them.")
         stated = found[0].opened(place, self.key.trusted)
         check_bytes(found[0].table, stated.sha256)
-        judged.check_memory(self.failures.against(stated.policy_then(), place, stated.content))
+        together = bool(stated.setup.get("together"))
+        judged.check_memory(self._remembered(stated.policy_then(), place, stated.content, together))
         self.store.point(place, found[0])
         return found[0]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from privacy_assets.errors import ConfigError
 from privacy_assets.files import locked, make_secret, private_folder, put_atomic, read_secret
-from privacy_assets.objects import Location
+from privacy_assets.objects import Location, location
 
 if TYPE_CHECKING:
     from securesystemslib.signer import CryptoSigner, SSlibKey
@@ -75,6 +75,14 @@ class SigningKey:
             raise ConfigError(f"{self.variable}: no signing key. Fix: set it; a key never lies in an object store.")
         lost = "bring the signing key back, or make a new one: privacy-assets keys --new"
         return _private_key(given or (read_secret(self.path, fix=lost) if self.path else b""), self._where)
+
+
+def key_path(given: str | Path) -> Path:
+    """A path to keys on this machine; ConfigError for a URL, or what may have been meant as one."""
+    found = location(str(given))
+    if not isinstance(found, Path):
+        raise ConfigError(f"{found}: keys are read from this machine alone. Fix: give a folder or file.")
+    return found
 
 
 def key_file(private: Location) -> Path | None:

@@ -17,13 +17,14 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from privacy_assets.errors import PublicationRefused
-from privacy_assets.files import contents, create_once, names, private_folder, put_atomic
+from privacy_assets.errors import ConfigError, PublicationRefused
+from privacy_assets.files import contents, create_once, private_folder, put_atomic, reason
+from privacy_assets.gate.release import UnfinishedRelease
 from privacy_assets.gate.snapshot import Snapshot, read_hashed
 from privacy_assets.gate.statements import Place
 from privacy_assets.objects import Location
 
-_DIGITS = 8
+_NUMBER = re.compile("[0-9]{8}")
 _CONTENT = re.compile("[0-9a-f]{64}")
 _TRIES = 1000  # times that others may be quicker before it is given up
 
@@ -63,12 +64,14 @@ class Looks:
 
     root: Location
 
-    def attempt(self, snapshot: Snapshot) -> int:
+    def attempt(self, snapshot: Snapshot, together: bool = False) -> int:
         """Which attempt at publishing from these training rows this table is, from 1; counted at the first call.
 
-        The same rows are the same attempt, whatever the run, the order of rows or the file.
+        The same rows are the same attempt, whatever the run, the order of rows or the file; with ``together`` whatever
+        the partition.
         """
-        folder = snapshot.place.below(self.root).joinpath("attempts", snapshot.train)
+        place = Place(snapshot.place.table) if together else snapshot.place
+        folder = place.below(self.root).joinpath("attempts", snapshot.train)
         try:
             private_folder(folder)
             for _ in range(_TRIES):
@@ -79,9 +82,11 @@ class Looks:
                 number = 1 + max((number for number, _ in known), default=0)
                 if create_once(folder / f"{number:08d}", snapshot.content.encode()):
                     return number
+        except ConfigError:
+            raise
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "a file is damaged"
-            text = f"the number of this attempt is not known ({folder}: {reason})."
+            why = getattr(error, "strerror", None) or "a file is damaged"
+            text = f"the number of this attempt is not known ({folder}: {why})."
             raise PublicationRefused(text) from None
         raise PublicationRefused("too many others try to publish at the same time; score it again.")
 
@@ -97,18 +102,20 @@ class Looks:
             record = self._record(place, sha256, agree)
             try:
                 yield
-            except PublicationRefused:
+            except UnfinishedRelease:
+                raise
+            except (PublicationRefused, ConfigError):
                 put_atomic(record, _record_of(None))  # never removed: its number must not be taken again
                 raise
         except OSError as error:
-            text = f"the release could not be recorded ({error.strerror}); nothing changed."
+            text = f"the release could not be recorded ({reason(error)}); nothing was published."
             raise PublicationRefused(text) from None
 
     def _record(self, place: Place, sha256: str, agree: Callable[[], None]) -> Location:
         folder = private_folder(self._released(place))
         for _ in range(_TRIES):
-            known = contents(folder)  # before anybody is asked: what comes after it takes the number
-            if sha256 not in self.released(place):
+            known = self._hashes(place)  # before anybody is asked: what comes after it takes the number
+            if sha256 not in known.values():
                 agree()
             number = 1 + max((int(name) for name in known if _is_number(name)), default=0)
             record = folder / f"{number:08d}"
@@ -118,32 +125,28 @@ class Looks:
 
     def released(self, place: Place) -> set[str]:
         """Hashes of the files that were released; PublicationRefused when that is not known."""
+        return {sha256 for sha256 in self._hashes(place).values() if sha256 is not None}
+
+    def _hashes(self, place: Place) -> dict[str, str | None]:
+        """By the name of its record, the hash of each release, None for one that was refused after all."""
         folder = self._released(place)
         try:
             found = contents(folder)
-            hashes = {json.loads(data)["sha256"] if _is_number(name) else name for name, data in found.items()}
+            return {name: json.loads(data)["sha256"] if _is_number(name) else name for name, data in found.items()}
         except OSError as error:
             text = f"the memory of releases cannot be read ({folder}: {error.strerror})."
             raise PublicationRefused(text) from None
+        except ConfigError:
+            raise
         except (ValueError, KeyError, TypeError):
             raise PublicationRefused(f"the memory of releases is damaged ({folder}): bring it back.") from None
-        return {sha256 for sha256 in hashes if sha256 is not None}
-
-    def places(self, table: str) -> list[Place]:
-        """Every partition of a table of which something was tried or released."""
-        folder = Place(table).below(self.root).parent
-        try:
-            return [Place.of_parts(folder.name, part) for part in names(folder)]
-        except OSError as error:
-            text = f"the memory of releases cannot be read ({folder}: {error.strerror})."
-            raise PublicationRefused(text) from None
 
     def _released(self, place: Place) -> Location:
         return place.below(self.root) / "released"
 
 
 def _is_number(name: str) -> bool:
-    return len(name) == _DIGITS and name.isdigit()  # earlier versions named files by a hash
+    return _NUMBER.fullmatch(name) is not None  # earlier versions named files by a hash
 
 
 def _attempt(name: str, data: bytes) -> tuple[int, str]:

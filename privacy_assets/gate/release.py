@@ -19,7 +19,11 @@ from privacy_assets.objects import Location, ObjectPath
 
 TABLE_FILE, ATTESTATION_FILE = "table.parquet", "attestation.json"
 _STAMP = "%Y%m%dT%H%M%S.%fZ"
-_ID = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{12}")
+_ID = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{6}Z-[0-9a-f]{12}")
+
+
+class UnfinishedRelease(PublicationRefused):
+    """Nobody knows whether the release is out: an object store did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,10 @@ class Release:
 
 def is_id(name: str) -> bool:
     """True for what can be the id of a release."""
-    return _ID.fullmatch(name) is not None
+    try:
+        return _ID.fullmatch(name) is not None and bool(_moment(name))
+    except ValueError:
+        return False
 
 
 def new_id(sha256: str, latest: str = "") -> str:

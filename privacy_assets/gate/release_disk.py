@@ -60,9 +60,10 @@ def ids(folder: Path) -> list[str]:
     return sorted(path.name for path in releases.iterdir() if is_id(path.name)) if releases.is_dir() else []
 
 
-def parts(root: Path) -> list[tuple[str, str]]:
-    """Every table and partition that has releases, as their folders are called."""
-    return [(folder.parents[1].name, folder.parent.name) for folder in root.glob("*/*/releases")]
+def parts(root: Path, table: str = "") -> list[tuple[str, str]]:
+    """Every table and partition that has releases, as their folders are called; of one table when it is named."""
+    found = root.joinpath(table).glob("*/releases") if table else root.glob("*/*/releases")
+    return [(folder.parents[1].name, folder.parent.name) for folder in found]
 
 
 def _same(folder: Path, attestation: bytes, sha256: str) -> Release | None:

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.release import (
     ATTESTATION_FILE,
+    TABLE_FILE,
     Release,
     check_forward,
     check_judged,
@@ -29,9 +30,10 @@ from privacy_assets.gate.release import (
     new_id,
     pointed,
 )
-from privacy_assets.objects import Location, ObjectPath, check_prepared
+from privacy_assets.objects import Location, ObjectPath
 
-_NUMBER = re.compile(r"\d{12}")
+_NUMBER = re.compile(r"[0-9]{12}")
+_LAST = 10**12 - 1
 _TRIES = 100  # times that others may be quicker before it is given up
 
 
@@ -40,25 +42,31 @@ def add(folder: ObjectPath, source: Location, sha256: str, attestation: bytes) -
 
     The bytes are hashed while they are fetched, into a file of this machine, and put from there.
     """
-    check_prepared(folder.parent.parent)
-    release = _claimed(folder, sha256, attestation)
+    name = _claimed(folder, sha256, attestation)
+    place = folder.joinpath("releases", name)
+    table, envelope = place / TABLE_FILE, place / ATTESTATION_FILE
+    whole = envelope.is_file()
 
     def forward(before: Mapping[str, Any]) -> Mapping[str, Any]:
-        check_forward(before, release.id)
-        return {"release": release.id, "back_from": ""}
+        if not whole and name < str(before.get("release", "")):
+            raise PublicationRefused("a later release is out already; materialise scores and attestation again.")
+        check_forward(before, name)
+        return {"release": name, "back_from": ""}
+
+    def write(stream: BinaryIO) -> None:
+        check_judged(copy_hashed(source, stream), sha256)  # nothing is put when this refuses
 
     forward(_latest(folder)[1])  # before anything is put
-    if not (release.attestation.is_file() and release.table.is_file() and hash_file(release.table) == sha256):
-        _put_judged(source, sha256, release)
-    if not folder.joinpath("releases", release.id, ATTESTATION_FILE).create(attestation):
-        raise PublicationRefused(f"another attestation lies at {release.attestation}; remove that release.")
+    if not (whole and table.is_file() and hash_file(table) == sha256):
+        table.put(write)
+    if not envelope.create(attestation):
+        raise PublicationRefused(f"another attestation lies at {envelope}; remove that release.")
     _move(folder, forward)
-    return release
+    return Release(name, place)
 
 
 def point(folder: ObjectPath, release: Release) -> None:
     """Move the pointer by hand."""
-    check_prepared(folder.parent.parent)
     _move(folder, lambda before: pointed(before, release.id))
 
 
@@ -76,51 +84,57 @@ def ids(folder: ObjectPath) -> list[str]:
     return sorted(part[0] for part in parts if part[1:] == [ATTESTATION_FILE] and is_id(part[0]))
 
 
-def parts(root: ObjectPath) -> list[tuple[str, str]]:
-    """Every table and partition that has releases, as their parts of the URL are called."""
-    found = [(table, part) for table in root.names() for part in (root / table).names()]
-    return [(table, part) for table, part in found if root.joinpath(table, part, "releases").is_dir()]
+def parts(root: ObjectPath, table: str = "") -> list[tuple[str, str]]:
+    """Every table and partition that has releases, as their parts of the URL are called; of one table when named."""
+    found = [(one, part) for one in ([table] if table else root.names()) for part in (root / one).names()]
+    return [(one, part) for one, part in found if root.joinpath(one, part, "releases").is_dir()]
 
 
-def _claimed(folder: ObjectPath, sha256: str, attestation: bytes) -> Release:
-    """The one release that this attestation makes, also when two ask for it at once."""
+def _claimed(folder: ObjectPath, sha256: str, attestation: bytes) -> str:
+    """The id of the one release that this attestation makes, also when two ask for it at once."""
     claim = folder.joinpath("claims", hashlib.sha256(attestation).hexdigest())
     if not claim.is_file():
-        claim.create(new_id(sha256, max(ids(folder), default="")).encode())
+        claim.create((_made(folder, sha256, attestation) or new_id(sha256, max(ids(folder), default=""))).encode())
     name = claim.read_bytes().decode(errors="replace")
     if not is_id(name) or not name.endswith(sha256[:12]):
         raise PublicationRefused(f"{claim} is damaged; remove it.")
-    return Release(name, folder.joinpath("releases", name))
+    return name
 
 
-def _put_judged(source: Location, sha256: str, release: Release) -> None:
-    def write(stream: BinaryIO) -> None:
-        check_judged(copy_hashed(source, stream), sha256)  # nothing is put when this refuses
-
-    if isinstance(release.table, ObjectPath):
-        release.table.put(write)
+def _made(folder: ObjectPath, sha256: str, attestation: bytes) -> str:
+    """The release that this attestation made before, should its claim be gone: it must not come back as a new one."""
+    for name in ids(folder):
+        if (
+            name.endswith(sha256[:12])
+            and folder.joinpath("releases", name, ATTESTATION_FILE).read_bytes() == attestation
+        ):
+            return name
+    return ""
 
 
 def _move(folder: ObjectPath, says: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
     """Put the next pointer, which ``says`` makes from the last one, also when others are at it."""
     for _ in range(_TRIES):
         number, before = _latest(folder)
+        if number == _LAST:
+            raise PublicationRefused(f"{_pointer(folder, number)}: nobody wrote so many pointers; remove it.")
         now = says(before)
-        if now == {name: before.get(name) for name in now}:
-            return
         if _pointer(folder, number + 1).create(json.dumps({**now, "token": secrets.token_hex(8)}).encode()):
             return
     raise PublicationRefused("too many others move the pointer at the same time; publish again.")
 
 
 def _latest(folder: ObjectPath) -> tuple[int, Mapping[str, Any]]:
-    """The highest number, 0 for none, and what stands there; nothing when it cannot be read."""
-    number = max(_numbers(folder), default=0)
-    try:
-        found = json.loads(_pointer(folder, number).read_bytes()) if number else {}
-    except (ValueError, RecursionError):
-        found = {}
-    return number, found if isinstance(found, dict) else {}
+    """The highest number, 0 for none, and what the last pointer says that can be read."""
+    numbers = sorted(_numbers(folder), reverse=True)
+    for number in numbers:
+        try:
+            found = json.loads(_pointer(folder, number).read_bytes())
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(found, dict):
+            return numbers[0], found
+    return max(numbers, default=0), {}
 
 
 def _numbers(folder: ObjectPath) -> list[int]:

@@ -11,12 +11,13 @@ from types import ModuleType
 import pandas as pd
 
 from privacy_assets.errors import ConfigError, InputError, PublicationRefused
+from privacy_assets.files import reason
 from privacy_assets.gate import release_disk, release_objects
-from privacy_assets.gate.keys import TrustedKeys
-from privacy_assets.gate.release import ATTESTATION_FILE, TABLE_FILE, Release, hash_file, is_id
+from privacy_assets.gate.keys import TrustedKeys, key_path
+from privacy_assets.gate.release import ATTESTATION_FILE, TABLE_FILE, Release, UnfinishedRelease, hash_file, is_id
 from privacy_assets.gate.release_disk import POINTER
 from privacy_assets.gate.snapshot import read_hashed
-from privacy_assets.gate.statements import Place
+from privacy_assets.gate.statements import Place, quoted
 from privacy_assets.objects import Location, ObjectPath, location
 
 __all__ = [
@@ -41,7 +42,7 @@ def default_trusted(root: Location) -> TrustedKeys:
     """
     given = os.environ.get(TRUSTED_VARIABLE, "")
     if given:
-        return TrustedKeys((Path(given),))
+        return TrustedKeys((key_path(given),))
     if isinstance(root, ObjectPath):
         fix = f"set {TRUSTED_VARIABLE}, or give the public key, to a folder or file of this machine"
         raise ConfigError(f"{root}: keys in an object store are not trusted. Fix: {fix}.")
@@ -71,7 +72,10 @@ class ReleaseStore:
         try:
             release: Release = self._kind.add(place.below(self.root), source, sha256, attestation)
         except OSError as error:
-            raise PublicationRefused(f"the release could not be written ({error.strerror}); nothing changed.") from None
+            if isinstance(self.root, ObjectPath):
+                text = f"the release was not finished ({reason(error)}), and may be out; materialise published again."
+                raise UnfinishedRelease(text) from None
+            raise PublicationRefused(f"the release could not be written ({reason(error)}); nothing changed.") from None
         return release
 
     def point(self, place: Place, release: Release) -> None:
@@ -79,16 +83,20 @@ class ReleaseStore:
         try:
             self._kind.point(place.below(self.root), release)
         except OSError as error:
-            raise PublicationRefused(f"the pointer could not be written ({error.strerror}); nothing changed.") from None
+            raise PublicationRefused(f"the pointer could not be written ({reason(error)}).") from None
 
     def current(self, place: Place) -> Release:
         """The release the pointer names; InputError when nothing was published."""
         folder = place.below(self.root)
         try:
             name = str(self._kind.pointer(folder)["release"])
+        except ConfigError:
+            raise
         except FileNotFoundError:
-            raise InputError("nothing was published", where=str(place)) from None
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            raise InputError(f"nothing was published in {self.root}", where=str(place)) from None
+        except OSError as error:
+            raise PublicationRefused(f"the pointer cannot be read ({reason(error)}).") from None
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise PublicationRefused(f"the pointer in {folder} cannot be read; roll back to a release.") from None
         if not is_id(name):
             raise PublicationRefused(f"the pointer in {folder} names no release; roll back to one.")
@@ -99,9 +107,10 @@ class ReleaseStore:
         folder = place.below(self.root)
         return [Release(name, folder.joinpath("releases", name)) for name in self._kind.ids(folder)]
 
-    def places(self) -> Iterator[Place]:
-        """Every table and partition that has a release, in order."""
-        yield from (Place.of_parts(table, part) for table, part in sorted(self._kind.parts(self.root)))
+    def places(self, table: str = "") -> Iterator[Place]:
+        """Every table and partition that has a release, in order; of one ``table`` when it is named."""
+        found = self._kind.parts(self.root, quoted(table) if table else "")
+        yield from (Place.of_parts(*parts) for parts in sorted(found))
 
 
 def read_published(
@@ -115,8 +124,8 @@ def read_published(
     ConfigError when there is no trusted key.
     """
     root, place = location(root), Place(table, partition)
+    trusted = default_trusted(root) if trusted_keys is None else TrustedKeys((key_path(trusted_keys),))
     release = ReleaseStore(root).current(place)
-    trusted = default_trusted(root) if trusted_keys is None else TrustedKeys((Path(trusted_keys),))
     return read_hashed(release.table, release.opened(place, trusted).sha256)
 
 

@@ -70,7 +70,7 @@ def build_privacy_assets(
     (docs/kubernetes.md).
     With ``partitions_def`` a path holds ``{partition}`` or ``partition_column`` says which rows belong to which.
     ``together`` is for partitions with the same people in them, as of daily tables: `composition` judges each new
-    release with those of all partitions, and while one is published the others wait, or have to be scored again.
+    release with those of all partitions; a partition that another one overtook is refused, and scored again.
     ``schedule`` is a cron line: a run on it while the source is new.
 
     Where there is a reference, a job ``<name>_calibrate`` of its own runs the leaky study on the pipeline's splits.

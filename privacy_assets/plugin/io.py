@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from privacy_assets.engine.tables.fingerprints import file_fingerprint
 from privacy_assets.errors import InputError, PublicationRefused
 from privacy_assets.files import names, private_folder, put_atomic
+from privacy_assets.gate.keys import key_path
 from privacy_assets.gate.releases import read_published
 from privacy_assets.gate.statements import KINDS, Kind, Sealed, quoted
 from privacy_assets.objects import Location, ObjectPath, local_copy, location
@@ -108,9 +109,9 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
     of an object store (``s3://bucket/storage``). Run configuration cannot change these values.
     """
 
-    base: str = ""
-    releases: str = ""
-    trusted_keys: str = ""
+    base: str | None = None
+    releases: str | None = None
+    trusted_keys: str | None = None
 
     @guarded
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
@@ -133,8 +134,8 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
         home = home_of(context.instance)
         keys: list[str | None] = list(context.asset_partition_keys) if context.has_asset_partitions else [None]
         readable = Readable(
-            location(self.releases) if self.releases else Path(str(home)) / "releases",
-            Path(self.trusted_keys) if self.trusted_keys else None,
+            Path(str(home)) / "releases" if self.releases is None else location(self.releases),
+            None if self.trusted_keys is None else key_path(self.trusted_keys),
         )
         found = [
             load_value(self.folder(context.asset_key, key, home=home), context.asset_key, key, wanted, readable)
@@ -144,9 +145,9 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
 
     def folder(self, key: dg.AssetKey, partition: str | None = None, *, home: Path | None = None) -> Location:
         """Folder of one asset and partition; names are quoted, so that none can leave the base."""
-        if not self.base and home is None:
+        if self.base is None and home is None:
             raise InputError("no folder for stored values", fix="set DAGSTER_HOME or give PrivacyIOManager a base")
-        base = location(self.base) if self.base else Path(str(home)) / "storage" / "privacy_assets"
+        base = Path(str(home)) / "storage" / "privacy_assets" if self.base is None else location(self.base)
         parts = [*key.path, *([] if partition is None else [f"partition={partition}"])]
         return base.joinpath(*[quoted(part) for part in parts])
 

@@ -15,7 +15,7 @@ from privacy_assets.engine.tables.fingerprints import derived, keyed
 from privacy_assets.errors import ConfigError
 from privacy_assets.files import check_private, make_secret, private_folder, read_secret
 from privacy_assets.gate.gate import Gate
-from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey, TrustedKeys, first_key, key_file
+from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey, TrustedKeys, first_key, key_file, key_path
 from privacy_assets.gate.releases import TRUSTED_VARIABLE, ReleaseStore, default_trusted
 from privacy_assets.objects import Location, ObjectPath, location
 
@@ -55,19 +55,20 @@ class ReleaseResource(FixedConfig, dg.ConfigurableResource):
     from the file ``signing_key`` (default ``private/signing.key``). ``trusted_keys`` is a folder of public keys (PEM;
     default PRIVACY_ASSETS_TRUSTED_KEYS, else ``trusted_keys`` beside ``root``). Only when none of these was given, and
     nothing is trusted or released yet, is a first pair made; otherwise ``private`` must be there already. These fields
-    are paths and names, never keys: a resource's fields are shown in the UI. Run configuration cannot change them.
+    are paths and names, never keys: a resource's fields are shown in the UI. Run configuration cannot change them. An
+    empty one, as of a variable that is empty, is an error.
 
     ``root`` and ``private`` may be URLs of an object store (``s3://bucket/releases``) that was made ready by
     `privacy-assets prepare`. Keys never lie there: the signing key and the secret then come by their variables, the
     trusted keys from a folder of this machine.
     """
 
-    root: str = ""
-    private: str = ""
+    root: str | None = None
+    private: str | None = None
     secret_variable: str = "PRIVACY_ASSETS_SECRET"
-    signing_key: str = ""
+    signing_key: str | None = None
     signing_key_variable: str = SIGNING_VARIABLE
-    trusted_keys: str = ""
+    trusted_keys: str | None = None
 
     _home: Path | None = PrivateAttr(default=None)
 
@@ -83,12 +84,13 @@ class ReleaseResource(FixedConfig, dg.ConfigurableResource):
     @property
     def trusted(self) -> TrustedKeys:
         """The public keys that this deployment trusts."""
-        return TrustedKeys((Path(self.trusted_keys),)) if self.trusted_keys else default_trusted(self.store.root)
+        given = self.trusted_keys
+        return default_trusted(self.store.root) if given is None else TrustedKeys((key_path(given),))
 
     def gate(self) -> Gate:
         """The gate of this deployment; a first pair of keys is made when there is none and none was configured."""
         private, trusted = self._private(), self.trusted
-        path = Path(self.signing_key) if self.signing_key else key_file(private)
+        path = key_file(private) if self.signing_key is None else key_path(self.signing_key)
         if not self._keys_given() and path is not None:
             if not trusted.places[0].exists() and any(self.store.places()):
                 raise ConfigError(
@@ -96,7 +98,9 @@ class ReleaseResource(FixedConfig, dg.ConfigurableResource):
                 )
             first_key(path, trusted.places[0])
         key = SigningKey(path, self.signing_key_variable, trusted)
-        return Gate(self.store.root, private, key, self.key("content"))
+        gate = Gate(self.store.root, private, key, self.key("content"))
+        gate.check_places()
+        return gate
 
     def key(self, purpose: str) -> bytes:
         """A key for one purpose, derived from the secret."""
@@ -110,8 +114,8 @@ class ReleaseResource(FixedConfig, dg.ConfigurableResource):
         variables = (self.signing_key_variable, TRUSTED_VARIABLE)
         return bool(self.signing_key or self.trusted_keys or any(os.environ.get(name) for name in variables))
 
-    def _folder(self, given: str, default: str) -> Location:
-        if given:
+    def _folder(self, given: str | None, default: str) -> Location:
+        if given is not None:
             return location(given).absolute()
         home = self._home or (Path(os.environ["DAGSTER_HOME"]) if os.environ.get("DAGSTER_HOME") else None)
         if home is None:

@@ -152,9 +152,11 @@ def build_score(settings: TableSettings, metric: Metric) -> dg.AssetsDefinition:
                 seed=settings.seed, device=device, progress=context.log.info,
             )  # fmt: skip
         result = replace(measured, inputs=prints)
-        attempt = gate.looks.attempt(snapshot)  # whoever sees a figure has looked, whether it is attested or not
+        attempt = gate.looks.attempt(
+            snapshot, settings.together
+        )  # whoever sees a figure has looked, whether it is attested or not
         outcomes = [judge_limit(limit, result, attempt) for limit in limits]
-        sealed = gate.sign_result(result, snapshot, outcomes)
+        sealed = gate.sign_result(result, snapshot, outcomes, settings.together)
         made_under = protections(snapshot)
         checks = [limit_result(settings.key(metric.name), outcome, made_under) for outcome in outcomes]
         facts = {**score_metadata(result, outcomes), "seed": str(settings.seed)}
@@ -184,7 +186,7 @@ def build_report(settings: TableSettings) -> dg.AssetsDefinition:
         partition = partition_of(context)
         title = settings.name + (f", {partition}" if partition else "")
         generator = {"name": settings.generator_label or "brought by the user", **told_of(snapshot)}
-        attempt = gate.looks.attempt(snapshot)
+        attempt = gate.looks.attempt(snapshot, settings.together)
         report = assemble(ready, results, settings.policy, attempt, title=title, generator=generator)
         facts: dict[str, Any] = {"verdict": report.verdict, "broken limits": len(report.judgement.broken)}
         return dg.MaterializeResult(value=report, metadata=facts)

@@ -172,6 +172,8 @@ def table_settings(
         raise ConfigError(f"{where}: seed must be a whole number of at least 0.")
     if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
         raise ConfigError(f"{where}: rows must be a whole number of at least 1.")
+    if not isinstance(together, bool):
+        raise ConfigError(f"{where}: together must be true or false, not {together!r}.")
     if workers not in get_args(WorkerKind):
         raise ConfigError(f"{where}: unknown workers {workers!r}.{did_you_mean(str(workers), get_args(WorkerKind))}")
     _check_kinds(kinds, where)
@@ -291,8 +293,9 @@ def _check_partitions(settings: TableSettings, where: str) -> None:
             if PARTITION_MARK in feed.path:
                 raise ConfigError(f"{where}: the path of {role} has {PARTITION_MARK}, but there is no partitions_def.")
         return
-    if settings.together and not any("released" in metric.optional for metric in settings.metrics.values()):
-        raise ConfigError(f"{where}: together needs the metric composition. Fix: add it, and its limits.")
+    asks = {name for name, metric in settings.metrics.items() if "released" in metric.needs | metric.optional}
+    if settings.together and not asks & {limit.metric for limit in settings.policy.limits}:
+        raise ConfigError(f"{where}: together needs limits on the metric composition. Fix: add them to the policy.")
     for role, feed in settings.feeds.items():
         if feed.kind != "asset" and PARTITION_MARK not in feed.path and settings.partition_column is None:
             fix = f"put {PARTITION_MARK} into the path or name the partition_column"

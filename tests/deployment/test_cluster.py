@@ -1,7 +1,6 @@
 """No disk that machines share: PostgreSQL for runs, an object store for tables and releases, Ray for the work."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -33,32 +32,33 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     """What a worker of this deployment is given; this process is given the way to the store."""
     root = tmp_path_factory.mktemp("cluster")
     with postgres() as database, s3() as store, reaching(store):
-        home, bucket = root / "home", new_bucket()
-        home.mkdir()
-        (root / "made").mkdir(mode=0o700)
-        shutil.copy(ROOT / "dagster.production.yaml", home / "dagster.yaml")
-        made = {
-            **os.environ,
-            **database,
-            **store,
-            "DAGSTER_HOME": str(home),
-            "PRIVACY_ASSETS_ENV": "production",
-            "PRIVACY_ASSETS_STORAGE": f"{bucket}/storage",
-            "PRIVACY_ASSETS_RELEASES": f"{bucket}/releases",
-            "PRIVACY_ASSETS_PRIVATE": f"{bucket}/private",
-            "PRIVACY_ASSETS_TRUSTED_KEYS": str(root / "keys"),
-            "PRIVACY_ASSETS_SECRET": "the secret of this deployment",
-            "OMP_NUM_THREADS": "1",
-            "RAY_AUTH_MODE": "disabled",
-        }
-        command = [sys.executable, "-m", "privacy_assets.cli"]
-        keys = [*command, "keys", "--new", "--private", str(root / "made")]
-        subprocess.run(keys, check=True, env=made, cwd=root, capture_output=True)
-        made["PRIVACY_ASSETS_SIGNING_KEY"] = (root / "made" / "signing.key").read_text()
-        shutil.rmtree(root / "made")
-        places = [made["PRIVACY_ASSETS_RELEASES"], made["PRIVACY_ASSETS_PRIVATE"]]
-        subprocess.run([*command, "prepare", *places], check=True, env=made, cwd=root, capture_output=True)
-        yield made
+        yield described(root, {**os.environ, **database, **store, "OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled"})
+
+
+def described(root: Path, environment: dict[str, str]) -> dict[str, str]:
+    """What the commands of docs/scale.md make of an environment, with places of this test in place of theirs."""
+    page = (ROOT / "docs" / "scale.md").read_text().partition("## Object store")[2]
+    commands = (
+        page.partition("```sh\n")[2].partition("```")[0].replace("privacy-assets ", "python -m privacy_assets.cli ")
+    )
+    private, released = new_bucket(), new_bucket()
+    for theirs, ours in (("s3://privacy/", f"{private}/"), ("s3://released/", f"{released}/"), ("/srv/", f"{root}/")):
+        assert theirs in commands
+        commands = commands.replace(theirs, ours)
+    *setting_up, run = commands.replace("SECRET=...", "SECRET='the secret of this deployment'").strip().splitlines()
+    assert run.startswith("dagster job execute")
+    (root / "privacy").mkdir()
+    (root / "dagster.production.yaml").write_bytes((ROOT / "dagster.production.yaml").read_bytes())
+    script = ["set -e", "umask 022", *setting_up, f"env -0 > {root}/environment"]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    told = subprocess.run(
+        ["bash", "-c", "\n".join(script)], cwd=root, env={**environment, "PATH": path}, capture_output=True
+    )
+    assert told.returncode == 0, told.stderr.decode()
+    shown = (root / "environment").read_text().split("\0")
+    (root / "environment").unlink()
+    (root / "made" / "signing.key").unlink()
+    return dict(line.split("=", 1) for line in shown if line)
 
 
 def run(environment: dict[str, str], *arguments: str, file: str = "definitions.py") -> "subprocess.Popen[bytes]":
@@ -124,15 +124,17 @@ def test_two_runs_at_once_publish_what_was_judged(environment) -> None:
 
 def test_the_tables_are_in_the_store_alone_and_the_keys_nowhere(environment) -> None:
     bucket = location(environment["PRIVACY_ASSETS_STORAGE"]).parent
+    released = location(environment["PRIVACY_ASSETS_RELEASES"]).parent
     names = bucket.below()
     for part in ("storage/patients/source/table.parquet", "storage/patients/generator/model.json"):
         assert part in names
     assert any(name.startswith("private/looks/patients/") for name in names)
     secrets = [environment[name].encode() for name in ("PRIVACY_ASSETS_SECRET", "AWS_SECRET_ACCESS_KEY")]
     secrets.append(environment["PRIVACY_ASSETS_SIGNING_KEY"].splitlines()[1].encode())
-    for name in names:
-        data = bucket.joinpath(*name.split("/")).read_bytes()
-        assert not any(secret in data for secret in secrets), name
+    for place in (bucket, released):
+        for name in place.below():
+            data = place.joinpath(*name.split("/")).read_bytes()
+            assert not any(secret in data for secret in secrets), name
     here = [path for path in Path(environment["DAGSTER_HOME"]).parent.rglob("*") if path.is_file()]
     assert not [path for path in here if path.suffix in (".parquet", ".db")]
     assert not any(secret in path.read_bytes() for path in here for secret in secrets)

@@ -159,7 +159,7 @@ MONDAY, TUESDAY = Place("patients", "monday"), Place("patients", "tuesday")
 def judged_together(gate: Gate, place: Place, number: int) -> tuple[Any, Any, Any]:
     """Snapshot, attestation and record of one partition's table."""
     snapshot, taken = gate.take_snapshot(rows(number), place, INPUTS["train"])
-    score = gate.result(gate.sign_result(result(), snapshot, []), snapshot)
+    score = gate.result(gate.sign_result(result(), snapshot, [], together=True), snapshot)
     _, sealed = gate.attest(snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, TOGETHER)
     return snapshot, sealed, taken
 
@@ -185,6 +185,21 @@ def test_of_partitions_judged_together_each_knows_of_all(gate: Gate) -> None:
     assert len(gate.released(judged_together(gate, MONDAY, 3)[0], together=True).files) == 2
     assert len(gate.released(snapshot).files) == 0  # apart, this partition has its own release alone
     gate.publish(tuesday, tuesday_taken, TUESDAY, POLICY, TOGETHER)  # the same once more
+
+
+def test_attempts_and_failures_are_those_of_all_partitions(gate: Gate) -> None:
+    snapshots = [
+        gate.take_snapshot(rows(number), day, INPUTS["train"])[0] for number, day in ((1, MONDAY), (2, TUESDAY))
+    ]
+    assert [gate.looks.attempt(one) for one in snapshots] == [1, 1]
+    assert [gate.looks.attempt(one, together=True) for one in snapshots] == [1, 2]
+    assert chain(gate, frame=rows(3), place=MONDAY, high=0.2).stated.verdict == "fail"
+    snapshot, _ = gate.take_snapshot(rows(3), TUESDAY, INPUTS["train"])
+    verdicts = {}
+    for setup in (SETUP, TOGETHER):
+        stated, _ = gate.attest(snapshot, POLICY, {"dcr": result()}, INPUTS, METRICS, setup)
+        verdicts[bool(setup.get("together"))] = stated.verdict
+    assert verdicts == {False: "pass", True: "fail"}
 
 
 def test_partitions_that_are_published_at_once_are_published_in_turn(gate: Gate) -> None:

@@ -24,10 +24,12 @@ import pytest
 from gate_standins import FRAME, INPUTS, METRICS, PLACE, POLICY, SETUP, Chain, chain, make_gate, read, result
 
 from privacy_assets.errors import ConfigError, InputError, PublicationRefused
+from privacy_assets.gate import release_objects
 from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.prepared import MARKER, PROBE, _creates_over, check_prepared, prepare
 from privacy_assets.gate.releases import hash_file, read_published
 from privacy_assets.gate.statements import Place, seal
-from privacy_assets.objects import MARKER, ObjectPath, check_prepared, location, prepare
+from privacy_assets.objects import ObjectPath, location
 from tests.stores import new_bucket, reaching, s3
 
 s3fs = pytest.importorskip("s3fs", reason="the extra 's3' is not installed")
@@ -43,8 +45,7 @@ def _store() -> Iterator[None]:
 def remote(root: Path, bucket: str) -> Gate:
     """A gate whose releases and memory lie in a bucket, its keys in a folder."""
     local = make_gate(root)
-    for name in ("releases", "private"):
-        prepare(location(f"{bucket}/{name}"))
+    prepare({role: location(f"{bucket}/{role}") for role in ("releases", "private")})
     return replace(local, releases=location(f"{bucket}/releases"), private=location(f"{bucket}/private"))
 
 
@@ -169,14 +170,29 @@ def test_a_pointer_that_names_no_release_is_refused_with_the_way_out(gate: Gate,
     pd.testing.assert_frame_equal(read(gate), FRAME)
 
 
-def test_a_damaged_claim_is_refused(gate: Gate) -> None:
+def test_a_damaged_claim_is_refused_and_one_that_is_gone_is_found_again(gate: Gate) -> None:
     part = chain(gate)
-    part.publish()
-    (claim,) = PLACE.below(gate.releases).joinpath("claims").names()
-    PLACE.below(gate.releases).joinpath("claims", claim).put(b"20240101T000000.000000Z-000000000000")
+    first = part.publish()
+    later = chain(gate, frame=rows(1)).publish()
+    claims = PLACE.below(gate.releases) / "claims"
+    for name in claims.names():
+        (claims / name).put(b"20240101T000000.000000Z-000000000000")
     with pytest.raises(PublicationRefused, match="damaged"):
         part.publish()
-    pd.testing.assert_frame_equal(read(gate), FRAME)
+    for name in claims.names():
+        (claims / name).unlink()
+    with pytest.raises(PublicationRefused, match=f"published before, as {first.id}"):
+        part.publish()  # it does not come back as a new release
+    assert gate.store.current(PLACE) == later
+
+
+def test_a_release_that_was_overtaken_before_it_was_whole_says_so(gate: Gate) -> None:
+    part = chain(gate)
+    claimed = release_objects._claimed(PLACE.below(gate.releases), part.snapshot.sha256, part.sealed.data)
+    gate.store.add(PLACE, part.snapshot.path, part.snapshot.sha256, again(part, 1).data)
+    with pytest.raises(PublicationRefused, match="a later release is out already"):
+        part.publish()
+    assert claimed not in [release.id for release in gate.store.history(PLACE)]
 
 
 # Memory
@@ -326,6 +342,8 @@ def test_every_request_may_fail(gate: Gate, scenario: str, sent: bool, for_good:
                 allowed = [before, after] if sent else [before]
         found = shown(gate, place)
         assert found in allowed, (at, calls[at:])
+        out = [hash_file(release.table) for release in gate.store.history(place)]
+        assert set(out) <= gate.looks.released(place), (at, calls[at:])  # whatever is out counts as released
         seen.add(found == after)
         work()  # and now it works
         assert shown(gate, place) == after
@@ -407,26 +425,56 @@ def test_a_place_that_was_not_prepared_is_not_used(gate: Gate, tmp_path: Path) -
     part = chain(gate)
     with pytest.raises(ConfigError, match="privacy-assets prepare"):
         part.publish(gate=replace(gate, releases=location(f"{new_bucket()}/releases")))
-    (gate.private / MARKER).unlink()
+    assert gate.looks.released(PLACE) == set()  # nothing was recorded
     part.publish()
-    with pytest.raises(ConfigError, match="privacy-assets prepare"):
-        gate.roll_back(PLACE, gate.store.current(PLACE).id)
+    (gate.private / MARKER).unlink()
+    for work in (part.publish, lambda: gate.roll_back(PLACE, gate.store.current(PLACE).id)):
+        with pytest.raises(ConfigError, match="privacy-assets prepare --private"):
+            work()
 
 
 def test_a_store_that_writes_over_what_is_there_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     place, plain = location(f"{new_bucket()}/releases"), s3fs.S3FileSystem._call_s3
-    assert isinstance(place, ObjectPath)
+    other = location(f"{new_bucket()}/releases")
+    assert isinstance(place, ObjectPath) and isinstance(other, ObjectPath)
+    prepare({"releases": other})
 
     async def careless(self: Any, method: str, *rest: Any, IfNoneMatch: str = "", **named: Any) -> Any:
         return await plain(self, method, *rest, **named)
 
     with monkeypatch.context() as patch:
         patch.setattr(s3fs.S3FileSystem, "_call_s3", careless)
-        with pytest.raises(ConfigError, match="wrote over an object"):
-            prepare(place)
+        for one in (place, other):
+            with pytest.raises(ConfigError, match="was written over"):
+                prepare({"releases": one})
+        _creates_over.cache_clear()
+        with pytest.raises(ConfigError, match="was written over"):  # a worker with an old library
+            check_prepared(other, "releases")
     with pytest.raises(ConfigError, match="not marked"):
-        check_prepared(place)
-    assert (prepare(place), prepare(place)) == (True, False)
+        check_prepared(place, "releases")
+    _creates_over.cache_clear()
+    check_prepared(other, "releases")  # its mark stayed
+    assert (prepare({"releases": place}), prepare({"releases": place})) == ({"releases": True}, {"releases": False})
+    assert sorted(place.names()) == [MARKER, PROBE]
+
+
+def test_places_have_one_role_in_one_deployment(gate: Gate) -> None:
+    part, bucket = chain(gate), new_bucket()
+    swapped = replace(gate, releases=gate.private, private=gate.releases)
+    foreign = {role: location(f"{bucket}/{role}") for role in ("releases", "private")}
+    prepare(foreign)
+    elsewhere = replace(gate, private=foreign["private"])
+    for other, told in ((swapped, "marked for private, not for releases"), (elsewhere, "different deployments")):
+        with pytest.raises(ConfigError, match=told):
+            part.publish(gate=other)
+        with pytest.raises(ConfigError, match=told):
+            other.attest(part.snapshot, POLICY, {"dcr": result()}, INPUTS, METRICS, SETUP)
+    assert gate.looks.released(PLACE) == set()
+    with pytest.raises(ConfigError, match="belong to different deployments"):
+        prepare({"releases": gate.releases, "private": foreign["private"]})
+    for one, two in ((f"{bucket}/a", f"{bucket}/a"), (f"{bucket}/a", f"{bucket}/a/private")):
+        with pytest.raises(ConfigError, match="places of their own"):
+            prepare({"releases": location(one), "private": location(two)})
 
 
 @pytest.mark.parametrize("url", ["memory://x/releases", "file+x://x/y", "gs://nobody-has-gcsfs-here/x"])
@@ -463,6 +511,71 @@ def test_a_signature_of_a_key_that_is_not_trusted_is_refused(gate: Gate, tmp_pat
     release.attestation.put(seal(part.stated.statement(), other.key).data)
     with pytest.raises(PublicationRefused, match="not trusted"):
         read(gate)
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO, errno.EBUSY])
+def test_servers_that_refuse_in_other_words_refuse(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, plain = location(f"{new_bucket()}/one"), s3fs.S3FileSystem._call_s3
+    assert isinstance(place, ObjectPath)
+
+    async def other(self: Any, method: str, *rest: Any, **named: Any) -> Any:
+        try:
+            return await plain(self, method, *rest, **named)
+        except FileExistsError:
+            raise OSError(number, "said otherwise") from None
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", other)
+    assert place.create(b"mine")
+    assert not place.create(b"yours")
+    assert place.read_bytes() == b"mine"
+
+
+def test_a_pattern_in_a_name_is_a_name() -> None:
+    bucket = location(new_bucket())
+    assert isinstance(bucket, ObjectPath)
+    (bucket / "a1" / "d" / "x").put(b"another place")
+    (bucket / "a[1]" / "d" / "x").put(b"this place")
+    assert (bucket / "a[1]" / "d").contents() == {"x": b"this place"}
+    assert [str(found) for found in (bucket / "a[1]" / "d").glob("*")] == [f"{bucket}/a[1]/d/x"]
+
+
+@pytest.mark.parametrize("wrong", ["s3:/bucket/x", "s3://", "s3:///", "", "file://host/x", "S3:/x"])
+def test_a_mistyped_url_is_no_folder(wrong: str) -> None:
+    with pytest.raises(ConfigError):
+        location(wrong)
+
+
+def test_a_location_is_a_path_or_a_url() -> None:
+    assert location("/srv/x") == location("file:///srv/x") == location("FILE:///srv/x") == Path("/srv/x")
+    assert location("S3://b/x/") == location("s3://b/x") == ObjectPath("s3://b/x")
+    assert str(location("https://host/x.csv?signature=s3cret")) == "https://host/x.csv"
+
+
+def test_what_is_not_there_and_what_cannot_be_read_are_told_apart(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="nothing was published in s3://"):
+        gate.store.current(PLACE)
+    part = chain(gate)
+    part.publish()
+    with broken(0, sent=False, for_good=True), pytest.raises(PublicationRefused, match="pointer cannot be read"):
+        read(gate)
+    unknown = replace(gate, releases=ObjectPath("s4://bucket/releases"), private=ObjectPath("s4://bucket/private"))
+    for work in (lambda: unknown.store.current(PLACE), lambda: unknown.looks.attempt(part.snapshot),
+                 lambda: unknown.looks.released(PLACE)):  # fmt: skip
+        with pytest.raises(ConfigError, match="no library for s4://"):
+            work()
+
+
+def test_numbers_that_nobody_took_are_no_numbers(gate: Gate) -> None:
+    part = chain(gate)
+    stray = PLACE.below(gate.private / "looks") / "released" / "²²²²²²²²"
+    stray.put(b"{}")
+    with pytest.raises(PublicationRefused, match="another table was released since"):
+        part.publish()
+    stray.unlink()
+    part.publish()
+    PLACE.below(gate.releases).joinpath("pointers", "9" * 12).put(b"{}")
+    with pytest.raises(PublicationRefused, match="remove it"):
+        chain(gate, frame=rows(1)).publish()
 
 
 def test_a_lost_answer_is_asked_again() -> None:

@@ -140,5 +140,11 @@ def test_together_is_for_partitions_and_needs_its_metric() -> None:
     days = dg.StaticPartitionsDefinition(["a", "b"])
     with pytest.raises(ConfigError, match="together was given without partitions_def"):
         build_privacy_assets("drops", source="demo", together=True)
-    with pytest.raises(ConfigError, match="together needs the metric composition"):
-        build_privacy_assets("drops", source="x_{partition}.csv", metrics="dcr", partitions_def=days, together=True)
+    asked = {"source": "x_{partition}.csv", "partitions_def": days}
+    with pytest.raises(ConfigError, match="together needs limits on the metric composition"):
+        build_privacy_assets("drops", metrics="dcr", together=True, **asked)
+    lenient = {"limits": POLICY["limits"][:2]}
+    with pytest.raises(ConfigError, match="together needs limits on the metric composition"):
+        build_privacy_assets("drops", metrics=["dcr", "composition"], policy=lenient, together=True, **asked)
+    with pytest.raises(ConfigError, match="together must be true or false"):
+        build_privacy_assets("drops", together="false", **asked)

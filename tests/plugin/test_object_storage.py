@@ -23,10 +23,11 @@ from privacy_assets.cli import main
 from privacy_assets.engine.generators import build_generator
 from privacy_assets.engine.tables.reading import read_table
 from privacy_assets.engine.tables.schema import infer_schema
-from privacy_assets.errors import ConfigError, InputError, PublicationRefused
+from privacy_assets.errors import ConfigError, InputError, PublicationRefused, StoreError
 from privacy_assets.gate.keys import first_key
+from privacy_assets.gate.prepared import prepare
 from privacy_assets.gate.statements import Sealed
-from privacy_assets.objects import ObjectPath, location, prepare
+from privacy_assets.objects import ObjectPath, location
 from privacy_assets.plugin.io import Trained, load_value, store_value
 from privacy_assets.plugin.tagging import canonical_source, schema_of
 from privacy_assets.plugin.versions import stat_token
@@ -55,8 +56,7 @@ def deployed(bucket: ObjectPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PRIVACY_ASSETS_SIGNING_KEY", (tmp_path / "made" / "signing.key").read_text())
     monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "a secret of this deployment")
     monkeypatch.setenv("PRIVACY_ASSETS_TRUSTED_KEYS", str(tmp_path / "keys"))
-    prepare(bucket / "releases")
-    prepare(bucket / "private")
+    prepare({"releases": bucket / "releases", "private": bucket / "private"})
     return {
         "privacy_io": PrivacyIOManager(base=f"{bucket}/storage", releases=f"{bucket}/releases"),
         "releases": ReleaseResource(root=f"{bucket}/releases", private=f"{bucket}/private"),
@@ -211,8 +211,35 @@ def test_what_cannot_lie_in_the_store_is_asked_for(
 
 def test_a_private_place_that_was_not_prepared_is_not_used(bucket: ObjectPath, deployed: dict) -> None:
     away = ReleaseResource(root=f"{bucket}/releases", private=f"{bucket}/privat")
-    with pytest.raises(ConfigError, match=f"privacy-assets prepare {bucket}/privat"):
+    with pytest.raises(ConfigError, match=f"privacy-assets prepare --private {bucket}/privat"):
         away.gate()
+
+
+@pytest.mark.parametrize("field", ["root", "private", "trusted_keys", "signing_key"])
+def test_an_empty_place_is_an_error(
+    deployed: dict, field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    (tmp_path / "private").mkdir(mode=0o700)
+    with pytest.raises(ConfigError, match="neither a path nor a URL"):
+        ReleaseResource(**{field: ""}).gate()
+    with pytest.raises(ConfigError, match="neither a path nor a URL"):
+        PrivacyIOManager(base="").folder(KEY)
+
+
+def test_keys_are_read_from_this_machine(bucket: ObjectPath, deployed: dict) -> None:
+    for field in ("trusted_keys", "signing_key"):
+        asked = {"root": f"{bucket}/releases", "private": f"{bucket}/private", field: f"{bucket}/keys"}
+        with pytest.raises(ConfigError, match="keys are read from this machine alone"):
+            ReleaseResource(**asked).gate()
+    with pytest.raises(ConfigError, match="keys are read from this machine alone"):
+        read_published(f"{bucket}/releases", "people", trusted_keys=f"{bucket}/keys")
+
+
+def test_a_place_that_cannot_be_used_is_named(bucket: ObjectPath) -> None:
+    away = location("s3://nobody-has-this-bucket/storage")
+    with pytest.raises(StoreError, match=r"s3://nobody-has-this-bucket/storage/table.parquet: no such bucket"):
+        store_value(pd.DataFrame({"x": [1]}), away)
 
 
 # The command line
@@ -246,6 +273,11 @@ def test_the_commands_take_urls(bucket: ObjectPath, deployed: dict, capsys, tmp_
     assert "environment variable PRIVACY_ASSETS_SIGNING_KEY" in capsys.readouterr().out
     assert main(["keys", "--new", *folders, "--private", f"{bucket}/private"]) == 2
     assert "keys never lie in an object store" in capsys.readouterr().err
-    assert main(["prepare", f"{bucket}/releases", f"{bucket}/more"]) == 0
-    assert capsys.readouterr().out == f"{bucket}/releases: was ready before\n{bucket}/more: ready\n"
-    assert main(["prepare", str(tmp_path)]) == 2
+    assert main(["prepare", *folders]) == 0
+    assert capsys.readouterr().out == f"releases  {bucket}/releases: was ready before\n"
+    assert main(["prepare", "--releases", f"{bucket}/private"]) == 2
+    assert "marked for private" in capsys.readouterr().err
+    assert main(["prepare", "--releases", str(tmp_path)]) == 2
+    assert main(["releases", "--releases", f"{bucket}/private"]) == 2  # a wrong name is no empty list
+    assert main(["releases", "people", *folders, "--rollback", newer]) == 2
+    assert "where is the private folder" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from privacy_assets.engine.parallel import in_parallel
+from privacy_assets.engine.tables.blocks import block, kept, taken
 from privacy_assets.engine.tables.encoding import EncodedTable
 
 if TYPE_CHECKING:
@@ -54,11 +55,11 @@ class MixedTree:
             held=held,
             leaves=leaves[:, 0].copy(),
             filled=filled,
-            lanes=growth.by_leaf(near, leaves, order),
-            slots=growth.by_leaf(slots, leaves, order),
+            lanes=kept(growth.by_leaf(near, leaves, order)),
+            slots=kept(growth.by_leaf(slots, leaves, order)),
             order=order,
-            numbers=numbers[order],
-            codes=codes[order],
+            numbers=taken(numbers, order),
+            codes=taken(codes, order),
             room=growth.WIDE * (int(depth) + 1),
         )
         return cls(tree, bases)
@@ -155,7 +156,10 @@ def _plain(table: EncodedTable) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
     from privacy_assets.engine.geometry._mixed_tree_growth import SLOTS
 
     numbers, codes = np.ascontiguousarray(table.numeric, np.float32), np.ascontiguousarray(table.codes, np.int32)
-    return numbers, codes, np.clip(numbers, -_REACH, _REACH), (codes % SLOTS).astype(np.uint8)
+    near, slots = block(numbers.shape, np.float32), block(codes.shape, np.uint8)
+    np.clip(numbers, -_REACH, _REACH, out=near)
+    np.remainder(codes, SLOTS, out=slots, casting="unsafe")
+    return numbers, codes, near, slots
 
 
 def _parts(queries: EncodedTable) -> list[np.ndarray]:

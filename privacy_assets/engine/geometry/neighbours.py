@@ -12,8 +12,11 @@ import numpy as np
 
 from privacy_assets.engine.geometry.mixed_search import Path, search_rows
 from privacy_assets.engine.geometry.mixed_tree import MixedTree
+from privacy_assets.engine.tables.blocks import block
 from privacy_assets.engine.tables.encoding import EncodedTable
 from privacy_assets.errors import InputError
+
+_COMPARED = 1 << 18  # rows compared at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,10 +41,13 @@ def distinct_rows(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def distinct_encoded(table: EncodedTable) -> tuple[EncodedTable, np.ndarray]:
     """:func:`distinct_rows` of an encoded table, in the order that its dense form has there."""
-    numbers = np.ascontiguousarray(table.numeric + np.float32(0))
-    codes = np.ascontiguousarray((table.sizes - 1 - table.codes).astype(">u4"))
-    cells = [part.view(np.uint8).reshape(len(table), 4 * part.shape[1]) for part in (numbers, codes)]
-    first, place = _by_bytes(np.concatenate(cells, axis=1) if codes.size else cells[0])
+    width = table.numeric.shape[1]
+    cells = block((len(table), width + table.codes.shape[1]), np.float32)
+    np.add(table.numeric, np.float32(0), out=cells[:, :width])
+    codes = cells.view(">u4")
+    for column, size in enumerate(table.sizes):
+        codes[:, width + column] = size - 1 - table.codes[:, column]
+    first, place = _by_bytes(cells)
     return table.take(first), place
 
 
@@ -50,9 +56,10 @@ def _by_bytes(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if matrix.size == 0:
         return np.arange(min(1, len(matrix))), np.zeros(len(matrix), dtype=np.int64)
     rows = matrix.view(np.dtype((np.void, matrix.strides[0]))).ravel()
-    order = np.argsort(rows, kind="stable")
-    ordered, new = rows[order], np.ones(len(rows), dtype=bool)
-    new[1:] = ordered[1:] != ordered[:-1]
+    order, new = np.argsort(rows, kind="stable"), np.ones(len(rows), dtype=bool)
+    for start in range(1, len(rows), _COMPARED):
+        ordered = rows[order[start - 1 : start + _COMPARED]]
+        new[start : start + _COMPARED] = ordered[1:] != ordered[:-1]
     place = np.empty(len(rows), dtype=np.int64)
     place[order] = np.cumsum(new) - 1
     return order[new], place

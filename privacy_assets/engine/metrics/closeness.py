@@ -20,9 +20,9 @@ ROLES = ("train", "holdout", "synthetic")
 class Space:
     """Distances in one space; ``groups`` (N,) number the distinct rows of T u H.
 
-    ``srd`` (n_S,) and ``rrd`` (n_H,) are distances to T. ``matched`` (n_S,) is the row of T u H nearest to each
-    synthetic row, ``alone`` (n_S,) its leave-one-out distance in T u H, ``keys`` (n_S,) what synthetic rows are ranked
-    by.
+    ``srd`` (n_S,) and ``rrd`` (n_H,), or of some rows of H, are distances to T. ``matched`` (n_S,) is the row of T u H
+    nearest to each synthetic row, ``alone`` (n_S,) its leave-one-out distance in T u H, ``keys`` (n_S,) what synthetic
+    rows are ranked by.
     """
 
     name: str
@@ -34,8 +34,11 @@ class Space:
     keys: dict[str, np.ndarray]
 
     @classmethod
-    def of(cls, name: str, tables: Sequence[EncodedTable], device: str) -> Space:
-        """Search T u H, blind to who is in T; then T alone, where the nearest row is not there."""
+    def of(cls, name: str, tables: Sequence[EncodedTable], device: str, unseen: np.ndarray | None = None) -> Space:
+        """Search T u H, blind to who is in T; then T alone, where the nearest row is not there.
+
+        ``unseen`` are the rows of H that ``rrd`` is of, all when None.
+        """
         train, holdout, synthetic = tables
         unique, groups = distinct_encoded(EncodedTable.stack([train, holdout]))
         in_train = np.zeros(len(unique), dtype=bool)
@@ -45,7 +48,8 @@ class Space:
         srd, elsewhere = distance.astype(np.float32), ~in_train[matched]
         members = unique.take(in_train)
         srd[elsewhere] = nearest_rows(synthetic.take(elsewhere), members, device=device).distances[:, 0]
-        rrd = nearest_rows(holdout, members, device=device).distances[:, 0].astype(np.float32)
+        asked = holdout if unseen is None else holdout.take(unseen)
+        rrd = nearest_rows(asked, members, device=device).distances[:, 0].astype(np.float32)
         alone = _alone(unique, np.bincount(groups), matched, device)
         ratio = np.divide(distance, alone, out=np.full(len(distance), np.inf), where=alone > 0)
         return cls(name, srd, rrd, groups, matched, alone, {"distance": distance, "ratio": ratio})
@@ -98,12 +102,15 @@ class Matches:
     synthetic: np.ndarray
 
     @classmethod
-    def of(cls, inputs: MetricInputs) -> Matches:
-        """Search in the raw space and, with an embedder, in the embedded one; no table may be empty."""
-        spaces = [Space.of("raw", [inputs.encoded(role) for role in ROLES], inputs.device)]
+    def of(cls, inputs: MetricInputs, unseen: np.ndarray | None = None) -> Matches:
+        """Search in the raw space and, with an embedder, in the embedded one; no table may be empty.
+
+        ``unseen``: see :meth:`Space.of`.
+        """
+        spaces = [Space.of("raw", [inputs.encoded(role) for role in ROLES], inputs.device, unseen)]
         if inputs.embedder is not None:
             embedded = [EncodedTable.of_numbers(inputs.embedded(role)) for role in ROLES]
-            spaces.append(Space.of("embedded", embedded, inputs.device))
+            spaces.append(Space.of("embedded", embedded, inputs.device, unseen))
         people = People(inputs.subject_codes("train", "holdout"), len(inputs.train))
         real = np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]])
         return cls(tuple(spaces), people, real, inputs.row_ids["synthetic"])

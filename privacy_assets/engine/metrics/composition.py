@@ -29,10 +29,12 @@ class Composition(Metric):
 
     Each is the figure of that name there, two-sided, with its interval, null 0 and NaN rules; in the columns that all
     releases have, where some were without one. Without an earlier release every one is exactly 0 and says so: the table
-    itself is for the other metrics. ``permutations`` of the people's labels give the intervals.
+    itself is for the other metrics. ``permutations`` of the people's labels give the intervals; ``attacked`` is the
+    budget of ``membership_inference``.
     """
 
     permutations: int = 999
+    attacked: int | None = None
 
     name: ClassVar[str] = "composition"
     summary: ClassVar[str] = "What do the new table and all earlier releases give away together?"
@@ -64,7 +66,7 @@ class Composition(Metric):
     default_limits: ClassVar[tuple[Limit, ...]] = limits_of(name, figures, "that of the same figure of one table")
 
     def __post_init__(self) -> None:
-        instruments(self.permutations)
+        instruments(self.permutations, self.attacked)
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute the figures; there are no tables."""
@@ -76,7 +78,7 @@ class Composition(Metric):
         tables = {role: table[shared] for role, table in inputs.tables.items()}
         tables["synthetic"] = pd.concat([inputs.released, tables["synthetic"]], ignore_index=True)
         asked = replace(inputs, schema=schema, tables=tables, released=None)
-        return Measured(demonstrated(asked, self.figures, self.permutations))
+        return Measured(demonstrated(asked, self.figures, self.permutations, self.attacked))
 
     @staticmethod
     def _none(spec: FigureSpec, rows: int, people: int) -> Figure:

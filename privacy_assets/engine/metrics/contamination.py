@@ -25,10 +25,11 @@ class Contamination(Metric):
     Each is the figure of that name there, two-sided, with its interval, null 0 and NaN rules. Null also for a copy of
     train: it says nothing about train. Of a reference that was seen as well it says nothing either. Where something
     shows, the holdout is no measure: not assessable, and another holdout may be. ``permutations`` of the people's
-    labels give the intervals.
+    labels give the intervals; ``attacked`` is the budget of ``membership_inference``.
     """
 
     permutations: int = 999
+    attacked: int | None = None
 
     name: ClassVar[str] = "contamination"
     summary: ClassVar[str] = "Was the holdout really unseen by whoever made the table?"
@@ -56,12 +57,12 @@ class Contamination(Metric):
     default_limits: ClassVar[tuple[Limit, ...]] = limits_of(name, figures, "that of the same figure of train")
 
     def __post_init__(self) -> None:
-        instruments(self.permutations)
+        instruments(self.permutations, self.attacked)
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute the figures; there are no tables."""
         tables = {here: inputs.tables[role] for role, here in _ATTACKED.items()}
         people = {here: inputs.subjects[role] for role, here in _ATTACKED.items() if role in inputs.subjects}
         asked = replace(inputs, tables={**tables, "synthetic": inputs.synthetic}, subjects=people)
-        found = demonstrated(asked, self.figures, self.permutations)
+        found = demonstrated(asked, self.figures, self.permutations, self.attacked)
         return Measured(tuple(replace(figure, about="gate") for figure in found))

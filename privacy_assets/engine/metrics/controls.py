@@ -17,6 +17,7 @@ import numpy as np
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import CONFIDENCE, clopper_pearson
+from privacy_assets.engine.metrics.attacked import check_attacked
 from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
 from privacy_assets.engine.metrics.canaries import KINDS
 from privacy_assets.engine.metrics.dcr import Dcr
@@ -63,7 +64,8 @@ class Controls(Metric):
     are refused: rows that nobody has seen can only break a limit where train and holdout are not alike.
 
     Limits: those in force on the label-conditional figures of ``dcr`` (raw distances) and
-    ``membership_inference.isolated_excess``. The whole gate looks at more, and catches at least as much. These figures
+    ``membership_inference.isolated_excess``, of the people that its budget ``attacked`` leaves; rows are planted of
+    everybody. The whole gate looks at more, and catches at least as much. These figures
     tell about the gate: where their limits do not hold it is blind, and nothing is published; that is no verdict on the
     table, and not remembered as one.
     """
@@ -73,6 +75,7 @@ class Controls(Metric):
     largest: float = 0.2
     limits: tuple[Mapping[str, Any], ...] = ()
     closeness: Mapping[str, Any] = field(default_factory=dict)
+    attacked: int | None = None
 
     name: ClassVar[str] = "controls"
     summary: ClassVar[str] = (
@@ -103,6 +106,7 @@ class Controls(Metric):
                 raise ConfigError(f"controls: {key} must be a whole number of at least {least}.")
         if not 0 < self.largest <= 0.5:
             raise ConfigError("controls: largest must be above 0 and at most 0.5.")
+        check_attacked("controls", self.attacked)
         if self.limits:
             return
         found = [limit for kind in (Dcr, MembershipInference) for limit in kind.default_limits]
@@ -110,11 +114,12 @@ class Controls(Metric):
 
     def under(self, policy: Policy, metrics: Mapping[str, Metric]) -> Metric:
         """With the limits of ``policy``; ConfigError when it has none on what controls look at."""
-        limits, dcr = _looked_at(policy.limits), metrics.get("dcr")
+        limits, dcr, membership = _looked_at(policy.limits), metrics.get("dcr"), metrics.get("membership_inference")
         if not limits:
             known = " or ".join(f"{metric}.{name}" for metric, names in _LOOKED_AT.items() for name in names)
             raise ConfigError(f"controls have nothing to prove: the policy {policy.name!r} has no limit on {known}.")
-        return replace(self, limits=limits, closeness={} if dcr is None else dcr.settings())
+        attacked = self.attacked if membership is None else membership.settings()["attacked"]
+        return replace(self, limits=limits, closeness={} if dcr is None else dcr.settings(), attacked=attacked)
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute the figures and the table "thresholds": kind and caught fraction of each planting."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE, permutation_band
+from privacy_assets.engine.metrics.attacked import attacked_rows, check_attacked
 from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
 from privacy_assets.engine.metrics.closeness import ROLES, Matches, Space
 from privacy_assets.engine.metrics.identical import identical_excess
@@ -44,6 +45,10 @@ class Dcr(Metric):
     ``identical_excess``: see :mod:`privacy_assets.engine.metrics.identical`; counted against at least ``negligible`` of
     the synthetic rows or of the training rows, whichever are fewer: a share of three matches says nothing, and a longer
     table must not be allowed to repeat more people.
+
+    ``attacked`` is a budget for the one search that may be sampled: the rows of random holdout people, with all that
+    each has, whose distances say what chance allows in ``privacy_score``. Synthetic rows, among which copies stand, and
+    the real rows in which they are looked for are never sampled, so that all other figures are of everybody.
 
     Permutations and bootstraps are by subject. Ties in matching are broken by content, in ranking first by
     which match stands farther from all other real rows, then by content.
@@ -101,6 +106,7 @@ class Dcr(Metric):
     any_confidence: float = 0.995
     identical_confidence: float = 0.99
     negligible: float = 0.05
+    attacked: int | None = None
 
     def __post_init__(self) -> None:
         if self.headline_tail not in self.tails:
@@ -109,6 +115,7 @@ class Dcr(Metric):
         for key, smallest in (("permutations", 199), ("bootstraps", 50), ("headline_rows", 1)):
             if not isinstance(getattr(self, key), int) or getattr(self, key) < smallest:
                 raise ConfigError(f"dcr: {key} must be a whole number of at least {smallest}.")
+        check_attacked("dcr", self.attacked)
         shares = {"alpha": (self.alpha,), "tails": self.tails, "negligible": (self.negligible,)}
         for key, values in shares.items():
             if not all(0 < value <= 0.5 for value in values):
@@ -121,9 +128,11 @@ class Dcr(Metric):
         sizes = [len(inputs.tables[role]) for role in ROLES]
         if min(sizes) == 0:
             return Measured(self._in_order([], sizes[2], 0, f"{ROLES[sizes.index(0)]} has no rows"))
-        matches = Matches.of(inputs)
+        rows = attacked_rows(inputs, ("holdout",), self.attacked, "dcr.attacked")
+        matches = Matches.of(inputs, rows)
         figures, tails = self.excesses(matches, inputs.rng("dcr.permutations"))
         unseen = inputs.subject_codes("holdout")
+        unseen = unseen if rows is None else np.unique(unseen[rows], return_inverse=True)[1]
         for space in matches.spaces:
             rng = inputs.rng(f"dcr.bootstrap.{space.name}")
             name = _in_space("privacy_score", space)

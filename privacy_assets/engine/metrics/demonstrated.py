@@ -27,13 +27,18 @@ def limits_of(metric: str, figures: Iterable[FigureSpec], source: str) -> tuple[
     )
 
 
-def instruments(permutations: int) -> tuple[Metric, ...]:
-    """The metrics that have these figures; ConfigError for too few permutations."""
-    return Dcr(permutations=permutations, bootstraps=50), MembershipInference(permutations=permutations)
+def instruments(permutations: int, attacked: int | None) -> tuple[Metric, ...]:
+    """The metrics that have these figures; ConfigError for too few permutations, or too few rows attacked."""
+    return (
+        Dcr(permutations=permutations, bootstraps=50, attacked=attacked),
+        MembershipInference(permutations=permutations, attacked=attacked),
+    )
 
 
-def demonstrated(inputs: MetricInputs, figures: Iterable[FigureSpec], permutations: int) -> tuple[Figure, ...]:
+def demonstrated(
+    inputs: MetricInputs, figures: Iterable[FigureSpec], permutations: int, attacked: int | None
+) -> tuple[Figure, ...]:
     """The figures of these names as ``dcr`` and ``membership_inference`` measure them, in the raw space alone."""
-    asked = replace(inputs, embedder=None)
-    found = {figure.name: figure for metric in instruments(permutations) for figure in metric.measure(asked).figures}
+    asked, metrics = replace(inputs, embedder=None), instruments(permutations, attacked)
+    found = {figure.name: figure for metric in metrics for figure in metric.measure(asked).figures}
     return tuple(found[spec.name] for spec in figures)

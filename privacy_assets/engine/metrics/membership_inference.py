@@ -24,6 +24,7 @@ import numpy as np
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE, Band, permute_labels, resample_subjects
+from privacy_assets.engine.metrics.attacked import attacked_rows, check_attacked
 from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
 from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE, Drawn, not_measurable, worst_entry
 from privacy_assets.engine.metrics.gretel import SMALLEST_POSITIVES, AttackGrid, grade, level_table, mean_points
@@ -50,6 +51,7 @@ from privacy_assets.errors import ConfigError
 HEADLINE_RATE = 0.10
 LOW_RATE = 0.001
 SMALLEST_FOR_LOW_RATE = 10_000
+PURPOSE = "membership_inference.attacked"  # of the draw of who is attacked, where not everybody is
 _HEADLINE = RATES.index(HEADLINE_RATE)
 _GAP_TRIALS = 5
 
@@ -226,12 +228,13 @@ class MembershipInference(Metric):
     lost by drawing as many members as there are non-members. ``permutations`` of the subjects' labels give the
     intervals. ``advantage`` has rows enough for evidence of safety; ``advantage_any`` and ``advantage_isolated`` are
     the entries farthest from chance, whose near end is what is demonstrated. With fewer than 20 subjects on a side
-    nothing is measurable. ``subgroups`` are categorical or boolean columns whose values are attacked one by one, see
-    :mod:`privacy_assets.engine.metrics.subgroups`; ConfigError for a column that is not there or is of another kind.
+    nothing is measurable. ``subgroups`` are columns whose values are attacked one by one, see :mod:`~.subgroups`;
+    ``attacked`` is a budget of rows (:mod:`~.attacked`), for which S, R and the neighbours are searched whole.
     """
 
     permutations: int = 999
     subgroups: Sequence[str] = ()
+    attacked: int | None = None
 
     name: ClassVar[str] = "membership_inference"
     summary: ClassVar[str] = "Can the published table tell who was in the training data?"
@@ -265,18 +268,21 @@ class MembershipInference(Metric):
     def __post_init__(self) -> None:
         if not isinstance(self.permutations, int) or self.permutations < 199:
             raise ConfigError("membership_inference: permutations must be a whole number of at least 199.")
+        check_attacked("membership_inference", self.attacked)
         object.__setattr__(self, "subgroups", declared_columns(self.subgroups))
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute figures and the tables "curve", "levels", "grade" and, when there are any declared, "subgroups"."""
         check_columns(self.subgroups, inputs.schema)
         subjects = [np.unique(inputs.subject_codes(role)).size for role in ("train", "holdout")]
+        counts = (len(inputs.train) + len(inputs.holdout), sum(subjects))
         if min(subjects) < SMALLEST_SIDE or len(inputs.synthetic) == 0:
-            counts = (len(inputs.train) + len(inputs.holdout), sum(subjects))
-            reason = f"at least {SMALLEST_SIDE} subjects are needed in train and in holdout, and a synthetic row"
-            return Measured(tuple(not_measurable(spec, reason, counts) for spec in _SPECS.values()))
-        found = score_rows(inputs)
-        population = build_population(inputs, found.distances if found else None)
+            return self._none("in train and in holdout, and a synthetic row", counts)
+        rows = attacked_rows(inputs, ("train", "holdout"), self.attacked, PURPOSE)
+        found = score_rows(inputs, rows)
+        population = build_population(inputs, found.distances if found else None, rows)
+        if not population.measurable:
+            return self._none("of train and of holdout among those attacked", population.counts)
         leaks, curve = attack(population, self.permutations, inputs.rng("membership_inference.labels"))
         protection, tables = protect(population, inputs.rng("membership_inference.grid"))
         rng = inputs.rng("membership_inference.subgroups")
@@ -284,6 +290,11 @@ class MembershipInference(Metric):
         others = auc_figures(population, found, self.permutations, inputs.rng("membership_inference.no_box"))
         epsilon = epsilon_one_run(population, inputs.rng("membership_inference.pairs"))
         every = (*leaks, isolated_excess(population), grouped, protection, *others, epsilon)
-        by_name = {figure.name: figure for figure in every}
-        tables = {"curve": curve, **tables, **({"subgroups": groups} if groups else {})}
+        tables, by_name = {"curve": curve, **tables}, {figure.name: figure for figure in every}
+        tables |= {"subgroups": groups} if groups else {}
         return Measured(tuple(by_name[name] for name in _SPECS), tables)
+
+    @staticmethod
+    def _none(what: str, counts: tuple[int, int]) -> Measured:
+        reason = f"at least {SMALLEST_SIDE} subjects are needed {what}"
+        return Measured(tuple(not_measurable(spec, reason, counts) for spec in _SPECS.values()))

@@ -82,7 +82,8 @@ def _cumulative(labels: np.ndarray) -> np.ndarray:
 class Population:
     """The real rows under attack, T stacked on H: scores by name, subject codes (n,), membership and half (s,).
 
-    ``neighbour`` (n,) is the distance to the nearest row of another subject.
+    ``neighbour`` (n,) is the distance to the nearest row of another subject, attacked or not. ``rows`` (n,) are the
+    positions in T stacked on H, all of them when None.
     """
 
     scores: Mapping[str, np.ndarray]
@@ -90,6 +91,7 @@ class Population:
     codes: np.ndarray
     member: np.ndarray
     half: np.ndarray
+    rows: np.ndarray | None = None
 
     @property
     def isolated_rows(self) -> np.ndarray:
@@ -103,7 +105,14 @@ class Population:
     def among(self, rows: np.ndarray) -> Population:
         """The rows where ``rows``, bool (n,), is true; subjects keep their codes."""
         scores = {name: score[rows] for name, score in self.scores.items()}
-        return Population(scores, self.neighbour[rows], self.codes[rows], self.member, self.half)
+        places = np.flatnonzero(rows) if self.rows is None else self.rows[rows]
+        return Population(scores, self.neighbour[rows], self.codes[rows], self.member, self.half, places)
+
+    def of_people(self, rows: np.ndarray) -> Population:
+        """The rows at these positions (n,), all that some people have; nobody else is a subject of it."""
+        people, codes = np.unique(self.codes[rows], return_inverse=True)
+        scores = {name: score[rows] for name, score in self.scores.items()}
+        return Population(scores, self.neighbour[rows], codes, self.member[people], self.half[people], rows)
 
     def side(self, member: bool) -> tuple[int, int]:
         """Rows and subjects of the members, or of the non-members."""
@@ -145,35 +154,44 @@ def ratio(distance: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return np.where(scale > 0, distance / safe, np.where(distance > 0, np.inf, 1.0))
 
 
-def build_population(inputs: MetricInputs, known: Mapping[str, np.ndarray] | None = None) -> Population:
+def build_population(
+    inputs: MetricInputs, known: Mapping[str, np.ndarray] | None = None, rows: np.ndarray | None = None
+) -> Population:
     """Score the rows of T and H against S (and R), with halves of the subjects drawn blind to their labels.
 
     Subjects are numbered by the content of their rows, so that the order of rows changes nothing. ``known`` are the
-    distances (n,) to the nearest row of "synthetic" and "reference", where these have been searched.
+    distances (n,) to the nearest row of "synthetic" and "reference", where these have been searched. ``rows`` (n,) are
+    the positions in T stacked on H of the rows under attack, all rows of some people; all when None. Whoever is not
+    attacked is a neighbour nevertheless.
     """
     from privacy_assets.engine.geometry.neighbours import nearest_rows
 
     pool = EncodedTable.stack([inputs.encoded("train"), inputs.encoded("holdout")])
     raw = inputs.subject_codes("train", "holdout")
-    codes = _order_by_content(raw, np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]]))
+    codes = order_by_content(raw, np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]]))
     member = np.zeros(int(codes.max(initial=-1)) + 1, dtype=bool)
     member[codes[: len(inputs.train)]] = True
+
+    attacked = pool if rows is None else pool.take(rows)
 
     def nearest(role: str) -> np.ndarray:
         if known is not None:
             return known[role]
-        return nearest_rows(pool, inputs.encoded(role), device=inputs.device).distances[:, 0]
+        return nearest_rows(attacked, inputs.encoded(role), device=inputs.device).distances[:, 0]
 
     distance = nearest("synthetic")
-    neighbour = distance_to_other_subjects(pool, codes, inputs.device)
+    neighbour = distance_to_other_subjects(pool, codes, inputs.device, rows)
     scores = {"distance": distance, "distance / neighbour": ratio(distance, neighbour)}
     if inputs.reference is not None:
         scores["distance / reference"] = ratio(distance, nearest("reference"))
+    if rows is not None:
+        people, codes = np.unique(codes[rows], return_inverse=True)
+        member = member[people]
     half = inputs.rng("membership_inference.halves").permutation(len(member)) % 2 == 1
-    return Population(scores, neighbour, codes, member, half)
+    return Population(scores, neighbour, codes, member, half, rows)
 
 
-def _order_by_content(codes: np.ndarray, row_ids: np.ndarray) -> np.ndarray:
+def order_by_content(codes: np.ndarray, row_ids: np.ndarray) -> np.ndarray:
     """Recode subjects in the order of their smallest row id, then of their sum; twins keep their order, T first."""
     count = int(codes.max(initial=-1)) + 1
     smallest = np.full(count, np.iinfo(np.int64).max)
@@ -184,15 +202,26 @@ def _order_by_content(codes: np.ndarray, row_ids: np.ndarray) -> np.ndarray:
     return place[codes]
 
 
-def distance_to_other_subjects(pool: EncodedTable, codes: np.ndarray, device: str) -> np.ndarray:
-    """Distance of each row to the nearest row of another subject; a subject's own rows must not hide its isolation.
+def distance_to_other_subjects(
+    pool: EncodedTable, codes: np.ndarray, device: str, rows: np.ndarray | None = None
+) -> np.ndarray:
+    """Distance of each row, or of those at ``rows``, to the nearest of all rows that is another subject's.
 
-    Looks at the nearest 8 rows at most; where all of them are the subject's own, their largest distance stands in.
+    A subject's own rows must not hide its isolation. Looks at the nearest 8 rows at most; where all of them are the
+    subject's own, their largest distance stands in.
     """
     from privacy_assets.engine.geometry.neighbours import nearest_rows
 
     k = min(int(np.bincount(codes).max()), MOST_NEIGHBOURS, len(pool) - 1)
-    found = nearest_rows(pool, pool, k, exclude_self=True, device=device)
-    foreign = codes[found.indices] != codes[:, None]
+    if rows is None:
+        found = nearest_rows(pool, pool, k, exclude_self=True, device=device)
+        distances, indices, own = found.distances, found.indices, codes
+    else:  # the row itself is among one more, unless as many others equal it: then the last of them is one too many
+        found = nearest_rows(pool.take(rows), pool, k + 1, device=device)
+        itself = found.indices == rows[:, None]
+        itself[~itself.any(axis=1), -1] = True
+        distances, indices = (part[~itself].reshape(len(rows), k) for part in (found.distances, found.indices))
+        own = codes[rows]
+    foreign = codes[indices] != own[:, None]
     first = np.where(foreign.any(axis=1), foreign.argmax(axis=1), k - 1)
-    return found.distances[np.arange(len(pool)), first]
+    return distances[np.arange(len(own)), first]

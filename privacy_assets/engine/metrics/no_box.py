@@ -51,14 +51,14 @@ SPECS = tuple(
 
 @dataclass(frozen=True, eq=False)
 class NoBoxScores:
-    """Of every row of T stacked on H, float64 (n,): distances to S and R, and scores, larger ones more member-like."""
+    """Of every row under attack, float64 (n,): distances to S and R, and scores, larger ones more member-like."""
 
     distances: Mapping[str, np.ndarray]  # by role: "synthetic", "reference"
     scores: Mapping[str, np.ndarray]  # by figure
 
 
-def score_rows(inputs: MetricInputs) -> NoBoxScores | None:
-    """Search S and R around every real row; None without a reference of at least 20 subjects.
+def score_rows(inputs: MetricInputs, attacked: np.ndarray | None = None) -> NoBoxScores | None:
+    """Search S and R around every row of T stacked on H, or those at ``attacked``; None without 20 subjects in R.
 
     Memory is linear: 20 neighbours of at most 262,144 rows are held at once.
     """
@@ -68,6 +68,7 @@ def score_rows(inputs: MetricInputs) -> NoBoxScores | None:
         return None
     synthetic, reference = inputs.encoded("synthetic"), inputs.encoded("reference")
     pool = EncodedTable.stack([inputs.encoded("train"), inputs.encoded("holdout")])
+    pool = pool if attacked is None else pool.take(attacked)
     width = choose_bandwidth(reference, inputs.subject_codes("reference"), inputs.device)
     known = [
         log_sums(nearest_rows(rows, reference, NEIGHBOURS, device=inputs.device).distances, width)

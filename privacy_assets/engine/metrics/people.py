@@ -7,7 +7,9 @@ from functools import cached_property
 
 import numpy as np
 
-from privacy_assets.engine.intervals import permute_labels
+from privacy_assets.engine.intervals import SETS, permute_labels
+
+_CELLS = 16_000_000  # labels of people held at once
 
 
 class People:
@@ -51,4 +53,5 @@ class People:
         weights = weights[np.lexsort(weights.T)]  # the draws then depend on content, not on the order of subjects
         seen = np.flatnonzero(weights.any(axis=1))
         weights = weights[seen]
-        return observed, permute_labels(np.sort(member), permutations, rng, statistic, seen=seen)
+        block = int(np.clip(_CELLS // max(len(seen), 1), 1, SETS))
+        return observed, permute_labels(np.sort(member), permutations, rng, statistic, block, seen)

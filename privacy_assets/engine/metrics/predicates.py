@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from privacy_assets.engine.tables.blocks import block
 from privacy_assets.engine.tables.encoding import as_float
 from privacy_assets.engine.tables.identity import value_codes
 from privacy_assets.engine.tables.schema import TableSchema
@@ -64,32 +65,34 @@ class Scheme:
     high: np.ndarray
 
 
-def code_tables(frames: Sequence[pd.DataFrame], schema: TableSchema) -> list[CodedTable]:
-    """Code canonical frames jointly by rank. A value that one table alone has is a code of its own."""
+def code_tables(
+    tables: Sequence[Sequence[pd.DataFrame]], schema: TableSchema, rows: np.ndarray | None = None
+) -> list[CodedTable]:
+    """Code tables jointly by rank; each is one or more canonical frames, one after the other.
+
+    A value that one table alone has is a code of its own. ``rows`` (positions) are those kept of the first table, in
+    this order; they hold every value that it has.
+    """
     ordered = np.array([column.kind in ("numeric", "integer", "datetime") for column in schema.columns], dtype=bool)
-    codes: list[list[np.ndarray]] = [[] for _ in frames]
+    lengths = [sum(map(len, frames)) for frames in tables]
+    lengths[0] = lengths[0] if rows is None else len(rows)
+    codes = [block((length, len(ordered)), np.int32) for length in lengths]
+    order = [block((len(ordered), length), np.int32) for length in lengths]
     positions, sizes = [], []
-    for name, is_ordered in zip(schema.names, ordered, strict=True):
-        columns, uniques = value_codes([frame[name] for frame in frames])
-        for table, column in zip(codes, columns, strict=True):
-            table.append((column + 1).astype(np.int32))
+    below: list[list[np.ndarray]] = [[] for _ in tables]
+    for at, (name, is_ordered) in enumerate(zip(schema.names, ordered, strict=True)):
+        columns, uniques = value_codes([frame[name] for frames in tables for frame in frames])
+        left = iter(columns)
+        for place, frames in enumerate(tables):
+            column = (np.concatenate([next(left) for _ in frames]) + 1).astype(np.int32)
+            column = column[rows] if place == 0 and rows is not None else column
+            codes[place][:, at], order[place][at] = column, np.argsort(column, kind="stable")
+            below[place] += [np.zeros(1, dtype=np.int64), np.cumsum(np.bincount(column, minlength=len(uniques) + 1))]
         positions.append(as_float(pd.Series(uniques)) if is_ordered else np.zeros(0))
-        sizes.append(len(uniques) + 1)
-    start = np.concatenate([[0], np.cumsum(np.array(sizes) + 1)[:-1]]).astype(np.int64)
-    return [_indexed(columns, sizes, start, ordered, tuple(positions)) for columns in codes]
-
-
-def _indexed(
-    columns: list[np.ndarray],
-    sizes: list[int],
-    start: np.ndarray,
-    ordered: np.ndarray,
-    positions: tuple[np.ndarray, ...],
-) -> CodedTable:
-    order = np.stack([np.argsort(column, kind="stable") for column in columns]).astype(np.int32)
-    counts = [np.bincount(column, minlength=size) for column, size in zip(columns, sizes, strict=True)]
-    below = np.concatenate([np.concatenate([[0], np.cumsum(count)]) for count in counts]).astype(np.int64)
-    return CodedTable(np.stack(columns, axis=1), order, start, below, ordered, positions)
+        sizes.append(len(uniques) + 2)
+    start = (np.cumsum(sizes) - sizes).astype(np.int64)
+    every = zip(codes, order, map(np.concatenate, below), strict=True)
+    return [CodedTable(table, by_code, start, counted, ordered, tuple(positions)) for table, by_code, counted in every]
 
 
 def threshold_scheme(table: CodedTable) -> Scheme:

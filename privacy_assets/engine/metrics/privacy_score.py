@@ -8,7 +8,8 @@ from privacy_assets.engine.intervals import RESOLUTION_QUANTILE
 from privacy_assets.engine.results import Figure
 
 _ROUNDING = 1e-9
-_DRAWS = 50  # bootstrap draws held at once
+_DRAWS = 50  # bootstrap draws that are evaluated together
+_CELLS = 4_000_000  # weights of holdout rows held at once
 
 
 def privacy_score(
@@ -68,16 +69,25 @@ class _QuantileLaw:
 
     def bootstrap(self, subjects: np.ndarray, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Scores (count,) of resampled holdout subjects and synthetic rows, and the same with SRD following RRD."""
-        subjects, people = self._by_content(subjects), int(subjects.max()) + 1
+        subjects = self._by_content(subjects)
         drawn, null = [], []
         for start in range(0, count, _DRAWS):
             size = min(_DRAWS, count - start)
-            picks = rng.integers(0, people, (size, people)) + people * np.arange(size)[:, None]
-            times = np.bincount(picks.ravel(), minlength=size * people).reshape(size, people)
-            place, w = self._quantile(times[:, subjects].astype(np.float64))
+            few = max(1, _CELLS // len(subjects))
+            parts = [self._resampled_quantile(subjects, min(few, size - at), rng) for at in range(0, size, few)]
+            place, w = (np.concatenate(part) for part in zip(*parts, strict=True))
             drawn.append(self._resampled(self.law, place, w, rng))
             null.append(self._resampled(self.null_law, place, w, rng))
         return np.concatenate(drawn), np.concatenate(null)
+
+    def _resampled_quantile(
+        self, subjects: np.ndarray, count: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """:meth:`_quantile` of ``count`` draws of as many holdout subjects."""
+        people = int(subjects.max()) + 1
+        picks = rng.integers(0, people, (count, people)) + people * np.arange(count)[:, None]
+        times = np.bincount(picks.ravel(), minlength=count * people).reshape(count, people)
+        return self._quantile(times[:, subjects].astype(np.float64))
 
     def _by_content(self, subjects: np.ndarray) -> np.ndarray:
         """Codes renumbered by the distances of the subjects' rows, so that draws do not depend on the order of rows."""

@@ -13,11 +13,13 @@ import pandas as pd
 
 from privacy_assets.engine.geometry.neighbours import nearest_rows
 from privacy_assets.engine.inputs import MetricInputs
+from privacy_assets.engine.metrics.attacked import attacked_rows
 from privacy_assets.engine.metrics.canaries import KINDS, canaries
 from privacy_assets.engine.metrics.closeness import Matches
 from privacy_assets.engine.metrics.dcr import Dcr
 from privacy_assets.engine.metrics.identical import own_rows
 from privacy_assets.engine.metrics.isolated import isolated_excess
+from privacy_assets.engine.metrics.membership_inference import PURPOSE
 from privacy_assets.engine.metrics.membership_scores import Population, build_population, ratio
 from privacy_assets.engine.policy import Limit, judge_limit
 from privacy_assets.engine.results import MetricResult
@@ -38,6 +40,7 @@ class ScratchTables:
         self._dcr, self._limits = Dcr(**controls.closeness), [Limit(**limit) for limit in controls.limits]
         self._most = max(1, round(controls.largest * self._own))
         self._population = build_population(inputs)
+        self._attacked = attacked_rows(inputs, ("train", "holdout"), controls.attacked, PURPOSE)
         # Rows in the order of their content, so that what is drawn does not depend on the order they came in.
         order = {role: np.argsort(ids, kind="stable") for role, ids in inputs.row_ids.items()}
         rows = {role: inputs.tables[role].iloc[places] for role, places in order.items()}
@@ -52,7 +55,7 @@ class ScratchTables:
         pooled = replace(inputs, tables={**inputs.tables, "synthetic": together}, embedder=None)
         self._matches, self._candidates = Matches.of(pooled), pooled.encoded("synthetic")
         real = EncodedTable.stack([pooled.encoded("train"), pooled.encoded("holdout")])
-        self._isolated, self._device = real.take(self._population.isolated_rows), inputs.device
+        self._isolated, self._device = real.take(self._isolated_rows), inputs.device
         known = self._candidates.take(self._places["own"])
         self._near_own = nearest_rows(self._isolated, known, k=min(_FEW, self._own), device=self._device)
 
@@ -121,11 +124,20 @@ class ScratchTables:
 
     def _seen_by(self, rows: np.ndarray, member: np.ndarray) -> Population:
         """The people as these rows see them: only the isolated ones have distances."""
-        seen, isolated = self._population, self._population.isolated_rows
-        near = self._distances(rows)
+        near, isolated = self._distances(rows), self._isolated_rows
         scores = np.full(len(isolated), np.inf)
-        scores[isolated] = ratio(near, seen.neighbour[isolated])
-        return replace(seen, scores={"distance / neighbour": scores}, member=member)
+        scores[isolated] = ratio(near, self._population.neighbour[isolated])
+        seen = replace(self._population, scores={"distance / neighbour": scores}, member=member)
+        return seen if self._attacked is None else seen.of_people(self._attacked)
+
+    @cached_property
+    def _isolated_rows(self) -> np.ndarray:
+        """The isolated ones of the rows under attack, bool (n,)."""
+        if self._attacked is None:
+            return self._population.isolated_rows
+        isolated = np.zeros(len(self._population.codes), dtype=bool)
+        isolated[self._attacked[self._population.of_people(self._attacked).isolated_rows]] = True
+        return isolated
 
     def _distances(self, rows: np.ndarray) -> np.ndarray:
         """Distance of each isolated row to the nearest of these candidates; few of the table's own ones are missing."""

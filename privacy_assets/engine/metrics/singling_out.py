@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import pandas as pd
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
@@ -133,8 +132,7 @@ class SinglingOut(Metric):
         distinct = np.unique(inputs.row_ids["synthetic"], return_index=True)[1]
         rows = inputs.rng("singling_out rows").permutation(distinct)
         targets = np.arange(len(rows))
-        stacked = pd.concat([inputs.train, inputs.holdout], ignore_index=True)
-        table, real = code_tables([inputs.synthetic.iloc[rows], stacked], inputs.schema)
+        table, real = code_tables([[inputs.synthetic], [inputs.train, inputs.holdout]], inputs.schema, rows)
         widths = sorted({min(width, len(table.start)) for width in self.columns})
         plans: list[_Plan] = [("univariate", 1, None, targets)]
         thresholds = threshold_scheme(table)

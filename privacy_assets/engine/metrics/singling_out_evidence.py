@@ -13,6 +13,7 @@ import numpy as np
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import RESOLUTION_QUANTILE, permutation_band, random_sets, wilson
 from privacy_assets.engine.parallel import in_threads
+from privacy_assets.engine.tables.blocks import block
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +55,7 @@ class People:
         Which threads draw them does not matter: each word has its own random stream.
         """
         streams = rng.spawn(-(-permutations // 64))
-        out = np.empty((len(self), len(streams)), dtype=np.uint64)
+        out = block((len(self), len(streams)), np.uint64)
 
         def fill(word: int) -> None:
             out[:, word] = random_sets(len(self), self.members, streams[word])

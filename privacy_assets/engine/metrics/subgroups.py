@@ -65,6 +65,7 @@ def find_subgroups(inputs: MetricInputs, population: Population, columns: Sequen
     found = []
     for column in columns:
         values = pd.concat([inputs.train[column], inputs.holdout[column]], ignore_index=True)
+        values = values if population.rows is None else values.iloc[population.rows]
         value = pd.factorize(values, sort=True)[0]
         value = np.where(value < 0, value.max() + 1, value)
         pairs = np.unique(np.column_stack([value, population.codes]), axis=0)

@@ -46,8 +46,10 @@ def _texts(series: pd.Series, name: str, where: str) -> pd.Series:
     if isinstance(series.dtype, pd.CategoricalDtype):
         texts = np.array([_text(value) for value in series.cat.categories] + [None], dtype=object)
         return pd.Series(texts[series.cat.codes.to_numpy()], name=series.name, dtype=object)
-    if pd.api.types.infer_dtype(series, skipna=True) == "string":
-        return series.astype(object).where(series.notna(), None)
+    if not pd.api.types.is_object_dtype(series.dtype) or pd.api.types.infer_dtype(series, skipna=True) == "string":
+        codes, different = pd.factorize(series)  # one text for all equal values
+        known = np.array([*map(_text, pd.Series(different).astype(object)), None], dtype=object)
+        return pd.Series(known[codes], name=series.name, dtype=object)
     missing = series.isna().to_numpy()
     values = np.empty(len(series), dtype=object)
     for row, value in enumerate(series.astype(object)):
@@ -125,6 +127,8 @@ def restored(series: pd.Series, column: ColumnSchema) -> pd.Series:
         f"a value does not fit the dtype {column.dtype} of the private table", column=column.name,
         fix="make the generator keep to the range and form of the column",
     )  # fmt: skip
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        series = _texts(series, column.name, "restored")
     try:
         out = _in_dtype(series, column.dtype)
         again = canonical(out, column, "restored")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from privacy_assets.engine.tables.blocks import block, joined, taken
 from privacy_assets.engine.tables.schema import TableSchema
 
 _CLIP = 0.001  # share cut off on each side when scales are fitted: a single outlier must not flatten its column
@@ -51,7 +52,7 @@ class EncodedTable:
     @classmethod
     def stack(cls, tables: Sequence[EncodedTable]) -> EncodedTable:
         """Rows of one or more tables of one encoder, one table after the other."""
-        numeric, codes = (np.concatenate([getattr(table, part) for table in tables]) for part in ("numeric", "codes"))
+        numeric, codes = (joined([getattr(table, part) for table in tables]) for part in ("numeric", "codes"))
         return cls(numeric, codes, tables[0].sizes)
 
     @classmethod
@@ -62,7 +63,9 @@ class EncodedTable:
 
     def take(self, rows: np.ndarray | slice) -> EncodedTable:
         """The given rows."""
-        return EncodedTable(self.numeric[rows], self.codes[rows], self.sizes)
+        parts = (self.numeric, self.codes)
+        numeric, codes = (part[rows] if isinstance(rows, slice) else taken(part, rows) for part in parts)
+        return EncodedTable(numeric, codes, self.sizes)
 
     def pick(self, columns: Sequence[int]) -> EncodedTable:
         """The given encoded columns: ``numeric`` is numbered first, then ``codes``."""
@@ -106,11 +109,12 @@ class Encoder:
         """
         numbers, categories = [], []
         for column in schema.columns:
-            joined = pd.concat([frame[column.name] for frame in frames], ignore_index=True)
+            parts = [frame[column.name] for frame in frames]
             if column.kind in ("categorical", "boolean"):
-                categories.append(_Category(column.name, tuple(sorted(joined.drop_duplicates().dropna()))))
+                known = {value for part in parts for value in part.drop_duplicates().dropna()}
+                categories.append(_Category(column.name, tuple(sorted(known))))
             else:
-                values = as_float(joined)
+                values = np.concatenate([as_float(part) for part in parts])
                 centre, scale = _centre_and_scale(np.sort(values[~np.isnan(values)]))
                 missing = any(frame[column.name].isna().any() for frame in (*frames, *others))
                 numbers.append(_Number(column.name, centre, scale, missing))
@@ -138,25 +142,26 @@ class Encoder:
 
     def transform(self, frame: pd.DataFrame) -> EncodedTable:
         """Encode a canonical frame."""
-        numeric = np.zeros((len(frame), len(self.numbers)), dtype=np.float32)
-        codes, sizes = [], []
+        sizes = [2 for number in self.numbers if number.indicator]
+        sizes += [len(category.values) + 2 for category in self.categories]
+        numeric = block((len(frame), len(self.numbers)), np.float32)
+        codes = block((len(frame), len(sizes)), np.int32)
+        coded = iter(range(len(sizes)))
         for position, number in enumerate(self.numbers):
             values = as_float(frame[number.name])
             missing = np.isnan(values)
+            numeric[:, position] = 0
             if number.scale > 0:
                 scaled = np.where(missing, 0.0, (values - number.centre) / number.scale)
                 numeric[:, position] = np.clip(scaled, -_FARTHEST, _FARTHEST)
             if number.indicator:
-                codes.append(missing.astype(np.int32))
-                sizes.append(2)
+                codes[:, next(coded)] = missing
         for category in self.categories:
             places = {value: place for place, value in enumerate(category.values)}
             own, different = pd.factorize(frame[category.name])
             found = [places.get(value, len(places)) for value in different]
-            codes.append(np.array([*found, len(places) + 1], dtype=np.int32)[own])  # -1, missing, takes the last
-            sizes.append(len(places) + 2)
-        stacked = np.stack(codes, axis=1) if codes else np.zeros((len(frame), 0), dtype=np.int32)
-        return EncodedTable(numeric, stacked, np.array(sizes, dtype=np.int64))
+            codes[:, next(coded)] = np.array([*found, len(places) + 1], dtype=np.int32)[own]  # -1, missing, is the last
+        return EncodedTable(numeric, codes, np.array(sizes, dtype=np.int64))
 
 
 def _plain(value: object) -> object:

@@ -16,10 +16,22 @@ def value_codes(series: Sequence[pd.Series]) -> tuple[list[np.ndarray], pd.Index
     Returns int64 codes per table and the sorted unique values; equal values have equal codes, a smaller value a smaller
     code, and missing is -1.
     """
-    joined = pd.concat([s.reset_index(drop=True) for s in series], ignore_index=True)
-    codes, uniques = pd.factorize(joined, sort=True)
+    if all(isinstance(s.dtype, pd.CategoricalDtype) for s in series):
+        return _ranks_of_texts(series)
+    plain = [s.astype(object) if isinstance(s.dtype, pd.CategoricalDtype) else s for s in series]
+    codes, uniques = pd.factorize(pd.concat(plain, ignore_index=True), sort=True)
     ends = np.cumsum([len(s) for s in series])[:-1]
     return np.split(codes.astype(np.int64), ends), pd.Index(uniques)
+
+
+def _ranks_of_texts(series: Sequence[pd.Series]) -> tuple[list[np.ndarray], pd.Index]:
+    """:func:`value_codes` of Categoricals; of their categories those count that stand in a row."""
+    seen = [part.cat.categories[np.unique(part.cat.codes[part.cat.codes >= 0])] for part in series]
+    every = sorted(set().union(*seen))
+    rank = {text: at for at, text in enumerate(every)}
+    ranks = [np.array([*(rank.get(text, -1) for text in part.cat.categories), -1]) for part in series]
+    coded = [own[part.cat.codes.to_numpy()] for own, part in zip(ranks, series, strict=True)]
+    return coded, pd.Index(every, dtype=object)
 
 
 def row_ids(frames: Sequence[pd.DataFrame], schema: TableSchema) -> list[np.ndarray]:

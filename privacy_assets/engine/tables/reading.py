@@ -29,14 +29,14 @@ def table_files(path: str | Path) -> list[Location]:
     try:
         found = sorted(_objects(place) if isinstance(place, ObjectPath) else _on_disk(str(place)))
     except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", where=str(path), fix="check the path") from None
+        raise InputError(f"cannot be read ({error.strerror})", where=str(place), fix="check path and rights") from None
     if not found:
-        raise InputError("no such file", where=str(path), fix="check the path")
+        raise InputError("no such file", where=str(place), fix="check the path")
     return found
 
 
 def _objects(place: ObjectPath) -> list[Location]:
-    if glob.has_magic(place.url):
+    if glob.has_magic(str(place)):
         return [match for match in place.matches() if match.is_file()]
     return [place] if place.is_file() else [match for suffix in SUFFIXES for match in place.glob(f"*{suffix}")]
 
@@ -94,7 +94,11 @@ def _read_file(file: Location) -> pd.DataFrame:
     kind = kind_of(file)
     if not isinstance(file, ObjectPath):
         return parse_table(file, kind, where=str(file))
-    with file.open("rb") as stream:
+    try:
+        stream = file.open("rb")
+    except OSError as error:
+        raise unreadable(kind, str(file), error) from None
+    with stream:
         return parse_table(stream, kind, where=str(file))
 
 

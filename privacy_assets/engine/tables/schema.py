@@ -1,16 +1,17 @@
 """Column kinds, schema inference, and the canonical form of a table.
 
 Canonical dtypes by kind: numeric ``float64``, integer ``Int64``, categorical ``object`` holding ``str``, boolean
-``boolean``, datetime ``datetime64[us]`` (UTC, without zone). Missing is NaN, NA, None or NaT and nothing else.
+``boolean``, datetime ``datetime64[us]`` (UTC, without zone). Missing is NaN, NA, None or NaT and nothing else. In the
+tables that metrics are given (:mod:`.holding`) a categorical column is a ``Categorical`` of ``str``.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import decimal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import pandas as pd
@@ -19,6 +20,18 @@ from privacy_assets.engine.tables.conversion import canonical, restored
 from privacy_assets.errors import ConfigError, InputError, did_you_mean
 
 Kind = Literal["numeric", "integer", "categorical", "boolean", "datetime"]
+
+
+class Table(Protocol):
+    """What checks and conversion ask of a table: a frame, or one whose columns are read as they are asked for."""
+
+    @property
+    def columns(self) -> pd.Index:
+        """Names in order."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, name: str, /) -> pd.Series: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +79,9 @@ class TableSchema:
         return cls(tuple(ColumnSchema(**column) for column in data))
 
 
-def check_frame(frame: pd.DataFrame, *, where: str, smallest: int = 1) -> None:
+def check_frame(frame: Table, *, where: str, smallest: int = 1) -> None:
     """Raise InputError unless ``frame`` has unique text column names, at least one column and ``smallest`` rows."""
-    if frame.shape[1] == 0:
+    if len(frame.columns) == 0:
         raise InputError("the table has no columns", where=where, fix="give a table with at least one column")
     # By position: in a table that was turned or pivoted by mistake, values of rows stand where names should be.
     for position, name in enumerate(frame.columns):
@@ -85,9 +98,7 @@ def check_frame(frame: pd.DataFrame, *, where: str, smallest: int = 1) -> None:
         )
 
 
-def infer_schema(
-    frame: pd.DataFrame, overrides: Mapping[str, Kind] | None = None, *, where: str = "table"
-) -> TableSchema:
+def infer_schema(frame: Table, overrides: Mapping[str, Kind] | None = None, *, where: str = "table") -> TableSchema:
     """Infer kind and nullability of each column; ``overrides`` win.
 
     Booleans are boolean, whole numbers integer (also when stored as floats beside missing values), other numbers
@@ -110,12 +121,18 @@ def infer_schema(
         if missing.all() and name not in overrides:
             fix = "drop the column, fill it, or declare its kind"
             raise InputError("every value is missing", where=where, column=name, fix=fix)
-        kind = overrides.get(name) or _infer_kind(series, where)
-        columns.append(ColumnSchema(name, kind, bool(missing.any()), str(series.dtype)))
+        kind = overrides.get(name) or infer_kind(series, where)
+        columns.append(ColumnSchema(name, kind, bool(missing.any()), dtype_of(frame, series)))
     return TableSchema(tuple(columns))
 
 
-def _infer_kind(series: pd.Series, where: str) -> Kind:
+def dtype_of(table: Table, series: pd.Series) -> str:
+    """The dtype of a column of ``table``; of texts that were read as codes, the one that they would have."""
+    return str(getattr(table, "texts", {}).get(series.name, series.dtype))
+
+
+def infer_kind(series: pd.Series, where: str) -> Kind:
+    """Kind of a column that has values; InputError where they are of a type that has none."""
     dtype = series.dtype
     if pd.api.types.is_bool_dtype(dtype):
         return "boolean"
@@ -168,11 +185,19 @@ _KINDS: tuple[tuple[tuple[type, ...], Kind], ...] = (
 )
 
 
-def conform(frame: pd.DataFrame, schema: TableSchema, *, where: str, smallest: int = 1) -> pd.DataFrame:
+def conform(
+    frame: Table,
+    schema: TableSchema,
+    *,
+    where: str,
+    smallest: int = 1,
+    hold: Callable[[pd.Series], pd.Series] | None = None,
+) -> pd.DataFrame:
     """Return a canonical copy of ``frame`` with exactly the columns of ``schema``, in its order and a fresh index.
 
     Missing values are allowed in any column (a missing value that the private table does not have is a value of its
-    own to the metrics). Raises InputError for missing or extra columns, values that do not convert, and infinities.
+    own to the metrics). ``hold`` says how a column is held from then on, see :mod:`.holding`. Raises InputError for
+    missing or extra columns, values that do not convert, and infinities.
     """
     check_frame(frame, where=where, smallest=smallest)
     names = schema.names
@@ -185,8 +210,11 @@ def conform(frame: pd.DataFrame, schema: TableSchema, *, where: str, smallest: i
     if extra:
         problem = f"{len(extra)} columns do not stand in the schema, the first at position {extra[0]}"
         raise InputError(problem, where=where, fix="drop them, or add them to every table")
-    data = {column.name: canonical(frame[column.name], column, where) for column in schema.columns}
-    return pd.DataFrame(data, columns=names).reset_index(drop=True)
+    data = {}
+    for column in schema.columns:
+        series = canonical(frame[column.name], column, where)
+        data[column.name] = series if hold is None else hold(series)
+    return pd.DataFrame(data, columns=names, copy=hold is None)
 
 
 def restore(frame: pd.DataFrame, schema: TableSchema) -> pd.DataFrame:

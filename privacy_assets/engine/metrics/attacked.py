@@ -1,0 +1,37 @@
+"""Budgets: who is attacked when not everybody is. Copies hide among the rows that are searched, so those stay whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from privacy_assets.engine.inputs import MetricInputs
+from privacy_assets.engine.metrics.membership_scores import order_by_content
+from privacy_assets.errors import ConfigError
+
+SMALLEST = 1_000  # rows; fewer tell nothing
+
+
+def check_attacked(metric: str, attacked: object) -> None:
+    """Raise ConfigError unless the setting ``attacked`` of ``metric`` is None or a whole number of at least 1,000."""
+    if attacked is not None and (isinstance(attacked, bool) or not isinstance(attacked, int) or attacked < SMALLEST):
+        raise ConfigError(f"{metric}: attacked must be a whole number of at least {SMALLEST}, or nothing for all rows.")
+
+
+def attacked_rows(inputs: MetricInputs, roles: Sequence[str], most: int | None, purpose: str) -> np.ndarray | None:
+    """The rows of random people of ``roles``: ascending int64 positions in these tables stacked; None for all of them.
+
+    People are taken in random order, each with all rows, as long as these are ``most`` together; one at least. Every
+    order is as likely whoever stands in which table, so that the labels of the people drawn are exchangeable where
+    those of all are. The order of the rows changes nothing.
+    """
+    if most is None or most >= sum(len(inputs.tables[role]) for role in roles):
+        return None
+    content = np.concatenate([inputs.row_ids[role] for role in roles])
+    codes = order_by_content(inputs.subject_codes(*roles), content)
+    order = inputs.rng(purpose).permutation(int(codes.max()) + 1)
+    rows = np.cumsum(np.bincount(codes)[order])
+    drawn = np.zeros(len(order), dtype=bool)
+    drawn[order[: max(1, int(np.searchsorted(rows, most, side="right")))]] = True
+    return np.flatnonzero(drawn[codes])

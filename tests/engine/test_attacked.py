@@ -1,0 +1,218 @@
+"""Budgets of attacked rows: whole people, blind to labels, and never fewer rows that are searched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from privacy_assets.engine.evaluation import choose_metrics, prepare_inputs
+from privacy_assets.engine.inputs import MetricInputs
+from privacy_assets.engine.metrics.attacked import attacked_rows
+from privacy_assets.engine.metrics.base import Metric
+from privacy_assets.engine.metrics.composition import Composition
+from privacy_assets.engine.metrics.contamination import Contamination
+from privacy_assets.engine.metrics.controls import Controls
+from privacy_assets.engine.metrics.dcr import Dcr
+from privacy_assets.engine.metrics.isolated import isolated_excess
+from privacy_assets.engine.metrics.membership_inference import MembershipInference
+from privacy_assets.engine.metrics.membership_scores import build_population, distance_to_other_subjects
+from privacy_assets.engine.metrics.scratch_tables import ScratchTables
+from privacy_assets.engine.registry import METRICS, build_metric
+from privacy_assets.engine.tables.encoding import EncodedTable
+from privacy_assets.errors import ConfigError
+
+BUDGETED = ("dcr", "membership_inference", "composition", "contamination", "controls")
+SIDES = ("train", "holdout")
+
+
+def people(rows: int, seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "age": rng.integers(18, 90, rows),
+            "income": rng.lognormal(10, 1, rows).round(),
+            "score": rng.normal(size=rows).round(3),
+            "region": rng.choice(list("abcdef"), rows, p=[0.4, 0.2, 0.2, 0.1, 0.05, 0.05]),
+            "smokes": rng.random(rows) < 0.3,
+        }
+    )
+
+
+def of_persons(frame: pd.DataFrame, first: int, seed: int) -> pd.DataFrame:
+    """One to twelve rows a person."""
+    rng = np.random.default_rng(seed)
+    codes = np.repeat(np.arange(len(frame)), rng.integers(1, 13, len(frame)))[: len(frame)]
+    return frame.assign(person=first + codes)
+
+
+def inputs_of(copies: int = 0, seed: int = 0, sizes: tuple[int, int] = (3000, 2000), **options: Any) -> MetricInputs:
+    train, holdout = people(sizes[0], 10 * seed + 1), people(sizes[1], 10 * seed + 2)
+    synthetic = pd.concat([train[:copies], people(sizes[0] - copies, 10 * seed + 3)], ignore_index=True)
+    if options.pop("persons", False):
+        train, holdout = of_persons(train, 0, seed), of_persons(holdout, 100_000, seed + 1)
+        options["subject"] = "person"
+    return prepare_inputs(train, holdout, synthetic, options.pop("reference", None), seed=seed, **options)
+
+
+def plain(metric: Metric, inputs: MetricInputs) -> dict[str, Any]:
+    found = metric.evaluate(inputs).to_json()
+    return {name: part for name, part in found.items() if name not in ("seconds", "settings")}
+
+
+@pytest.mark.parametrize("name", BUDGETED)
+@pytest.mark.parametrize("wrong", [0, -1, 999, True, 1e6, "all"])
+def test_a_budget_is_a_whole_number_of_rows(name: str, wrong: object) -> None:
+    with pytest.raises(ConfigError, match="attacked must be a whole number of at least 1000"):
+        build_metric(name, {"attacked": wrong})
+    assert build_metric(name).settings()["attacked"] is None
+    assert build_metric(name, {"attacked": 1000}).settings()["attacked"] == 1000
+
+
+def test_no_other_metric_has_this_budget() -> None:
+    found = {name for name, metric in METRICS.items() if "attacked" in metric.__dataclass_fields__}
+    assert found == set(BUDGETED)
+
+
+@pytest.mark.parametrize("name", ["dcr", "membership_inference"])
+def test_a_budget_for_everybody_changes_nothing(name: str) -> None:
+    inputs = inputs_of(copies=150, persons=True, sizes=(1500, 1000))
+    rows = len(inputs.train) + len(inputs.holdout)
+    assert plain(build_metric(name, {"attacked": rows}), inputs) == plain(build_metric(name), inputs)
+
+
+def test_whole_people_are_drawn_as_far_as_they_fit() -> None:
+    inputs = inputs_of(persons=True)
+    codes = inputs.subject_codes(*SIDES)
+    rows = attacked_rows(inputs, SIDES, 2000, "test")
+    assert rows is not None and (np.diff(rows) > 0).all() and 2000 - 12 < len(rows) <= 2000
+    assert set(np.flatnonzero(np.isin(codes, codes[rows]))) == set(rows), "nobody is drawn in part"
+    assert attacked_rows(inputs, SIDES, 5000, "test") is None and attacked_rows(inputs, SIDES, None, "test") is None
+    other = attacked_rows(inputs_of(persons=True), SIDES, 2000, "other purpose")
+    assert other is not None and len(np.intersect1d(rows, other)) < 0.6 * len(rows)
+    share = (rows < 3000).mean()
+    assert abs(share - 0.6) < 0.06, "train and holdout alike"
+
+
+def test_one_person_is_attacked_whatever_the_budget() -> None:
+    train = people(3000, 1).assign(person=np.arange(3000) // 1500)
+    holdout = people(3000, 2).assign(person=2 + np.arange(3000) // 1500)
+    inputs = prepare_inputs(train, holdout, people(500, 3), subject="person")
+    rows = attacked_rows(inputs, SIDES, 1000, "test")
+    assert rows is not None and len(rows) == 1500
+
+
+def test_neither_the_order_of_rows_nor_the_sides_decide_who_is_drawn() -> None:
+    train, holdout, synthetic = people(1600, 1), people(1600, 2), people(100, 3)
+    turned = np.random.default_rng(0).permutation(1600)
+
+    def drawn(*tables: pd.DataFrame) -> set[tuple[Any, ...]]:
+        inputs = prepare_inputs(*tables, synthetic)
+        rows = attacked_rows(inputs, SIDES, 1000, "test")
+        stacked = pd.concat([inputs.train, inputs.holdout], ignore_index=True)
+        return set(stacked.iloc[rows].astype(str).itertuples(index=False, name=None))
+
+    first = drawn(train, holdout)
+    assert len(first) == 1000
+    assert drawn(train.iloc[turned].reset_index(drop=True), holdout) == first
+    assert drawn(holdout, train) == first
+
+
+@pytest.mark.parametrize("distinct", [3, 40])
+def test_the_nearest_others_of_some_rows_are_those_of_all(distinct: int) -> None:
+    rng = np.random.default_rng(distinct)
+    pool = EncodedTable.of_numbers(rng.integers(0, distinct, (400, 2)).astype(np.float32))
+    codes = np.arange(400) // 3
+    rows = np.sort(rng.permutation(400)[:150])
+    whole = distance_to_other_subjects(pool, codes, "cpu")
+    np.testing.assert_array_equal(distance_to_other_subjects(pool, codes, "cpu", rows), whole[rows])
+
+
+def test_scores_of_the_attacked_are_those_they_have_among_all() -> None:
+    inputs = inputs_of(copies=100, persons=True, reference=of_persons(people(800, 9), 500_000, 9))
+    rows = attacked_rows(inputs, SIDES, 2000, "test")
+    assert rows is not None
+    whole, some = build_population(inputs), build_population(inputs, rows=rows)
+    np.testing.assert_array_equal(some.neighbour, whole.neighbour[rows])
+    np.testing.assert_array_equal(some.member[some.codes], whole.member[whole.codes[rows]])
+    for name, score in some.scores.items():
+        np.testing.assert_array_equal(score, whole.scores[name][rows])
+    again = whole.of_people(rows)
+    np.testing.assert_array_equal(again.codes, some.codes)
+    np.testing.assert_array_equal(again.member, some.member)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_figures_speak_of_those_attacked_and_a_copy_is_caught(seed: int) -> None:
+    metric = MembershipInference(permutations=199, attacked=1500)
+    figures = {figure.name: figure for figure in metric.measure(inputs_of(copies=600, seed=seed)).figures}
+    whole = MembershipInference(permutations=199).measure(inputs_of(copies=600, seed=seed)).figures
+    for name in ("advantage", "advantage_any", "precision", "protection_score"):
+        assert figures[name].n == figures[name].subjects == 1500
+    assert figures["advantage_any"].low > 0.025
+    wide = {figure.name: figure.high - figure.low for figure in whole}
+    assert figures["advantage"].high - figures["advantage"].low > 1.3 * wide["advantage"]
+
+
+def test_null_tables_stay_null_with_a_budget() -> None:
+    metric, covered, alarms = MembershipInference(permutations=199, attacked=1200), 0, 0
+    for seed in range(20):
+        figures = {figure.name: figure for figure in metric.measure(inputs_of(seed=seed, sizes=(1500, 1000))).figures}
+        covered += figures["advantage"].low <= 0 <= figures["advantage"].high
+        alarms += not figures["advantage_any"].low <= 0 <= figures["advantage_any"].high
+    assert covered >= 16 and alarms <= 1
+
+
+def test_a_budget_reaches_subgroups_and_the_reference() -> None:
+    inputs = inputs_of(copies=500, reference=people(900, 77))
+    metric = MembershipInference(permutations=199, attacked=2500, subgroups=["region", "smokes"])
+    figures = {figure.name: figure for figure in metric.measure(inputs).figures}
+    assert figures["auc_domias"].n == 2500 and figures["auc_domias"].low > 0.5
+    assert 400 < figures["advantage_subgroups"].n < 2500
+
+
+def test_too_few_people_drawn_of_a_side_are_not_measurable() -> None:
+    train = people(4000, 1).assign(person=np.arange(4000))
+    holdout = people(400, 2).assign(person=9000 + np.arange(400) // 10)
+    inputs = prepare_inputs(train, holdout, people(400, 3), subject="person")
+    measured = MembershipInference(permutations=199, attacked=1000).measure(inputs)
+    assert all(np.isnan(figure.value) and "among those attacked" in figure.note for figure in measured.figures)
+
+
+def test_dcr_samples_nobody_but_the_holdout_of_the_privacy_score() -> None:
+    inputs = inputs_of(copies=200, persons=True)
+    whole = {figure.name: figure for figure in Dcr().measure(inputs).figures}
+    some = {figure.name: figure for figure in Dcr(attacked=1000).measure(inputs).figures}
+    for name in ("member_excess", "member_excess_any", "identical_excess"):
+        assert some[name] == whole[name]
+    score, everybody = some["privacy_score"], whole["privacy_score"]
+    assert score.n == 3000, "synthetic rows are never sampled"
+    assert 0.4 < score.subjects / everybody.subjects < 0.6
+    assert abs(score.value - everybody.value) < 0.05 and score.low > 0
+
+
+@pytest.mark.parametrize("kind", [Composition, Contamination])
+def test_the_union_and_the_holdout_are_asked_with_the_budget(kind: type[Metric]) -> None:
+    released = [people(300, 8)]
+    inputs = inputs_of(copies=600, reference=people(1500, 9), released=released)
+    some = {figure.name: figure for figure in kind(attacked=1500).measure(inputs).figures}  # type: ignore[call-arg]
+    whole = {figure.name: figure for figure in kind().measure(inputs).figures}
+    assert some["advantage_any"].n == 1500 < whole["advantage_any"].n
+    assert some["identical_excess"] == whole["identical_excess"]
+
+
+def test_controls_look_with_the_budget_of_the_gate() -> None:
+    chosen, _ = choose_metrics({"controls": None, "dcr": None, "membership_inference": {"attacked": 1500}}, None)
+    controls = chosen["controls"]
+    assert isinstance(controls, Controls) and controls.attacked == 1500
+    inputs = inputs_of(copies=300)
+    tables = ScratchTables(inputs, controls)
+    own = np.arange(len(inputs.synthetic))
+    metric = MembershipInference(permutations=199, attacked=1500)
+    (gate,) = (f for f in metric.measure(inputs).figures if f.name == "isolated_excess")
+    seen = tables._seen_by(own, tables._population.member)
+    assert isolated_excess(seen) == gate
+    figures = {figure.name: figure for figure in controls.measure(inputs_of()).figures}
+    assert figures["smallest_leak_exact"].value < 0.2 and figures["false_alarm_rate"].value < 0.3
