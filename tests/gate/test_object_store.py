@@ -487,6 +487,7 @@ def test_other_stores_are_not_written_to(url: str) -> None:
         place.create(b"x")
 
 
+@pytest.mark.slow
 def test_a_store_that_is_away_refuses_without_its_secrets(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     part = chain(gate)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")

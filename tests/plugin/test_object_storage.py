@@ -156,7 +156,7 @@ def test_tables_in_the_store_give_the_figures_of_files(bucket: ObjectPath, tmp_p
     for role, frame in parts.items():
         put(frame, bucket / f"{role}.parquet")
         frame.to_parquet(tmp_path / f"{role}.parquet")
-    asked = {"subject": "pid", "metrics": {"dcr": {"bootstraps": 50, "permutations": 199}}}
+    asked = {"subject": "pid", "metrics": {"dcr": {"bootstraps": 50, "permutations": 199}}, "embedder": False}
     here, there = (
         evaluate(**{role: f"{root}/{role}.parquet" for role in parts}, **asked).to_json()["metrics"]
         for root in (tmp_path, bucket)
@@ -181,6 +181,7 @@ def test_an_honest_table_is_published_and_a_copy_is_not(bucket: ObjectPath, depl
     assert str(event.metadata["folder"].value).startswith(f"{bucket}/releases/people/_all/releases/")
 
 
+@pytest.mark.slow
 def test_partitions_have_releases_of_their_own(bucket: ObjectPath, deployed: dict) -> None:
     parts = dg.StaticPartitionsDefinition(["north", "so[u]th"])
     for number, part in enumerate(parts.get_partition_keys()):
@@ -245,6 +246,7 @@ def test_a_place_that_cannot_be_used_is_named(bucket: ObjectPath) -> None:
 # The command line
 
 
+@pytest.mark.slow
 def test_the_commands_take_urls(bucket: ObjectPath, deployed: dict, capsys, tmp_path: Path) -> None:
     put(people(), bucket / "people" / "a.parquet")
     bound = dg.Definitions(resources=deployed, executor=dg.in_process_executor)
