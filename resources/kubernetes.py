@@ -4,6 +4,7 @@ from typing import Any
 
 from dagster_k8s import k8s_job_executor
 
+from privacy_assets.plugin.resources import fixed_executor
 from resources.production import RESOURCES
 
 __all__ = ["EXECUTOR", "RESOURCES"]
@@ -15,5 +16,4 @@ STEPS: dict[str, Any] = {
     "env_secrets": [SIGNING_SECRET],
     "step_k8s_config": {"pod_spec_config": {"automount_service_account_token": False}},
 }
-# By a function without a schema, as a run can add to a mapping: another image, started with the same secrets.
-EXECUTOR = k8s_job_executor.configured(lambda _: STEPS, config_schema={})
+EXECUTOR = fixed_executor(k8s_job_executor, STEPS)

@@ -7,6 +7,7 @@ keys must be there before the first run: nothing is made here.
 import dagster as dg
 
 from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource
+from privacy_assets.plugin.resources import fixed_executor
 
 PRELOADED = ["privacy_assets.plugin.factory", "scipy.stats", "great_expectations", "sklearn.tree", "torch"]
 RESOURCES = {
@@ -23,5 +24,4 @@ RESOURCES = {
     "gpu": GpuResource(),
 }
 STEPS = {"max_concurrent": 2, "start_method": {"forkserver": {"preload_modules": PRELOADED}}}
-# By a function without a schema, as a run can add to a mapping: another module to load.
-EXECUTOR = dg.multiprocess_executor.configured(lambda _: STEPS, config_schema={})
+EXECUTOR = fixed_executor(dg.multiprocess_executor, STEPS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,11 @@ class ReleaseResource(FixedConfig, dg.ConfigurableResource):
         if len(secret) < _SMALLEST:
             raise ConfigError(f"{where}: the secret needs at least {_SMALLEST} bytes.")
         return secret
+
+
+def fixed_executor(executor: dg.ExecutorDefinition, settings: Mapping[str, Any]) -> dg.ExecutorDefinition:
+    """``executor`` with ``settings`` to which run configuration can add nothing: no module to load, no image."""
+    return executor.configured(lambda _: dict(settings), config_schema={})
 
 
 def home_of(instance: dg.DagsterInstance | None) -> Path | None:
