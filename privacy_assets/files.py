@@ -47,7 +47,7 @@ def put_atomic(path: Place, write: bytes | memoryview | Callable[[BinaryIO], Non
 
 
 def create_once(path: Location, data: bytes) -> bool:
-    """Place bytes where nothing is, whole at once; False when something else is there, which stays."""
+    """Place bytes where nothing is, whole at once, mode 0600; False when something is there, which stays."""
     if isinstance(path, ObjectPath):
         return path.create(data)
     draft = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(6)}")
@@ -147,8 +147,3 @@ def read_secret(path: Path, *, fix: str = "bring it back") -> bytes:
         return os.read(descriptor, 65536)
     finally:
         os.close(descriptor)
-
-
-def make_secret(path: Path, secret: bytes) -> None:
-    """Place a secret, mode 0600, unless another process was quicker."""
-    create_once(path, secret)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privacy_assets.errors import ConfigError
-from privacy_assets.files import locked, make_secret, private_folder, put_atomic, read_secret
+from privacy_assets.files import create_once, locked, private_folder, put_atomic, read_secret
 from privacy_assets.objects import Location, location
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def first_key(path: Path, trusted: Path) -> None:
         if trusted.exists():
             return
         if not path.exists():
-            make_secret(path, _new_private_pem())
+            create_once(path, _new_private_pem())
         _trust(path, trusted)
 
 
@@ -115,7 +115,7 @@ def rotate_key(path: Path, trusted: Path) -> str:
     with locked(path.parent / ".keys.lock"):
         draft = path.with_name(f".{path.name}.new")
         draft.unlink(missing_ok=True)
-        make_secret(draft, _new_private_pem())
+        create_once(draft, _new_private_pem())
         # Trusted first: a crash in between leaves a deployment that still signs with the old key.
         name = _trust(draft, trusted)
         os.replace(draft, path)

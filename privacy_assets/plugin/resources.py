@@ -14,7 +14,7 @@ from pydantic import PrivateAttr
 
 from privacy_assets.engine.tables.fingerprints import derived, keyed
 from privacy_assets.errors import ConfigError
-from privacy_assets.files import check_private, make_secret, private_folder, read_secret
+from privacy_assets.files import check_private, create_once, private_folder, read_secret
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey, TrustedKeys, first_key, key_file, key_path
 from privacy_assets.gate.releases import TRUSTED_VARIABLE, ReleaseStore, default_trusted
@@ -141,7 +141,7 @@ class ReleaseResource(FixedConfig, dg.ConfigurableResource):
                 raise ConfigError(f"{private}: the secret of a deployment never lies in an object store. Fix: {fix}.")
             path = private / "secret.key"
             if not path.exists():
-                make_secret(path, secrets.token_bytes(32))
+                create_once(path, secrets.token_bytes(32))
             secret, where = read_secret(path), str(path)
         if len(secret) < _SMALLEST:
             raise ConfigError(f"{where}: the secret needs at least {_SMALLEST} bytes.")
