@@ -20,6 +20,7 @@ _HOMES = {
     "build_source_sensor": "privacy_assets.plugin.sensors",
     "build_failed_check_sensor": "privacy_assets.plugin.sensors",
     "build_table_schedule": "privacy_assets.plugin.sensors",
+    "fixed": "privacy_assets.plugin.fixed",
     "PrivacyGate": "privacy_assets.plugin.component",
     "GpuResource": "privacy_assets.plugin.gpu",
     "PrivacyIOManager": "privacy_assets.plugin.io",

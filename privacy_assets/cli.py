@@ -18,10 +18,11 @@ from privacy_assets.cli_generate import add_generate
 from privacy_assets.cli_keys import add_keys
 from privacy_assets.cli_prepare import add_prepare
 from privacy_assets.cli_shared import (
-    KIND_HELP,
     SET_HELP,
+    add_columns,
     add_ray,
     check_out,
+    declared_columns,
     kinds,
     progress,
     settings,
@@ -88,13 +89,7 @@ def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     earlier = "a table of the same people that was released before; once for each"
     command.add_argument("--released", action="append", default=[], metavar="FILE", help=earlier)
     command.add_argument("--subject", metavar="COLUMN", help="column that tells people apart (real tables only)")
-    command.add_argument(
-        "--kind",
-        action="append",
-        default=[],
-        metavar="COLUMN=KIND",
-        help=KIND_HELP,
-    )
+    add_columns(command)
     command.add_argument(
         "--metrics", metavar="A,B", help="metrics to run, comma-separated; default: those of the policy"
     )
@@ -132,6 +127,7 @@ def _evaluate(options: argparse.Namespace) -> int:
             released=options.released,
             subject=options.subject,
             kinds=kinds(options.kind),
+            **declared_columns(options).arguments,
             policy=options.policy,
             metrics=options.metrics,
             generator=_generator(options),

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from privacy_assets.cli_gate import Commands, add_command, say
 from privacy_assets.cli_shared import (
-    KIND_HELP,
     SET_HELP,
+    add_columns,
     add_ray,
     canonical_table,
     check_out,
@@ -71,10 +71,7 @@ def add_audit(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument("--ids", metavar="A,B", help="attack these rows of the file (the first is 0)")
     person = "column that tells people apart: no other row of a record's person stands in its tables"
     command.add_argument("--subject", metavar="COLUMN", help=person)
-    command.add_argument(
-        "--drop", action="append", default=[], metavar="COLUMN", help="leave a column out (repeatable)"
-    )
-    command.add_argument("--kind", action="append", default=[], metavar="COLUMN=KIND", help=KIND_HELP)
+    add_columns(command, generated=False)
     command.add_argument("--seed", type=int, default=0, help="the same seed gives the same audit (default 0)")
     add_ray(command)
     folder = "keep what is done, and go on from there; its files hold counts from the private table (mode 0600)"
@@ -122,13 +119,8 @@ def _ids(text: str) -> tuple[int, ...]:
 def _table(options: argparse.Namespace) -> tuple[np.ndarray, Coding, np.ndarray | None]:
     from privacy_assets.engine.tables.coding import Coding
     from privacy_assets.engine.tables.reading import read_table
-    from privacy_assets.errors import did_you_mean
 
-    frame = read_table(options.data)
-    for column in options.drop:
-        if column not in frame.columns:
-            raise ConfigError(f"--drop {column}: there is no such column.{did_you_mean(column, frame.columns)}")
-    canonical, schema, people = canonical_table(frame.drop(columns=options.drop), options)
+    canonical, schema, people = canonical_table(read_table(options.data), options)
     coding = Coding.fit([canonical], schema)
     return coding.code(canonical), coding, people
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from privacy_assets.cli_gate import Commands, add_command, say
-from privacy_assets.cli_shared import KIND_HELP, SET_HELP, add_ray, canonical_table, progress, settings, workers
-from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.cli_shared import SET_HELP, add_columns, add_ray, canonical_table, progress, settings, workers
+from privacy_assets.errors import ConfigError, InputError, shown
 from privacy_assets.files import private_folder
 from privacy_assets.report.text import aligned, number
 
@@ -48,7 +48,7 @@ def add_calibrate(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument("--out", required=True, metavar="FOLDER", type=Path, help=out)
     person = "column that tells people apart: all rows of a person stand on one side"
     command.add_argument("--subject", metavar="COLUMN", help=person)
-    command.add_argument("--kind", action="append", default=[], metavar="COLUMN=KIND", help=KIND_HELP)
+    add_columns(command, generated=False)
     fractions = "fractions to leak (default 0 to 1 by 0.1)"
     command.add_argument("--fractions", metavar="A,B", type=_numbers, help=fractions)
     noise = "levels of noise; all configurations of normal, Poisson and category noise are run (default 0,0.05)"
@@ -75,7 +75,7 @@ def _numbers(text: str) -> list[float]:
     except ValueError:
         found = []
     if not found:
-        raise argparse.ArgumentTypeError(f"{text!r}: write numbers separated by commas")
+        raise argparse.ArgumentTypeError(f"{shown(text)}: write numbers separated by commas")
     return found
 
 

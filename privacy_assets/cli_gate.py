@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privacy_assets.errors import ConfigError, PublicationRefused, did_you_mean
+from privacy_assets.errors import ConfigError, PublicationRefused, did_you_mean, shown
 from privacy_assets.objects import Location, ObjectPath, location
 from privacy_assets.report.text import NOTHING, aligned, clean, limits_table, number, sentence
 
@@ -142,7 +142,7 @@ def _verify(options: argparse.Namespace) -> int:
     root = release_folder(options)
     for place in options.key:
         _ = TrustedKeys((place,)).by_id  # each by itself: one that is missing must not hide behind the others
-    trusted = TrustedKeys(tuple(options.key)) if options.key else default_trusted(root)
+    trusted = TrustedKeys(tuple(options.key)) if options.key else default_trusted(root, reading=True)
     found = verify_file(options.file, trusted, root, options.attestation)
     if options.json:
         say(json.dumps(found.to_json(), indent=2, allow_nan=False))
@@ -166,6 +166,8 @@ def _verified(found: Verification, root: Location) -> list[str]:
             "signed by": stated.keyid, "policy": f"{clean(stated.policy['name'])}, {clean(stated.policy_digest)}",
             "engine": clean(stated.engine_version),
         }  # fmt: skip
+        for column, reason in stated.setup.get("generated", {}).items():
+            facts[f"new values in {clean(column, 40)}"] = clean(reason, 2000)
     lines += ["", *(f"{name:<12} {fact}" for name, fact in facts.items())]
     return [*lines, "", *limits_table(found.outcomes)] if found.outcomes else lines
 
@@ -188,7 +190,7 @@ def _releases(options: argparse.Namespace) -> int:
     if options.rollback is not None:
         return _roll_back(options, store, places)
     shown = _chosen(places, options, root)
-    found = _states(store, shown, default_trusted(root))
+    found = _states(store, shown, default_trusted(root, reading=True))
     whole = not any(problem or any(state.damage for state in states) for _, states, problem in found)
     if options.json:
         say(json.dumps({"releases": str(root), "places": [_place_json(*one) for one in found]}, indent=2))
@@ -220,12 +222,12 @@ def _chosen(places: list[Place], options: argparse.Namespace, root: Location) ->
     here = [place for place in places if table in (None, place.table)]
     if not here:
         known = {place.table for place in places}
-        raise ConfigError(f"no table {table!r} was published in {root}.{did_you_mean(table, known)}")
+        raise ConfigError(f"no table {shown(table)} was published in {root}.{did_you_mean(table, known)}")
     chosen = [place for place in here if partition in (None, place.partition)]
     if not chosen:
         known = {place.partition for place in here if place.partition is not None}
-        which = f" of {table!r}" if table else ""
-        raise ConfigError(f"no partition {partition!r}{which} was published.{did_you_mean(partition, known)}")
+        which = f" of {shown(table)}" if table else ""
+        raise ConfigError(f"no partition {shown(partition)}{which} was published.{did_you_mean(partition, known)}")
     return chosen
 
 
@@ -271,7 +273,7 @@ def _roll_back(options: argparse.Namespace, store: ReleaseStore, places: list[Pl
     place = _one_place(options, places, store.root)
     known = [release.id for release in store.history(place)]
     if options.rollback not in known:
-        raise ConfigError(f"{place} has no release {options.rollback!r}.{did_you_mean(options.rollback, known)}")
+        raise ConfigError(f"{place} has no release {shown(options.rollback)}.{did_you_mean(options.rollback, known)}")
     private = private_folder(options, store.root)
     key = SigningKey(key_file(private), SIGNING_VARIABLE, default_trusted(store.root))
     before = current_id(store, place)[0]
@@ -298,4 +300,4 @@ def _one_place(options: argparse.Namespace, places: list[Place], root: Location)
     if not places:
         raise ConfigError(f"nothing was published yet in {root}.")
     known = sorted(str(place.partition) for place in places if place.table == options.table)
-    raise ConfigError(f"{options.table!r} has partitions: name one by --partition. Known: {', '.join(known)}.")
+    raise ConfigError(f"{shown(options.table)} has partitions: name one by --partition. Known: {', '.join(known)}.")

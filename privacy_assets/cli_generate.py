@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privacy_assets.cli_gate import Commands, add_command, say
-from privacy_assets.cli_shared import KIND_HELP, SET_HELP, canonical_table, check_out, progress, settings
+from privacy_assets.cli_shared import COLUMNS, SET_HELP, add_columns, canonical_table, check_out, progress, settings
 from privacy_assets.errors import ConfigError
 from privacy_assets.files import private_folder, put_atomic, sync_folder
 from privacy_assets.report.text import NOTHING, aligned
@@ -37,7 +37,8 @@ exit status:
   2  bad input, bad settings or a generator that failed: no table was written
 """
 SEED_HELP = "the same seed gives the same file (default 0; a secret one where noise is made from it: keep yours secret)"
-_TRAINING = ("generator", "set", "subject", "kind", "device", "checkpoint", "model")  # of no use to a saved model
+# Options that are of no use to a saved model.
+_TRAINING = ("generator", "set", "subject", *COLUMNS, "device", "checkpoint", "model")
 _WIDTH = 96
 
 
@@ -67,7 +68,7 @@ def _add_training(command: argparse.ArgumentParser) -> None:
     command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=SET_HELP)
     person = "column that tells people apart: left out of training and of the synthetic table"
     command.add_argument("--subject", metavar="COLUMN", help=person)
-    command.add_argument("--kind", action="append", default=[], metavar="COLUMN=KIND", help=KIND_HELP)
+    add_columns(command)
     device = "for generators that train on torch: auto, cpu, cuda, cuda:N or mps (default auto)"
     command.add_argument("--device", metavar="NAME", help=device)
     kept = "where long training keeps what it has done and goes on from; as private as the table"
@@ -142,6 +143,9 @@ def _trained(options: argparse.Namespace) -> tuple[FittedGenerator, int]:
     generator = build_generator(options.generator, settings(options.set))
     device, told = _device(generator, options.device), progress(quiet=options.quiet)
     train, schema, people = canonical_table(read_table(options.data), options)
+    if schema.generated and not generator.invents:
+        text = f"--generated: {generator.name} copies the values of real rows. Fix: name a function of your own"
+        raise ConfigError(f"{text} (MODULE:FUNCTION), or leave the column out by --drop.")
     if _kind(options.out) == "csv":  # before the training: what the private table loses, the synthetic one would too
         table_bytes(train, schema, "csv", where=options.data)
     if options.checkpoint:
@@ -194,7 +198,8 @@ def _write(fitted: FittedGenerator, rows: int, options: argparse.Namespace) -> N
 def _warn(fitted: FittedGenerator, options: argparse.Namespace) -> None:
     judge = ["privacy-assets", "evaluate", "--train", options.data or "TRAIN", "--holdout", "HOLDOUT"]
     judge += ["--synthetic", options.out, *(["--subject", options.subject] if options.subject else [])]
-    judge += [word for pair in options.kind for word in ("--kind", pair)]
+    for option in COLUMNS:
+        judge += [word for given in getattr(options, option) for word in (f"--{option}", given)]
     lines = [
         f"privacy budget: {fitted.privacy}",
         f"NOT JUDGED: {options.out} can repeat private rows, and no attack was run on it. Before anybody sees it, run",

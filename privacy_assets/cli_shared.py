@@ -11,16 +11,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from privacy_assets.errors import ConfigError
+from privacy_assets.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
+    from privacy_assets.engine.tables.roles import Declared
     from privacy_assets.engine.tables.schema import Kind, TableSchema
 
 _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 KIND_HELP = "override an inferred kind: numeric, integer, categorical, boolean or datetime (repeatable)"
+COLUMNS = ("kind", "drop", "generated", "domain")  # what add_columns adds
 SET_HELP = "a setting of the generator, as YAML (repeatable)"
 
 
@@ -40,27 +42,63 @@ def canonical_table(
 ) -> tuple[pd.DataFrame, TableSchema, np.ndarray | None]:
     """``frame`` of --data without the column --subject in canonical form, its schema, and the person of each row."""
     from privacy_assets.engine.evaluation import take_subjects
+    from privacy_assets.engine.tables.roles import with_roles
     from privacy_assets.engine.tables.schema import conform, infer_schema
 
-    frames = {"train": frame}
+    declared = declared_columns(options)
+    declared.check(list(frame.columns))
+    frames = {"train": declared.left(frame)}
     people = take_subjects(frames, {"train": options.data}, options.subject).get("train")
-    schema = infer_schema(frames["train"], kinds(options.kind), where=options.data)
-    return conform(frames["train"], schema, where=options.data), schema, people
+    given = kinds(options.kind)
+    schema = infer_schema(frames["train"], given, where=options.data)
+    table = conform(frames["train"], schema, where=options.data)
+    return table, with_roles(schema, [table], people, declared, given, where=options.data), people
+
+
+def add_columns(command: argparse.ArgumentParser, *, generated: bool = True) -> None:
+    """Add the options that say what columns are: --kind, --drop and, where there is a synthetic table, the others."""
+    command.add_argument("--kind", action="append", default=[], metavar="COLUMN=KIND", help=KIND_HELP)
+    left = "leave a column out, for example an identifier (repeatable)"
+    command.add_argument("--drop", action="append", default=[], metavar="COLUMN", help=left)
+    if generated:
+        reason = "new values are allowed in this column of the synthetic table, and why (repeatable)"
+        command.add_argument("--generated", action="append", default=[], metavar="COLUMN=REASON", help=reason)
+        also = "values that may stand in a column beside the real ones (repeatable)"
+        command.add_argument("--domain", action="append", default=[], metavar="COLUMN=A,B", help=also)
+
+
+def declared_columns(options: argparse.Namespace) -> Declared:
+    """What the options of :func:`add_columns` say, beside kinds."""
+    from privacy_assets.engine.tables.roles import Declared
+
+    reasons = _pairs("generated", getattr(options, "generated", []), "COLUMN=REASON")
+    domains = _pairs("domain", getattr(options, "domain", []), "COLUMN=A,B")
+    values = {name: [value.strip() for value in text.split(",")] for name, text in domains.items()}
+    return Declared.of(options.drop, reasons, values, subject=options.subject)
+
+
+def _pairs(option: str, given: Sequence[str], form: str) -> dict[str, str]:
+    """NAME=TEXT of a repeatable option; ConfigError for another form, and for a name that is given twice."""
+    found: dict[str, str] = {}
+    for pair in given:
+        name, sign, text = pair.partition("=")
+        if not sign or not name or name in found:
+            raise ConfigError(f"--{option} {pair}: write {form}, once for each column.")
+        found[name] = text
+    return found
 
 
 def settings(pairs: Sequence[str]) -> dict[str, Any]:
     """Parse KEY=VALUE, the values as YAML."""
-    import yaml
+    from privacy_assets.strict_yaml import load_yaml
 
     found: dict[str, Any] = {}
     for pair in pairs:
         key, sign, value = pair.partition("=")
-        try:
-            found[key] = _numbers(yaml.safe_load(value))
-        except yaml.YAMLError:
-            sign = ""
         if not sign or not key:
-            raise ConfigError(f"--set {pair}: write KEY=VALUE.")
+            raise ConfigError(f"--set {shown(pair)}: write KEY=VALUE.")
+        documents = load_yaml(value, f"--set {shown(pair)}")
+        found[key] = _numbers(documents[0]) if documents else None
     return found
 
 

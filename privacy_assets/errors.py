@@ -10,16 +10,27 @@ import errno
 import os
 import sysconfig
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
-from functools import partial
-from pathlib import Path
+from functools import partial, wraps
+from pathlib import Path, PurePath
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn, TypeVar, cast
+
+F = TypeVar("F", bound=Callable[..., Any])
+E = TypeVar("E", bound=BaseException)
+_LONGEST_SHOWN = 80  # characters of a text that stands in a message as it was given
 
 
 class PrivacyAssetsError(Exception):
     """Base of all errors raised on purpose by privacy-assets."""
+
+    def raise_alone(self) -> NoReturn:
+        """Raise it in place of the error that is being handled, which is no context either: it can quote cells."""
+        try:
+            raise self
+        finally:
+            without_chain(self)
 
 
 class InputError(PrivacyAssetsError, ValueError):
@@ -40,7 +51,7 @@ class InputError(PrivacyAssetsError, ValueError):
         self.problem, self.where, self.column, self.row, self.fix = problem, where, column, row, fix
         place = [where] if where else []
         if column is not None:
-            place.append(f"column {column!r}")
+            place.append(f"column {shown(column)}")
         if row is not None:
             place.append(f"row {row}")
         message = f"{', '.join(place)}: {problem}" if place else problem
@@ -115,8 +126,46 @@ def _of_a_library(file: Path) -> bool:
     return not file.is_absolute() or bool(installed) or any(str(parent) in folders for parent in file.parents)
 
 
-def did_you_mean(name: str, options: Iterable[str]) -> str:
+def shown(value: object) -> str:
+    """How something that a caller gave stands in a message: a short text or a path as it is, all else as its type.
+
+    An object can be a table, and its text its rows; a long text, or one of several lines, can be those of a file.
+    """
+    if isinstance(value, PurePath):
+        return PurePath.__str__(value)
+    if not isinstance(value, str):
+        return type(value).__name__
+    text = str.__str__(value)  # not what a subclass makes of it
+    return repr(text) if len(text) <= _LONGEST_SHOWN and text.isprintable() else f"a text of {len(text)} characters"
+
+
+def did_you_mean(name: object, options: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the closest of ``options``, or the whole list when nothing is close."""
     known = sorted(options)
-    close = get_close_matches(name, known, n=1, cutoff=0.65)
+    text = str.__str__(name)[:_LONGEST_SHOWN] if isinstance(name, str) else ""
+    close = get_close_matches(text, known, n=1, cutoff=0.65)
     return f" Did you mean {close[0]!r}?" if close else f" Known: {', '.join(known) or 'none'}."
+
+
+def without_chain(error: E) -> E:
+    """``error`` without cause, context and notes, which other code wrote."""
+    error.__cause__ = error.__context__ = None  # setting the cause suppresses the context as well
+    error.__dict__.pop("__notes__", None)
+    return error
+
+
+def door(function: F) -> F:
+    """Let only errors of this package out of ``function``, alone: those of a library can quote what it was given."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        told: PrivacyAssetsError
+        try:
+            return function(*args, **kwargs)
+        except PrivacyAssetsError as error:
+            told = error
+        except Exception as error:  # noqa: BLE001 (a library, or an object that was given, can raise anything)
+            told = StepError.hiding(error)
+        told.raise_alone()
+
+    return cast("F", call)

@@ -13,15 +13,16 @@ import io
 import os
 import posixpath
 import re
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from difflib import get_close_matches
+from pathlib import Path, PurePath
 from typing import Any, BinaryIO
 
-from privacy_assets.errors import ConfigError, StoreError
+from privacy_assets.errors import ConfigError, StoreError, shown
+from privacy_assets.work import WorkFolder
 
 _AT_ONCE = 16  # requests
 _WRITABLE = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}  # protocols that create once; the extra each needs
@@ -133,19 +134,19 @@ class ObjectPath:
         """The bytes as a local stream: fetched first, into a file that nobody else can open."""
         if mode != "rb":
             raise ValueError(f"an object is read by open, not written ({mode!r})")
-        with tempfile.NamedTemporaryFile() as copy, self._store() as (store, key):
-            store.get_file(key, copy.name)
-            return Path(copy.name).open("rb")  # the name goes, the stream stays
+        with WorkFolder() as folder, self._store() as (store, key):
+            store.get_file(key, str(folder / "object"))
+            return (folder / "object").open("rb")  # the name goes, the stream stays
 
     def put(self, write: bytes | memoryview | Callable[[BinaryIO], None]) -> ObjectPath:
         """Place bytes, or what ``write(stream)`` writes: a reader gets the old object or the new one."""
         self._check_writable()
         if callable(write):
-            with tempfile.NamedTemporaryFile() as draft:
-                write(draft)  # type: ignore[arg-type]
-                draft.flush()
+            with WorkFolder() as folder:
+                with (folder / "object").open("wb") as draft:
+                    write(draft)  # what it raises is no error of the store
                 with self._store() as (store, key):
-                    store.put_file(draft.name, key)
+                    store.put_file(str(folder / "object"), key)
             return self
         with self._store() as (store, key):
             store.pipe_file(key, bytes(write))
@@ -250,19 +251,42 @@ def location(given: str | Location) -> Location:
     """
     if isinstance(given, ObjectPath):
         return given
-    text = str(given)
+    text = path_text(given)
     scheme, mark, rest = text.partition("://")
     if not text or (not mark and re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text)):
-        raise ConfigError(f"{text!r} is neither a path nor a URL such as s3://bucket/folder.")
+        raise ConfigError(f"{shown(text)} is neither a path nor a URL such as s3://bucket/folder.")
     if not mark:
         return Path(text)
     if scheme.lower() == "file":
         if not rest.startswith("/"):
-            raise ConfigError(f"{text}: a file URL needs three slashes (file:///folder).")
+            raise ConfigError(f"{shown(text)}: a file URL needs three slashes (file:///folder).")
         return Path(rest)
+    _check_scheme(scheme.lower())
     if not rest.strip("/"):
-        raise ConfigError(f"{text}: the URL names no bucket.")
+        raise ConfigError(f"{shown(text)}: the URL names no bucket.")
     return ObjectPath(f"{scheme.lower()}://{rest.strip('/')}")
+
+
+def path_text(given: object) -> str:
+    """The text of a path or URL, whatever a subclass makes of it; ConfigError for another object."""
+    if isinstance(given, str):
+        return str.__str__(given)
+    if isinstance(given, PurePath):
+        return PurePath.__str__(given)
+    raise ConfigError(f"give a path, or a URL such as s3://bucket/folder, not {type(given).__name__}.")
+
+
+def _check_scheme(scheme: str) -> None:
+    """ConfigError for a protocol that fsspec does not know."""
+    from fsspec import available_protocols
+
+    known = set(available_protocols())
+    if scheme not in known:
+        close = get_close_matches(scheme, sorted(known), n=1, cutoff=0.65) or get_close_matches(
+            scheme, [*_WRITABLE], n=1, cutoff=0.5
+        )
+        hint = f" Did you mean {close[0]}://?" if close else " Known are s3://, gs:// and others that fsspec lists."
+        raise ConfigError(f"{shown(scheme)} is no protocol of a URL.{hint}")
 
 
 @contextmanager
@@ -274,9 +298,9 @@ def local_copy(folder: Location) -> Iterator[Path]:
     if isinstance(folder, Path):
         yield folder
         return
-    with tempfile.TemporaryDirectory(prefix="privacy-assets-") as copy:
-        folder.download(Path(copy))
-        yield Path(copy)
+    with WorkFolder() as copy:
+        folder.download(copy)
+        yield copy
 
 
 def _copy(source: BinaryIO, target: BinaryIO) -> None:

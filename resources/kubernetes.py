@@ -4,7 +4,7 @@ from typing import Any
 
 from dagster_k8s import k8s_job_executor
 
-from privacy_assets.plugin.resources import fixed_executor
+from privacy_assets import fixed
 from resources.production import RESOURCES
 
 __all__ = ["EXECUTOR", "RESOURCES"]
@@ -16,4 +16,4 @@ STEPS: dict[str, Any] = {
     "env_secrets": [SIGNING_SECRET],
     "step_k8s_config": {"pod_spec_config": {"automount_service_account_token": False}},
 }
-EXECUTOR = fixed_executor(k8s_job_executor, STEPS)
+EXECUTOR = fixed(k8s_job_executor, STEPS)

@@ -2,7 +2,12 @@
 
 import dagster as dg
 
-from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource
+from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, fixed
 
-RESOURCES = {"privacy_io": PrivacyIOManager(), "releases": ReleaseResource(), "gpu": GpuResource()}
-EXECUTOR = dg.in_process_executor
+RESOURCES = {
+    "io_manager": PrivacyIOManager(),  # of assets that name none: Dagster's own one unpickles from where a run says
+    "privacy_io": PrivacyIOManager(),
+    "releases": ReleaseResource(),
+    "gpu": GpuResource(),
+}
+EXECUTOR = fixed(dg.in_process_executor)

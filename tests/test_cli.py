@@ -70,7 +70,7 @@ def test_one_metric_and_a_policy_of_ones_own(
     policy.write_text("limits: [{figure: dcr.privacy_score, at_most: 0.9}]")
     assert main(arguments(files, "synthetic", "--metrics=dcr", f"--policy={policy}", "--quiet")) == 0
     assert capsys.readouterr().err == ""
-    policy.write_text("limits: [{figure: dcr.privacy_score, at_most: -0.9}]")
+    policy.write_text("limits: [{figure: dcr.privacy_score, at_most: 0.0}]")
     assert main(arguments(files, "synthetic", "--metrics=dcr", f"--policy={policy}", "--quiet")) == 1
 
 

@@ -32,7 +32,8 @@ def data(tmp_path: Path) -> Path:
 
 
 def run(data: Path, *more: str) -> int:
-    return main(["calibrate", "--data", str(data), "--out", str(data.parent / "out"), *QUICK, *more])
+    left = [] if "--subject" in more else ["--drop", "pid"]
+    return main(["calibrate", "--data", str(data), "--out", str(data.parent / "out"), *QUICK, *left, *more])
 
 
 def test_a_leak_shows_in_every_file(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

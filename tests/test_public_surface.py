@@ -23,6 +23,7 @@ NAMES = {
     "build_source_sensor",
     "build_table_schedule",
     "evaluate",
+    "fixed",
     "on_ray",
     "read_published",
 }

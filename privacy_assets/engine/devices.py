@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from privacy_assets.errors import ConfigError, LeaseTimeout
+from privacy_assets.errors import ConfigError, LeaseTimeout, shown
 
 T = TypeVar("T")
 Say = Callable[[str], None]
@@ -65,14 +65,14 @@ def matching_devices(wanted: str = "auto") -> list[Device]:
     if wanted == "cpu":
         return [CPU]
     if not re.fullmatch(r"auto|mps|cuda(:\d+)?", wanted):
-        raise ConfigError(f"device {wanted!r} is unknown. Known: auto, cpu, mps, cuda, cuda:N.")
+        raise ConfigError(f"device {shown(wanted)} is unknown. Known: auto, cpu, mps, cuda, cuda:N.")
     found = accelerators()
     if wanted == "auto":
         return found or [CPU]
     fitting = [device for device in found if wanted in (device.name, device.name.partition(":")[0])]
     if not fitting:
         there = ", ".join([device.name for device in found] + ["cpu"])
-        raise ConfigError(f"device {wanted!r} is not there. This machine has: {there}.")
+        raise ConfigError(f"device {shown(wanted)} is not there. This machine has: {there}.")
     return fitting
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -16,34 +16,43 @@ from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.registry import build_metric, default_metrics
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.conversion import canonical
+from privacy_assets.engine.tables.given import given_frame
 from privacy_assets.engine.tables.holding import held, of_one_vocabulary
+from privacy_assets.engine.tables.roles import NOTHING, Declared, with_roles
 from privacy_assets.engine.tables.schema import (
     ColumnSchema,
     Kind,
     Table,
     TableSchema,
     check_frame,
+    check_stray,
     conform,
     dtype_of,
     infer_kind,
     infer_schema,
+    stray_rows,
 )
 from privacy_assets.engine.tables.stored import StackedTable, StoredTable, open_table
-from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.objects import location
+from privacy_assets.errors import ConfigError, InputError, did_you_mean, shown
+from privacy_assets.objects import ObjectPath, location
 
 if TYPE_CHECKING:
     from privacy_assets.engine.generators.base import Generator
     from privacy_assets.engine.geometry.embedder import Embedder
 
-TableLike = pd.DataFrame | str | Path
+TableLike = Any  # a path, or a dataframe of pandas, polars, DuckDB, Arrow ...: see load
 MetricsLike = str | Iterable[str] | Mapping[str, Mapping[str, Any] | None]  # names, or settings by name
+_PATHS = (str, Path, ObjectPath)
+_REAL = "train, holdout and reference"
 _BY_CHANCE = 1e-6  # an overlap less likely than this between train and an unseen holdout is an error
 
 
-def load(table: TableLike) -> pd.DataFrame | StoredTable:
-    """Return the frame itself, or the table of a file, folder or glob."""
-    return table if isinstance(table, pd.DataFrame) else open_table(table)
+def load(table: TableLike, where: str = "table") -> pd.DataFrame | StoredTable:
+    """Return a dataframe of any library as one of pandas, or the table of a file, folder or glob.
+
+    See :func:`~.tables.given.given_frame` and :func:`~.tables.stored.open_table`; InputError for anything else.
+    """
+    return open_table(table) if isinstance(table, _PATHS) else given_frame(table, where=where)
 
 
 def prepare_inputs(
@@ -54,35 +63,72 @@ def prepare_inputs(
     *,
     subject: str | None = None,
     kinds: Mapping[str, Kind] | None = None,
+    declared: Declared = NOTHING,
     schema: TableSchema | None = None,
     released: Sequence[TableLike] = (),
     seed: int = 0,
     device: str = "cpu",
     progress: Progress = silent,
 ) -> MetricInputs:
-    """Check the tables of one release and bring them into canonical form.
+    """Check the tables of one release and bring them into canonical form, synthetic numbers at the precision of real.
 
-    ``subject`` names the column that tells people apart; it stands in every real table and never in the synthetic one.
-    Without it each row is a person of its own. ``schema`` (without the subject) is inferred from all real rows together
-    when None, ``kinds`` overriding. ``released`` are earlier releases about the same people, of which the columns that
-    all of them have are kept. Columns are read (of Parquet files), brought into form and put away one by one, see
-    :mod:`privacy_assets.engine.tables.holding`. Raises InputError naming table, column, row position and fix; also when
-    the holdout repeats rows of train far beyond chance.
+    ``subject`` names the column that tells people apart; it stands in every real table and never in the synthetic
+    one. Without it each row is a person of its own. ``schema`` (without the subject) is inferred from all real rows
+    together when None, ``kinds`` overriding and ``declared`` saying what to leave out and what is generated; then
+    open columns are refused, see :mod:`privacy_assets.engine.tables.roles`. ``released`` are earlier releases about
+    the same people, of which the columns that all of them have are kept. Columns are read (of Parquet files),
+    brought into form and put away one by one, see :mod:`privacy_assets.engine.tables.holding`. Raises InputError
+    naming table, column, row position and fix; also when the holdout repeats rows of train far beyond chance.
     """
+    check_reading(subject, kinds)
+    if not isinstance(released, list | tuple):
+        raise InputError("give a list of tables", where="earlier releases", fix="put the one table into a list")
     given = {"train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic}
-    frames = {role: load(table) for role, table in given.items() if table is not None}
+    frames = {role: load(table, role) for role, table in given.items() if table is not None}
     names = {role: _where(role, given[role]) for role in frames}
     for role, frame in frames.items():
         check_frame(frame, where=names[role])
+    declared.check([name for role in frames if role != "synthetic" for name in frames[role].columns])
+    frames = {role: declared.left(frame) for role, frame in frames.items()}
+    whose = dict(frames)
     subjects = take_subjects(frames, names, subject)
+    asked = schema is None
     if schema is None:
         schema = joint_schema(frames, names, kinds)
-    tables = {role: conform(frames.pop(role), schema, where=names[role], hold=held) for role in list(frames)}
+    tables = {
+        role: conform(frames.pop(role), schema, where=names[role], hold=held, synthetic=role == "synthetic")
+        for role in list(frames)
+    }
     tables = of_one_vocabulary(tables)
+    if asked:
+        real = [tables[role] for role in REAL_ROLES if role in tables]
+        people = np.concatenate([subjects[role] for role in REAL_ROLES if role in subjects]) if subjects else None
+        schema = with_roles(schema, real, people, declared, kinds, where=_REAL)
+    generated = {role: table[schema.generated] for role, table in tables.items()} if schema.generated else {}
+    if generated and subject is not None:  # an identifier that is published under another name
+        for role in subjects:
+            ids = pd.Series(whose[role][subject].astype(str).to_numpy(dtype=object), index=generated[role].index)
+            generated[role] = generated[role].assign(**{subject: ids})
+    schema = schema.measured
+    tables = {role: table[schema.names] for role, table in tables.items()} if generated else tables
     earlier = _stacked(released, schema) if released else None
-    inputs = MetricInputs(schema, tables, subjects, released=earlier, seed=seed, device=device, progress=progress)
+    inputs = MetricInputs(
+        schema, tables, subjects, generated=generated, released=earlier, seed=seed, device=device, progress=progress
+    )
     _check_unseen(inputs, names["holdout"])
     return inputs
+
+
+def check_reading(subject: object, kinds: object) -> None:
+    """ConfigError unless ``subject`` can be the name of a column, and ``kinds`` name a kind for each column."""
+    if subject is not None and not isinstance(subject, str):
+        raise ConfigError(f"subject must be the name of a column, not {type(subject).__name__}.")
+    if not isinstance(kinds, Mapping | None):
+        raise ConfigError(f"kinds must be a mapping of columns to kinds, not {type(kinds).__name__}.")
+    for column, kind in (kinds or {}).items():
+        if not isinstance(column, str) or not isinstance(kind, str) or kind not in get_args(Kind):
+            hint = did_you_mean(kind, get_args(Kind))
+            raise ConfigError(f"unknown kind {shown(kind)} of column {shown(column)}.{hint}")
 
 
 def _stacked(released: Sequence[TableLike], schema: TableSchema) -> pd.DataFrame:
@@ -91,8 +137,9 @@ def _stacked(released: Sequence[TableLike], schema: TableSchema) -> pd.DataFrame
     InputError where there is none: then nobody can tell what the new table adds.
     """
     parts = []
-    for number, frame in enumerate(map(load, released), start=1):
+    for number, table in enumerate(released, start=1):
         where, found = f"earlier release {number}", {}
+        frame = load(table, where)
         for column in schema.columns:
             try:
                 found[column.name] = canonical(frame[column.name], column, where)
@@ -130,7 +177,7 @@ def _check_unseen(inputs: MetricInputs, where: str) -> None:
 
 
 def _where(role: str, table: TableLike | None) -> str:
-    return role if table is None or isinstance(table, pd.DataFrame) else f"{role} ({location(table)})"
+    return f"{role} ({location(table)})" if isinstance(table, _PATHS) else role
 
 
 def take_subjects(frames: dict[str, Any], names: Mapping[str, str], subject: str | None) -> dict[str, np.ndarray]:
@@ -168,7 +215,7 @@ def take_subjects(frames: dict[str, Any], names: Mapping[str, str], subject: str
 def joint_schema(
     frames: Mapping[str, Table], names: Mapping[str, str], kinds: Mapping[str, Kind] | None
 ) -> TableSchema:
-    """Schema of the real tables (by role, without the subject): kinds from all rows together, dtypes of train.
+    """Schema of the real tables (by role, without the subject): kinds and precision from all rows, dtypes of train.
 
     ``names`` are what messages call the tables. InputError when columns differ, or a column reads as another kind in
     one table than in another: a single text among the numbers of train would make every number of it a category that no
@@ -178,13 +225,13 @@ def joint_schema(
     real = {role: frames[role] for role in REAL_ROLES if role in frames}
     for role, frame in real.items():
         if set(frame.columns) != set(train.columns):
-            column = sorted(set(frame.columns) ^ set(train.columns))[0]
             fix = "give every table the same columns"
+            if not set(frame.columns) & set(train.columns):  # one may be turned, its names the cells of a row
+                raise InputError(f"it shares no column with {names['train']}", where=names[role], fix=fix)
+            column = sorted(set(frame.columns) ^ set(train.columns))[0]
             raise InputError(f"the columns differ from {names['train']}", where=names[role], column=column, fix=fix)
     dtypes = _check_kinds_agree(real, names, kinds or {})
-    schema = infer_schema(StackedTable(list(real.values())), kinds, where="train, holdout and reference")
-    columns = (ColumnSchema(c.name, c.kind, c.nullable, dtypes[c.name]) for c in schema.columns)
-    return TableSchema(tuple(columns))
+    return infer_schema(StackedTable(list(real.values())), kinds, where=_REAL, dtypes=dtypes)
 
 
 def _check_kinds_agree(
@@ -200,12 +247,16 @@ def _check_kinds_agree(
             if name in kinds or series.isna().all():
                 continue
             kind = infer_kind(series, names[role])
+            if kind == "categorical":
+                check_stray(series, names[role])
             kind = "numeric" if kind == "integer" else kind
             other, where = seen.setdefault(name, (kind, role))
             if kind != other:
                 fix = f"make the values alike, or declare the kind (kinds={{...}}, --kind {name}=categorical)"
-                problem = f"it is {kind} here and {other} in {names[where]}"
-                raise InputError(problem, where=names[role], column=name, fix=fix)
+                problem, row = f"it is {kind} here and {other} in {names[where]}", None
+                if kind == "categorical" and other == "numeric":
+                    row = next(iter(stray_rows(series).tolist()), None)
+                raise InputError(problem, where=names[role], column=name, row=row, fix=fix)
     return dtypes
 
 
@@ -221,6 +272,8 @@ def choose_metrics(
     outside, which some of these are for. Without a policy: the default limits of the metrics. ``generator`` is that of
     the synthetic table, for the metrics that attack it; ConfigError where they need it.
     """
+    if given is not None and not isinstance(given, str | list | tuple | set | frozenset | Mapping):
+        raise ConfigError(f"metrics are names, or a mapping of names to settings, not {type(given).__name__}.")
     if isinstance(given, str):
         given = [name.strip() for name in given.split(",") if name.strip()]
     if policy is not None and policy.extends and given is None:
@@ -233,7 +286,7 @@ def choose_metrics(
     settings = given if isinstance(given, Mapping) else {}
     for name, own in settings.items():
         if not isinstance(own, Mapping | None):
-            raise ConfigError(f"metric {name}: settings must be a mapping of names to values.")
+            raise ConfigError(f"metric {shown(name)}: settings must be a mapping of names to values.")
     built = {name: build_metric(name, dict(settings.get(name) or {})) for name in chosen}
     made_for = {name: metric.for_generator(generator) for name, metric in built.items()}
     in_force = policy if policy is not None else Policy.default(chosen)

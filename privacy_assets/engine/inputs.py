@@ -36,6 +36,8 @@ class MetricInputs:
     ``tables`` holds "train", "holdout", "synthetic" and optionally "reference". ``subjects`` gives, per real role, the
     int64 subject code of each row, coded jointly over the real roles; a role without codes has one subject per row.
     ``released`` are all rows that were released before, canonical, with columns of the schema: all, or some of them.
+    ``generated`` are, by the same roles, the columns in which new values are allowed, and of real rows the subject:
+    canonical, and in no table of ``tables``.
     Without any codes, and when no row of train stands in holdout too, equal rows count as one subject: a split that
     keeps equal rows together (``tables.splitting`` without a subject does) makes them one witness.
     ``device`` is a torch device name. All randomness comes from :meth:`rng`.
@@ -44,6 +46,7 @@ class MetricInputs:
     schema: TableSchema
     tables: Mapping[str, pd.DataFrame]
     subjects: Mapping[str, np.ndarray] = field(default_factory=dict)
+    generated: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     embedder: Embedder | None = None
     released: pd.DataFrame | None = None
     seed: int = 0
@@ -139,7 +142,8 @@ class MetricInputs:
     def fingerprints(self) -> dict[str, str]:
         """Order-free content fingerprint of each table. Keep those of private tables private, or key them."""
         released = {} if self.released is None else {"released": self.released}
-        return {role: content_fingerprint(frame) for role, frame in {**self.tables, **released}.items()}
+        whole = {role: pd.concat([self.tables[role], own], axis=1) for role, own in self.generated.items()}
+        return {role: content_fingerprint(frame) for role, frame in {**self.tables, **whole, **released}.items()}
 
     def rng(self, purpose: str) -> np.random.Generator:
         """Generator for one purpose, independent of every other purpose under the same seed."""

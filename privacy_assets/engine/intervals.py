@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -154,3 +155,27 @@ def clopper_pearson(hits: int, n: int, confidence: float = CONFIDENCE) -> tuple[
     low = float(stats.beta.ppf(tail, hits, n - hits + 1)) if hits > 0 else 0.0
     high = float(stats.beta.ppf(1 - tail, hits + 1, n - hits)) if hits < n else 1.0
     return low, high
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Of ``trials`` so many ``missed``; ``shown``: the share that succeeds was shown to be above the one asked for."""
+
+    shown: bool
+    missed: int
+    trials: int
+
+
+def shown_above(share: float, trial: Callable[[], bool], better: float, level: float, most: int) -> Trials:
+    """Show that independent trials succeed in more than ``share`` of cases, with as few of them as will do.
+
+    Wald's sequential test: the likelihood of ``better`` over that of ``share`` is a martingale where ``share`` is the
+    truth, so that it ever reaches 1 / ``level`` with a probability of at most ``level``, wherever one stops. Trials end
+    when it does, or when not even successes in all that are left of ``most`` would make it: then nothing is shown.
+    """
+    goal, hit, miss = -math.log(level), math.log(better / share), math.log((1 - better) / (1 - share))
+    evidence, missed, done = 0.0, 0, 0
+    while evidence < goal and evidence + (most - done) * hit >= goal:
+        success = trial()
+        evidence, missed, done = evidence + (hit if success else miss), missed + (not success), done + 1
+    return Trials(evidence >= goal, missed, done)

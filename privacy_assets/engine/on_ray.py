@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from privacy_assets.engine.parallel import using
-from privacy_assets.errors import ClusterError, ConfigError, StepError
+from privacy_assets.errors import ClusterError, ConfigError, StepError, shown
 
 _Part = TypeVar("_Part")
 _Done = TypeVar("_Done")
@@ -94,7 +94,7 @@ def on_ray(address: str | None = None) -> Iterator[RayWorkers]:
             ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, ValueError, RuntimeError):
             known = "auto, local, HOST:PORT or ray://HOST:PORT"
-            raise ConfigError(f"there is no Ray cluster at {address!r}. Fix: give {known}.") from None
+            raise ConfigError(f"there is no Ray cluster at {shown(address)}. Fix: give {known}.") from None
     try:
         workers = RayWorkers()
         with using(workers):

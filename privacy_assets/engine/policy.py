@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -12,10 +13,14 @@ from statistics import NormalDist
 from typing import Any, Literal, get_args
 
 from privacy_assets.engine.results import Figure, MetricResult
-from privacy_assets.errors import ConfigError, did_you_mean
+from privacy_assets.errors import ConfigError, did_you_mean, door, shown
+from privacy_assets.files import is_path, not_a_file
+from privacy_assets.objects import location
+from privacy_assets.strict_yaml import load_yaml
 
 Verdict = Literal["pass", "fail", "not_assessable"]
 Bound = Literal["upper", "lower", "value"]
+_DEFAULT = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +44,20 @@ class Limit:
     advice: str = ""
 
     def __post_init__(self) -> None:
-        if self.bound not in get_args(Bound):
-            raise ConfigError(f"Limit on {self.figure}: unknown bound {self.bound!r}; use one of {get_args(Bound)}.")
+        where = f"Limit on {shown(self.figure)}"
+        if not isinstance(self.figure, str) or self.figure.count(".") != 1:
+            raise ConfigError(f"{where}: write METRIC.FIGURE, for example dcr.member_excess.")
+        if not isinstance(self.bound, str) or self.bound not in get_args(Bound):
+            raise ConfigError(f"{where}: unknown bound {shown(self.bound)}; use one of {get_args(Bound)}.")
         given = [x for x in (self.at_most, self.at_least) if x is not None]
         if len(given) != 1 or isinstance(given[0], bool) or not isinstance(given[0], (int, float)):
-            raise ConfigError(f"Limit on {self.figure}: give one number, either at_most or at_least.")
-        if not math.isfinite(given[0]):
-            raise ConfigError(f"Limit on {self.figure}: the limit must be a finite number.")
+            raise ConfigError(f"{where}: give one number, either at_most or at_least.")
+        if not abs(given[0]) <= sys.float_info.max:
+            raise ConfigError(f"{where}: the limit must be a finite number.")
         if isinstance(self.smallest_n, bool) or not isinstance(self.smallest_n, int) or self.smallest_n < 1:
-            raise ConfigError(f"Limit on {self.figure}: smallest_n must be a positive whole number.")
-        if self.figure.count(".") != 1:
-            raise ConfigError(f"Limit on {self.figure!r}: write METRIC.FIGURE, for example dcr.member_excess.")
+            raise ConfigError(f"{where}: smallest_n must be a positive whole number.")
+        if not isinstance(self.source, str) or not isinstance(self.advice, str):
+            raise ConfigError(f"{where}: source and advice must be texts.")
 
     @property
     def value(self) -> float:
@@ -118,18 +126,14 @@ class Policy:
     """A named list of limits, one per (figure, bound). An empty policy is an error: it would publish anything."""
 
     limits: tuple[Limit, ...]
-    name: str = "default"
+    name: str = "custom"
     extends: bool = False  # the default policy: limits of metrics for tables that were brought join it
 
     def __post_init__(self) -> None:
         if not self.limits:
             fix = "Fix: add limits, or a metric that has some"
-            raise ConfigError(f"Policy {self.name!r} has no limits: it would let every table through. {fix}.")
-        seen: set[str] = set()
-        for limit in self.limits:
-            if limit.key in seen:
-                raise ConfigError(f"Policy {self.name!r} limits {limit.key} twice.")
-            seen.add(limit.key)
+            raise ConfigError(f"Policy {shown(self.name)} has no limits: it would let every table through. {fix}.")
+        _check_once(self.limits, f"Policy {shown(self.name)}")
 
     @classmethod
     def default(cls, metrics: Iterable[str] | None = None) -> Policy:
@@ -142,43 +146,70 @@ class Policy:
         names = list(dict.fromkeys(metrics)) if metrics is not None else default_metrics()
         whole = all(name in names for name in default_metrics() if METRICS[name].default_limits)
         limits = tuple(limit for name in names for limit in METRICS[name].default_limits)
-        return cls(limits, "default" if whole else f"default, of {' and '.join(names)} only")
+        return cls(limits, _DEFAULT if whole else f"{_DEFAULT}, of {' and '.join(names)} only")
 
     @classmethod
+    @door
     def from_dict(cls, data: Mapping[str, Any], *, source: str = "policy") -> Policy:
         """Build a policy from ``{"name", "limits": [{"figure", "at_most", ...}], "extends": "default"}``.
 
-        With ``extends: default`` the given limits replace or join the default ones; otherwise they stand alone.
+        With ``extends: default`` the given limits replace or join the default ones; otherwise they stand alone. The
+        name ``default`` is that of the default policy only. ConfigError for a limit outside of the range of its figure,
+        and for one that is given twice.
         """
-        unknown = set(data) - {"name", "limits", "extends"}
-        if unknown:
-            first = sorted(map(str, unknown))[0]
-            raise ConfigError(f"{source}: unknown key {first!r}.{did_you_mean(first, ('name', 'limits', 'extends'))}")
-        if not isinstance(data.get("limits", []), list):
+        known = ("name", "limits", "extends")
+        if not isinstance(data, Mapping):
+            raise ConfigError(f"{source}: expected a mapping with 'limits', not {type(data).__name__}.")
+        for key in data:
+            if key not in known:
+                raise ConfigError(f"{source}: unknown key {shown(key)}.{did_you_mean(key, known)}")
+        name, extends, entries = data.get("name", "custom"), data.get("extends"), data.get("limits", [])
+        if not isinstance(entries, list):
             raise ConfigError(f"{source}: 'limits' must be a list of mappings.")
-        given = [_limit(entry, source) for entry in data.get("limits", [])]
-        if data.get("extends") not in (None, "default"):
+        if not isinstance(name, str) or not name.strip():
+            raise ConfigError(f"{source}: 'name' must be a text.")
+        if extends is not None and not (isinstance(extends, str) and extends == "default"):
             raise ConfigError(f"{source}: 'extends' can only be 'default'.")
-        base = cls.default().limits if data.get("extends") else ()
+        given = [_limit(entry, source) for entry in entries]
+        _check_once(given, source)
+        base = cls.default().limits if extends else ()
         merged = {limit.key: limit for limit in (*base, *given)}
-        return cls(tuple(merged.values()), name=str(data.get("name", "custom")), extends=bool(data.get("extends")))
+        return cls(tuple(merged.values()), name=name, extends=bool(extends)).checked_name(source)
 
     @classmethod
+    @door
     def from_yaml(cls, path: str | Path) -> Policy:
         """Read a policy file; errors name the file."""
-        import yaml
-
+        place = location(path)
+        if isinstance(place, Path) and not is_path(place):
+            raise ConfigError(f"a text of {len(str(place))} characters is no path of a policy file.")
+        wrong = not_a_file(place) if isinstance(place, Path) else "this is a URL, not a file"
+        if wrong:
+            raise ConfigError(f"{place}: {wrong}. Fix: give the path of a policy file.")
         try:
-            data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from None
-        except (UnicodeDecodeError, yaml.YAMLError) as error:
-            mark = getattr(error, "problem_mark", None)
-            line = f", line {mark.line + 1}" if mark is not None else ""
-            raise ConfigError(f"{path}{line}: cannot be read as YAML ({type(error).__name__}).") from None
-        if not isinstance(data, dict):
-            raise ConfigError(f"{path}: expected a mapping with 'limits'.")
-        return cls.from_dict(data, source=str(path))
+            text = place.read_bytes().decode("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = "not UTF-8" if isinstance(error, ValueError) else error.strerror
+            ConfigError(f"{place}: cannot be read ({reason}).").raise_alone()
+        documents = load_yaml(text, str(place))
+        if len(documents) != 1 or not isinstance(documents[0], dict):
+            raise ConfigError(f"{place}: expected a mapping with 'limits', not {_found(documents)}.")
+        return cls.from_dict(documents[0], source=str(place))
+
+    def checked_name(self, source: str) -> Policy:
+        """The policy; ConfigError when it bears the name of the default policy, and is another one."""
+        name = self.name.strip().casefold()
+        if name != _DEFAULT and not name.startswith(f"{_DEFAULT}, of "):
+            return self
+        from privacy_assets.engine.registry import METRICS
+
+        meant = [limit for metric in self.metrics if metric in METRICS for limit in METRICS[metric].default_limits]
+        if name == _DEFAULT:
+            meant += type(self).default().limits
+        if set(map(_deciding, meant)) != set(map(_deciding, self.limits)):
+            fix = "Fix: give it a name of its own; 'extends: default' says what it is built on"
+            raise ConfigError(f"{source}: the policy names itself {_DEFAULT!r} and differs from it. {fix}.")
+        return self
 
     def to_dict(self) -> dict[str, Any]:
         """Inverse of :meth:`from_dict`."""
@@ -192,7 +223,7 @@ class Policy:
 
     def digest(self) -> str:
         """SHA-256 over what decides: figure, bound, limit and smallest n of each limit (not names or texts)."""
-        rows = sorted((x.figure, x.bound, x.at_least is None, x.value, x.smallest_n) for x in self.limits)
+        rows = sorted(_deciding(limit) for limit in self.limits)
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
     def judge(self, results: Mapping[str, MetricResult], attempt: int = 1) -> Judgement:
@@ -267,22 +298,48 @@ def _bound(figure: Figure, bound: Bound, attempt: int) -> float:
     return {"upper": figure.value + far * (cautious - figure.value), "lower": other, "value": figure.value}[bound]
 
 
+def _deciding(limit: Limit) -> tuple[Any, ...]:
+    return limit.figure, limit.bound, limit.at_least is None, limit.value, limit.smallest_n
+
+
+def _check_once(limits: Iterable[Limit], source: str) -> None:
+    seen: set[str] = set()
+    for limit in limits:
+        if limit.key in seen:
+            raise ConfigError(f"{source}: {limit.key} is limited twice. Fix: keep one of them.")
+        seen.add(limit.key)
+
+
+def _found(documents: list[Any]) -> str:
+    if len(documents) > 1:
+        return f"{len(documents)} documents"
+    kind = type(documents[0]).__name__ if documents else "NoneType"
+    return {"list": "a list", "NoneType": "an empty file"}.get(kind, kind)
+
+
 def _limit(entry: Any, source: str) -> Limit:
     names = [field.name for field in fields(Limit)]
     if not isinstance(entry, Mapping):
         raise ConfigError(f"{source}: each limit is a mapping with at least 'figure' and 'at_most'.")
     for key in entry:
         if key not in names:
-            raise ConfigError(f"{source}: unknown key {key!r} in a limit.{did_you_mean(str(key), names)}")
+            raise ConfigError(f"{source}: unknown key {shown(key)} in a limit.{did_you_mean(key, names)}")
     if not isinstance(entry.get("figure"), str):
         raise ConfigError(f"{source}: a limit needs 'figure', for example dcr.member_excess.")
-    limit = Limit(**entry)
+    try:
+        limit = Limit(**entry)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
     from privacy_assets.engine.registry import figure_specs
 
     specs = figure_specs()
     if limit.figure not in specs:
-        raise ConfigError(f"{source}: unknown figure {limit.figure!r}.{did_you_mean(limit.figure, specs)}")
+        raise ConfigError(f"{source}: unknown figure {shown(limit.figure)}.{did_you_mean(limit.figure, specs)}")
     if (specs[limit.figure].direction == "lower_is_riskier") != (limit.at_most is None):
         side = "at_least" if limit.at_most is not None else "at_most"
         raise ConfigError(f"{source}: {limit.figure} takes {side}.")
+    low, high = specs[limit.figure].limits
+    if not low <= limit.value <= high:
+        outside = f"{limit.value:g} lies outside of its range, {low:g} to {high:g}"
+        raise ConfigError(f"{source}: the limit on {limit.figure}, {outside}.")
     return limit

@@ -16,8 +16,9 @@ from privacy_assets.engine.metrics.membership_inference import MembershipInferen
 from privacy_assets.engine.metrics.memorization import Memorization
 from privacy_assets.engine.metrics.shadow_membership import ShadowMembership
 from privacy_assets.engine.metrics.singling_out import SinglingOut
+from privacy_assets.engine.metrics.value_disclosure import ValueDisclosure
 from privacy_assets.engine.metrics.vulnerability import Vulnerability
-from privacy_assets.errors import ConfigError, did_you_mean
+from privacy_assets.errors import ConfigError, did_you_mean, shown
 
 METRICS: dict[str, type[Metric]] = {
     metric.name: metric
@@ -31,6 +32,7 @@ METRICS: dict[str, type[Metric]] = {
         Vulnerability,
         ShadowMembership,
         Fidelity,
+        ValueDisclosure,
         Composition,
         Controls,
         Contamination,
@@ -51,13 +53,13 @@ def study_metrics() -> list[str]:
 
 def build_metric(name: str, settings: dict[str, object] | None = None) -> Metric:
     """Return the metric ``name`` with ``settings`` in place of its defaults; ConfigError for an unknown name or key."""
-    if name not in METRICS:
-        raise ConfigError(f"unknown metric {name!r}.{did_you_mean(name, METRICS)}")
+    if not isinstance(name, str) or name not in METRICS:
+        raise ConfigError(f"unknown metric {shown(name)}.{did_you_mean(name, METRICS)}")
     kind = METRICS[name]
     known = set(getattr(kind, "__dataclass_fields__", {}))
     for key in settings or {}:
-        if key not in known:
-            raise ConfigError(f"metric {name} has no setting {key!r}.{did_you_mean(key, known)}")
+        if not isinstance(key, str) or key not in known:
+            raise ConfigError(f"metric {name} has no setting {shown(key)}.{did_you_mean(key, known)}")
     return kind(**(settings or {}))
 
 

@@ -24,7 +24,7 @@ class Attestation:
     hash of a private table; ``results`` hold figures, no tables; ``setup`` are the settings that they were made and
     measured under. ``remembered`` are earlier failures of the same rows; with any of them the verdict is "fail".
     ``attempt`` counts the tables of these training rows of which a score was signed, this one included.
-    ``keyid`` is the key that signed it, empty before.
+    ``dtypes`` are those of the columns in pandas, by name. ``keyid`` is the key that signed it, empty before.
     """
 
     place: Place
@@ -39,6 +39,7 @@ class Attestation:
     inputs: Mapping[str, str]
     setup: Mapping[str, Any]
     rows: int
+    dtypes: Mapping[str, str]
     made_at: str
     attempt: int = 1  # earlier versions did not count
     engine_version: str = ENGINE_VERSION
@@ -99,6 +100,7 @@ def attest(
         setup=plain(setup),
         attempt=attempt,
         rows=snapshot.rows,
+        dtypes=dict(snapshot.dtypes),
         made_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -13,14 +14,14 @@ import pandas as pd
 from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.policy import LimitOutcome, Policy
 from privacy_assets.engine.results import MetricResult, plain
-from privacy_assets.engine.tables.fingerprints import keyed, lasting_fingerprint
-from privacy_assets.errors import ConfigError, PublicationRefused, StoreError
-from privacy_assets.files import check_private, names, private_folder, reason
+from privacy_assets.engine.tables.fingerprints import derived, keyed, lasting_fingerprint
+from privacy_assets.errors import ConfigError, InputError, PublicationRefused, StoreError, shown
+from privacy_assets.files import check_private, names, private_folder, read_regular, reason
 from privacy_assets.gate import attestation as judged
 from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.failures import Failures
 from privacy_assets.gate.keys import SigningKey
-from privacy_assets.gate.looks import Looks, Released
+from privacy_assets.gate.looks import Looks, Released, Shown, check_not_replaced
 from privacy_assets.gate.prepared import Role, check_prepared
 from privacy_assets.gate.releases import Release, ReleaseStore, check_bytes, hash_file
 from privacy_assets.gate.snapshot import Snapshot, write_snapshot
@@ -34,8 +35,9 @@ _AT_ONCE = 8  # partitions
 class Gate:
     """Releases below ``releases``, snapshots and the memory of failures below ``private``, and the key that signs.
 
-    ``content_key`` keys the fingerprint by which rows are remembered. Every method raises PublicationRefused for what
-    it does not believe, and ConfigError when the keys are not what they should be.
+    ``content_key`` keys the fingerprint by which rows are remembered, and the order in which they are written. Every
+    method raises PublicationRefused for what it does not believe, and ConfigError when the keys are not what they
+    should be.
     """
 
     releases: Location
@@ -141,12 +143,16 @@ class Gate:
     ) -> tuple[Snapshot, Sealed]:
         """Write a synthetic table to the gate's own file and sign what it is, and how it was made.
 
+        ``frame`` has the columns, precision and dtypes of the private table; how its rows came, and what it says beside
+        them, is not written.
         ``train``, ``filtered`` and ``generator`` are those of :class:`Snapshot`.
         """
         self.key.check()  # before there is a file
-        path, sha256 = write_snapshot(frame, private_folder(self._snapshots(place)))
+        folder, order = private_folder(self._snapshots(place)), derived(self.content_key, "order of rows")
+        path, sha256 = write_snapshot(frame, folder, order)
         content = keyed(lasting_fingerprint(frame), self.content_key)
-        snapshot = Snapshot(place, path, sha256, len(frame), train, content, filtered, generator)
+        dtypes = {name: str(frame[name].dtype) for name in frame.columns}
+        snapshot = Snapshot(place, path, sha256, len(frame), train, content, dtypes, filtered, generator)
         return snapshot, seal(snapshot.statement(), self.key)
 
     def snapshot(self, sealed: Sealed, place: Place) -> Snapshot:
@@ -211,8 +217,10 @@ class Gate:
 
         Verified: that this deployment's own key is in order; signatures, table and partition of both; engine, policy,
         settings and verdict; that the attestation names this snapshot, and the bytes are those that it names; that no
-        run ever found these rows to fail; and that nothing was released since which the attestation does not know of.
-        In every other case the previous release stays.
+        run ever found these rows to fail; that they were not published before and then replaced or rolled back,
+        whatever attestation is around them; and that nothing was released since which the attestation does not know
+        of. In every other case the previous release stays. The same once more finishes what was interrupted, and
+        changes nothing when it is current.
         """
         self.key.check()
         self.check_places()
@@ -225,17 +233,32 @@ class Gate:
         together = bool(setup.get("together"))
         judged.check_memory(self._remembered(policy, place, stated.content, together))
 
+        seen = Shown(stated.sha256, stated.content)
+
         def agree() -> None:
-            judged.check_released(stated, self.released(taken, together).fingerprint)
+            ids = [release.id for release in self.store.history(place)]
+            check_not_replaced(self.looks.history(place), seen, ids)
+            if not self._is_current(place, sealed):
+                judged.check_released(stated, self.released(taken, together).fingerprint)
 
         with ExitStack() as recorded:
             # Of partitions that are judged together one is released at a time, by the record of the whole table.
             for one in dict.fromkeys([Place(place.table), place] if together else [place]):
-                recorded.enter_context(self.looks.releasing(one, stated.sha256, agree))
-            return self.store.add(place, taken.path, stated.sha256, sealed.data)
+                recorded.enter_context(self.looks.releasing(one, seen, agree))
+            still = partial(self.looks.check_last, place, seen)
+            return self.store.add(place, taken.path, stated.sha256, sealed.data, still)
+
+    def _is_current(self, place: Place, sealed: Sealed) -> bool:
+        """True when readers get the release of this very attestation: to publish it again shows nobody anything."""
+        try:
+            return read_regular(self.store.current(place).attestation) == sealed.data
+        except (OSError, InputError, PublicationRefused):
+            return False
 
     def roll_back(self, place: Place, name: str) -> Release:
         """Point to an earlier release again, if it is whole and none of its limits was found broken since.
+
+        It is remembered: what it leaves behind is not published again.
 
         ConfigError when ``private`` is not the folder of this table's publisher: an empty memory of failures would say
         yes to everything.
@@ -255,12 +278,14 @@ class Gate:
         self.check_places()
         found = [release for release in self.store.history(place) if release.id == name]
         if not found:
-            raise PublicationRefused(f"{place} has no release {name!r}; `privacy-assets releases` lists them.")
+            raise PublicationRefused(f"{place} has no release {shown(name)}; `privacy-assets releases` lists them.")
         stated = found[0].opened(place, self.key.trusted)
         check_bytes(found[0].table, stated.sha256)
         together = bool(stated.setup.get("together"))
         judged.check_memory(self._remembered(stated.policy_then(), place, stated.content, together))
-        self.store.point(place, found[0])
+        seen = Shown(stated.sha256, stated.content)
+        with self.looks.releasing(place, seen, lambda: None):
+            self.store.point(place, found[0], partial(self.looks.check_last, place, seen))
         return found[0]
 
     def _snapshots(self, place: Place) -> Location:

@@ -2,37 +2,52 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privacy_assets.errors import ConfigError
-from privacy_assets.files import create_once, locked, private_folder, put_atomic, read_secret
+from privacy_assets.files import (
+    check_kept,
+    create_once,
+    locked,
+    make_folder,
+    private_folder,
+    put_atomic,
+    read_regular,
+    read_secret,
+    sweep,
+)
 from privacy_assets.objects import Location, location
 
 if TYPE_CHECKING:
     from securesystemslib.signer import CryptoSigner, SSlibKey
 
 SIGNING_KEY, SIGNING_VARIABLE = "signing.key", "PRIVACY_ASSETS_SIGNING_KEY"
-_WORLD_WRITABLE = 0o002
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class TrustedKeys:
     """Public keys whose signatures count: a folder of ``*.pem`` files, or single files.
 
-    Read on first use. ConfigError, naming the place, when it holds none, when one is no Ed25519 public key, or when
-    everybody may write to it: a key that cannot be judged is no reason to go on with the others.
+    Read at each use: a key whose file was removed counts no more, also in a process that goes on. ConfigError, naming
+    the place, when it holds none, when one is no Ed25519 public key, or when anybody but the own user and root can
+    change it: a key that cannot be judged is no reason to go on with the others. ``publisher`` is the uid of one more
+    whose keys are believed, for who only reads.
     """
 
     places: tuple[Path, ...]
+    publisher: int | None = None
 
-    @cached_property
+    @property
     def by_id(self) -> dict[str, SSlibKey]:
         """The keys by key id; the id is computed from the key, whatever its file is called."""
-        keys = [_public_key(file) for place in self.places for file in _some(place)]
+        keys = [_public_key(file) for place in self.places for file in _some(place, self.publisher)]
         return {key.keyid: key for key in keys}
 
 
@@ -40,14 +55,14 @@ class TrustedKeys:
 class SigningKey:
     """The private key of this deployment: PEM text in the environment variable ``variable``, else the file ``path``.
 
-    It signs only when its own id is among the ``trusted`` keys: a flipped bit can load as another key.
+    It signs only as long as its own id is among the ``trusted`` keys: a flipped bit can load as another key.
     """
 
     path: Path | None
     variable: str
     trusted: TrustedKeys
 
-    @cached_property
+    @property
     def signer(self) -> CryptoSigner:
         """What signs; ConfigError when the key is missing, unreadable, open to others, foreign or not trusted."""
         from securesystemslib.signer import CryptoSigner, SSlibKey
@@ -96,8 +111,7 @@ def first_key(path: Path, trusted: Path) -> None:
     A deployment that has that folder but no signing key, or no key in it, lost them: nothing is made in their place. A
     signing key without that folder is that of a first run that was killed.
     """
-    private_folder(path.parent)
-    with locked(path.parent / ".keys.lock"):
+    with _alone(path, trusted):
         # An empty folder is no fresh start: whoever took the last key out of it no longer trusts it.
         if trusted.exists():
             return
@@ -111,10 +125,8 @@ def rotate_key(path: Path, trusted: Path) -> str:
 
     The old private key is gone. To distrust what it signed, remove its file from the trusted keys.
     """
-    private_folder(path.parent)
-    with locked(path.parent / ".keys.lock"):
-        draft = path.with_name(f".{path.name}.new")
-        draft.unlink(missing_ok=True)
+    with _alone(path, trusted):
+        draft = _unused(path)
         create_once(draft, _new_private_pem())
         # Trusted first: a crash in between leaves a deployment that still signs with the old key.
         name = _trust(draft, trusted)
@@ -122,17 +134,43 @@ def rotate_key(path: Path, trusted: Path) -> str:
     return name
 
 
+@contextmanager
+def _alone(path: Path, trusted: Path) -> Iterator[None]:
+    """Make the private folder and lock its keys; the new key of a rotation that was killed goes, and its trust."""
+    make_folder(path.parent.parent, 0o755)
+    with locked(private_folder(path.parent) / ".keys.lock"):
+        sweep(path.parent)
+        sweep(trusted)
+        draft = _unused(path)
+        if os.path.lexists(draft):
+            with suppress(ConfigError):  # else its public half was never made
+                (trusted / f"{_public(draft)[0][:16]}.pem").unlink(missing_ok=True)
+            draft.unlink()
+            _LOGGER.warning("%s: removed the unused key of a rotation that was killed", draft)
+        yield
+
+
+def _unused(path: Path) -> Path:
+    """Where a new key lies before it takes the place of the old one; it has signed nothing."""
+    return path.with_name(f".{path.name}.new")
+
+
 def _trust(private: Path, trusted: Path) -> str:
     """Place the public half of a private key among the trusted keys."""
+    keyid, pem = _public(private)
+    make_folder(trusted, 0o755)  # whatever the umask: who can add a file adds a signer
+    put_atomic(trusted / f"{keyid[:16]}.pem", pem, mode=0o644)
+    return keyid
+
+
+def _public(private: Path) -> tuple[str, bytes]:
+    """Id and PEM of the public half of a private key."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
     from securesystemslib.signer import SSlibKey
 
     public = _private_key(read_secret(private), str(private)).public_key()
-    keyid = SSlibKey.from_crypto(public).keyid
-    pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    trusted.mkdir(mode=0o755, parents=True, exist_ok=True)  # whatever the umask: who can add a file adds a signer
-    put_atomic(trusted / f"{keyid[:16]}.pem", pem, mode=0o644)
-    return keyid
+    pem: bytes = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return SSlibKey.from_crypto(public).keyid, pem
 
 
 def _new_private_pem() -> bytes:
@@ -140,11 +178,6 @@ def _new_private_pem() -> bytes:
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
     return Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-def _closed(place: Path) -> None:
-    if place.stat().st_mode & _WORLD_WRITABLE:
-        raise ConfigError(f"{place}: everybody may write to what is trusted here. Fix: chmod o-w.")
 
 
 def _private_key(pem: bytes, where: str) -> Any:
@@ -167,12 +200,15 @@ def key_files(place: Path) -> list[Path]:
     return sorted(place.glob("*.pem")) if place.is_dir() else [place] if place.exists() else []
 
 
-def _some(place: Path) -> list[Path]:
+def _some(place: Path, publisher: int | None) -> list[Path]:
     files = key_files(place)
     if not files:
         raise ConfigError(f"no trusted key in {place}: give the public key (PEM) of the publisher, who brings it back.")
-    if place.is_dir():
-        _closed(place)  # who can add a file there can add a signer
+    try:
+        for path in dict.fromkeys([place, *files]):  # who can add a file to the folder can add a signer
+            check_kept(path, publisher)
+    except OSError as error:
+        raise ConfigError(f"{error.filename}: the trusted key cannot be read ({error.strerror}).") from None
     return files
 
 
@@ -183,15 +219,10 @@ def _public_key(file: Path) -> SSlibKey:
     from securesystemslib.signer import SSlibKey
 
     try:
-        _closed(file)
-        if not file.is_file():  # to read a pipe would wait for ever
-            raise ConfigError(f"{file}: a trusted key must be a regular file.")
-        key = load_pem_public_key(file.read_bytes())
+        key = load_pem_public_key(read_regular(file))
     except OSError as error:
         raise ConfigError(f"{file}: the trusted key cannot be read ({error.strerror}).") from None
-    except (ValueError, UnsupportedAlgorithm, InternalError) as error:
-        if isinstance(error, ConfigError):
-            raise
+    except (ValueError, UnsupportedAlgorithm, InternalError):
         raise ConfigError(f"{file}: no public key in PEM form.") from None
     if not isinstance(key, Ed25519PublicKey):
         raise ConfigError(f"{file}: a trusted key must be an Ed25519 public key.")

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ import pandas as pd
 
 from privacy_assets.errors import ConfigError, PublicationRefused
 from privacy_assets.files import contents, create_once, private_folder, put_atomic, reason
-from privacy_assets.gate.release import UnfinishedRelease
+from privacy_assets.gate.release import UnfinishedRelease, replaced
 from privacy_assets.gate.snapshot import Snapshot, read_hashed
 from privacy_assets.gate.statements import Place
 from privacy_assets.objects import Location
@@ -56,8 +56,23 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
+class Shown:
+    """What readers got, or were about to get: SHA-256 of the file, and the keyed fingerprint of its rows.
+
+    Either tells it again, whatever envelope is around it: the rows in another order are the same rows.
+    """
+
+    sha256: str
+    content: str
+
+    def same(self, other: Shown) -> bool:
+        """True for the same file or the same rows."""
+        return self.sha256 == other.sha256 or self.content == other.content
+
+
+@dataclass(frozen=True, slots=True)
 class Looks:
-    """Small files below ``root``, numbered in their order, one an attempt and one a release; never deleted here.
+    """Small files below ``root``, numbered in their order, an attempt, a release or a rollback each; never deleted.
 
     A number is taken by creating its file, which succeeds once: nobody needs a lock, on disk or in an object store.
     """
@@ -91,15 +106,15 @@ class Looks:
         raise PublicationRefused("too many others try to publish at the same time; score it again.")
 
     @contextmanager
-    def releasing(self, place: Place, sha256: str, agree: Callable[[], None]) -> Iterator[None]:
-        """Record, before it happens, that the file with this hash is released.
+    def releasing(self, place: Place, shown: Shown, agree: Callable[[], None]) -> Iterator[None]:
+        """Record, before it happens, that readers of ``place`` get this: by a release, or by a rollback.
 
-        Unless it was released before, ``agree`` is asked whether all that is recorded by now may be; it raises
-        PublicationRefused. When somebody else records a release in between, it is asked again. After a crash the file
-        counts as released: nobody can tell who has seen it. After a refusal it does not.
+        ``agree`` is asked whether all that is recorded by now allows it; it raises PublicationRefused. When somebody
+        else records something in between, it is asked again. After a crash the file counts as released, and as the
+        last: nobody can tell who has seen it, and the same once more finishes it. After a refusal it does not.
         """
         try:
-            record = self._record(place, sha256, agree)
+            record = self._record(place, shown, agree)
             try:
                 yield
             except UnfinishedRelease:
@@ -111,28 +126,34 @@ class Looks:
             text = f"the release could not be recorded ({reason(error)}); nothing was published."
             raise PublicationRefused(text) from None
 
-    def _record(self, place: Place, sha256: str, agree: Callable[[], None]) -> Location:
+    def _record(self, place: Place, shown: Shown, agree: Callable[[], None]) -> Location:
         folder = private_folder(self._released(place))
         for _ in range(_TRIES):
-            known = self._hashes(place)  # before anybody is asked: what comes after it takes the number
-            if sha256 not in known.values():
-                agree()
-            number = 1 + max((int(name) for name in known if _is_number(name)), default=0)
-            record = folder / f"{number:08d}"
-            if create_once(record, _record_of(sha256)):
+            known = self._records(place)  # before anybody is asked: what comes after it takes the number
+            agree()
+            record = folder / f"{1 + max(map(int, known), default=0):08d}"
+            if create_once(record, _record_of(shown)):
                 return record
         raise PublicationRefused("too many others publish at the same time; publish again.")
 
+    def history(self, place: Place) -> list[Shown]:
+        """What readers got, in order; PublicationRefused when that is not known."""
+        return [one for one in self._records(place).values() if one is not None]
+
     def released(self, place: Place) -> set[str]:
         """Hashes of the files that were released; PublicationRefused when that is not known."""
-        return {sha256 for sha256 in self._hashes(place).values() if sha256 is not None}
+        return {one.sha256 for one in self.history(place)}
 
-    def _hashes(self, place: Place) -> dict[str, str | None]:
-        """By the name of its record, the hash of each release, None for one that was refused after all."""
+    def check_last(self, place: Place, shown: Shown) -> None:
+        """PublicationRefused unless nothing was recorded after this."""
+        if not any(one.same(shown) for one in self.history(place)[-1:]):
+            raise PublicationRefused("another release or rollback came in between; nothing changed.")
+
+    def _records(self, place: Place) -> dict[str, Shown | None]:
+        """By its number, each release and rollback, None for one that was refused after all."""
         folder = self._released(place)
         try:
-            found = contents(folder)
-            return {name: json.loads(data)["sha256"] if _is_number(name) else name for name, data in found.items()}
+            return {name: _shown(name, data) for name, data in contents(folder).items()}
         except OSError as error:
             text = f"the memory of releases cannot be read ({folder}: {error.strerror})."
             raise PublicationRefused(text) from None
@@ -145,19 +166,37 @@ class Looks:
         return place.below(self.root) / "released"
 
 
+def check_not_replaced(before: Sequence[Shown], shown: Shown, releases: Sequence[str]) -> None:
+    """PublicationRefused when ``shown`` stands in the history, but is not the last: it was replaced or rolled back.
+
+    ``releases`` are the ids of the releases, for the way out.
+    """
+    found = [one for one in before if one.same(shown)]
+    if found and found[-1] != before[-1]:
+        ids = [name for name in releases if name.endswith(found[-1].sha256[:12])]
+        raise PublicationRefused(replaced(ids[-1] if ids else "a release that is gone"))
+
+
 def _is_number(name: str) -> bool:
-    return _NUMBER.fullmatch(name) is not None  # earlier versions named files by a hash
+    return _NUMBER.fullmatch(name) is not None
 
 
 def _attempt(name: str, data: bytes) -> tuple[int, str]:
     """Number and content of an attempt; ValueError when its file is damaged."""
-    if not _is_number(name):
-        return int(data), name
     content = data.decode()
-    if not _CONTENT.fullmatch(content):
+    if not _is_number(name) or not _CONTENT.fullmatch(content):
         raise ValueError
     return int(name), content
 
 
-def _record_of(sha256: str | None) -> bytes:
-    return json.dumps({"sha256": sha256, "token": secrets.token_hex(8)}).encode()
+def _shown(name: str, data: bytes) -> Shown | None:
+    """What a record says, None for one that was withdrawn; ValueError, KeyError or TypeError when it is damaged."""
+    told = json.loads(data)
+    if not _is_number(name) or not isinstance(told, dict):
+        raise ValueError
+    return None if told["sha256"] is None else Shown(str(told["sha256"]), str(told["content"]))
+
+
+def _record_of(shown: Shown | None) -> bytes:
+    told = {"sha256": None, "content": None} if shown is None else {"sha256": shown.sha256, "content": shown.content}
+    return json.dumps({**told, "token": secrets.token_hex(8)}).encode()

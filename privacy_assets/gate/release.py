@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from privacy_assets.errors import PublicationRefused
+from privacy_assets.files import open_regular, read_regular
 from privacy_assets.gate.attestation import Attestation, check_place
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.statements import Place, Sealed, unseal
-from privacy_assets.objects import Location, ObjectPath
+from privacy_assets.objects import Location
 
 TABLE_FILE, ATTESTATION_FILE = "table.parquet", "attestation.json"
 _STAMP = "%Y%m%dT%H%M%S.%fZ"
@@ -51,7 +50,7 @@ class Release:
     def opened(self, place: Place, trusted: TrustedKeys) -> Attestation:
         """Its attestation, signed by a trusted key, for this place, with the verdict "pass"; or PublicationRefused."""
         try:
-            sealed = Sealed("attestation", self.attestation.read_bytes())
+            sealed = Sealed("attestation", read_regular(self.attestation))
         except OSError as error:
             text = f"the attestation of release {self.id} cannot be read ({error.strerror})."
             raise PublicationRefused(text) from None
@@ -83,26 +82,23 @@ def _moment(name: str) -> dt.datetime:
 
 
 def check_forward(pointer: Mapping[str, Any], name: str) -> None:
-    """Refuse to publish again what was replaced or rolled back: an old attestation would decide what is current."""
-    if name < str(pointer.get("release", "")) or name == pointer.get("back_from"):
-        raise PublicationRefused(
-            f"this very attestation was published before, as {name}, and is not current any more. Fix: make a new"
-            f" synthetic table, or `privacy-assets releases TABLE --rollback {name}`."
-        )
+    """Refuse to publish again what was replaced: an old attestation would decide what is current."""
+    if name < str(pointer.get("release", "")):
+        raise PublicationRefused(replaced(name))
 
 
-def pointed(pointer: Mapping[str, Any], name: str) -> dict[str, str]:
-    """What the pointer says once it was moved by hand to ``name``; when that goes back, from where."""
-    before, back_from = str(pointer.get("release", "")), str(pointer.get("back_from", ""))
-    if before != name:
-        back_from = before if before > name else ""
-    return {"release": name, "back_from": back_from}
+def replaced(name: str) -> str:
+    """The text for what was published before, as the release of this name, and is not current any more."""
+    return (
+        f"this was published before, as {name}, and is not current any more: it was replaced or rolled back. Fix: make"
+        f" a new synthetic table, or `privacy-assets releases TABLE --rollback {name}`."
+    )
 
 
 def copy_hashed(source: Location, writer: BinaryIO) -> str:
     """Copy a snapshot without following links; returns the SHA-256 of what was written, read only once."""
     try:
-        reader = source.open("rb") if isinstance(source, ObjectPath) else os.fdopen(_opened(source), "rb", buffering=0)
+        reader = open_regular(source, follow=False)
     except OSError as error:
         raise PublicationRefused(f"the snapshot cannot be read ({error.strerror}); materialise it again.") from None
     digest = hashlib.sha256()
@@ -113,10 +109,6 @@ def copy_hashed(source: Location, writer: BinaryIO) -> str:
     return digest.hexdigest()
 
 
-def _opened(source: Path) -> int:
-    return os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-
-
 def check_judged(found: str, sha256: str) -> None:
     """Refuse bytes that are not those that were judged."""
     if found != sha256:
@@ -124,6 +116,6 @@ def check_judged(found: str, sha256: str) -> None:
 
 
 def hash_file(path: Location) -> str:
-    """SHA-256 (hex) of a file."""
-    with path.open("rb") as stream:
+    """SHA-256 (hex) of a regular file."""
+    with open_regular(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

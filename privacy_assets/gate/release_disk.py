@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from privacy_assets.files import locked, put_atomic, sync_folder
+from privacy_assets.files import locked, make_folder, put_atomic, read_regular, sync_folder
 from privacy_assets.gate.release import (
     ATTESTATION_FILE,
     TABLE_FILE,
@@ -21,54 +22,67 @@ from privacy_assets.gate.release import (
     hash_file,
     is_id,
     new_id,
-    pointed,
 )
 from privacy_assets.objects import Location
 
 POINTER = "latest.json"
+_LOGGER = logging.getLogger(__name__)
 
 
-def add(folder: Path, source: Location, sha256: str, attestation: bytes) -> Release:
-    """Copy ``source`` into a new release of ``folder`` and point to it; OSError, and nothing changed, from the disk."""
-    folder.mkdir(parents=True, exist_ok=True)
+def add(folder: Path, source: Location, sha256: str, attestation: bytes, still: Callable[[], None]) -> Release:
+    """Copy ``source`` into a new release of ``folder`` and point to it; OSError, and nothing changed, from the disk.
+
+    ``still`` refuses, under the lock, what was overtaken by another release or rollback.
+    """
+    make_folder(folder, 0o755)
     with locked(folder / ".lock"):
-        shutil.rmtree(folder / "staging", ignore_errors=True)  # under the lock: whoever left it there is gone
+        still()
+        if (folder / "staging").is_dir():  # under the lock: whoever left it there is gone
+            shutil.rmtree(folder / "staging", ignore_errors=True)
+            _LOGGER.warning("%s: removed what a killed process left: staging", folder)
         release = _same(folder, attestation, sha256)
         if release is not None:
             check_forward(_known(folder), release.id)
         else:
             release = _stage(folder, source, sha256, attestation)
         (folder / "releases" / release.id).chmod(0o555)
-        _point(folder, {"release": release.id, "back_from": ""})
+        _point(folder, release)
     return release
 
 
-def point(folder: Path, release: Release) -> None:
+def point(folder: Path, release: Release, still: Callable[[], None]) -> None:
     """Move the pointer by hand."""
     with locked(folder / ".lock"):
-        _point(folder, pointed(_known(folder), release.id))
+        still()
+        _point(folder, release)
 
 
 def pointer(folder: Path) -> Any:
     """What the pointer says, whatever it is; FileNotFoundError when there is none, ValueError when it is not JSON."""
-    return json.loads((folder / POINTER).read_bytes())
+    return json.loads(read_regular(folder / POINTER))
 
 
 def ids(folder: Path) -> list[str]:
-    """Ids of all releases, in order."""
+    """Ids of all releases, in order; links are none."""
     releases = folder / "releases"
-    return sorted(path.name for path in releases.iterdir() if is_id(path.name)) if releases.is_dir() else []
+    found = releases.iterdir() if releases.is_dir() else ()
+    return sorted(path.name for path in found if is_id(path.name) and not path.is_symlink())
 
 
 def parts(root: Path, table: str = "") -> list[tuple[str, str]]:
     """Every table and partition that has releases, as their folders are called; of one table when it is named."""
     found = root.joinpath(table).glob("*/releases") if table else root.glob("*/*/releases")
-    return [(folder.parents[1].name, folder.parent.name) for folder in found]
+    return [(folder.parents[1].name, folder.parent.name) for folder in found if not linked(folder.parent)]
+
+
+def linked(folder: Path) -> Path | None:
+    """The link among the folders of one place, if any: who follows it writes, and tidies up, somewhere else."""
+    return next((one for one in (folder.parent, folder, folder / "releases") if one.is_symlink()), None)
 
 
 def _same(folder: Path, attestation: bytes, sha256: str) -> Release | None:
     for release in (Release(name, folder / "releases" / name) for name in ids(folder)):
-        if release.attestation.is_file() and release.attestation.read_bytes() == attestation:
+        if release.attestation.is_file() and read_regular(release.attestation) == attestation:
             return release if hash_file(release.table) == sha256 else None
     return None
 
@@ -81,9 +95,9 @@ def _stage(folder: Path, source: Location, sha256: str, attestation: bytes) -> R
         staging.mkdir(mode=0o700)
         check_judged(_copied(source, staging / TABLE_FILE), sha256)
         put_atomic(staging / ATTESTATION_FILE, attestation, mode=0o444)
-        name = new_id(sha256)
-        target = folder / "releases" / name
-        target.parent.mkdir(exist_ok=True)
+        current = str(_known(folder).get("release", ""))
+        name = new_id(sha256, max([*ids(folder), *([current] if is_id(current) else [])], default=""))
+        target = make_folder(folder / "releases", 0o755) / name
         staging.chmod(0o755)
         os.rename(staging, target)
         sync_folder(target.parent)
@@ -110,20 +124,18 @@ def _known(folder: Path) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _point(folder: Path, says: Mapping[str, str]) -> None:
+def _point(folder: Path, release: Release) -> None:
     """Replace the pointer, under the lock; when the disk fails only after that, the old one is put back."""
     path, kept = folder / POINTER, folder / f"{POINTER}.kept"
-    for draft in folder.glob("*.json.*"):
-        draft.unlink()  # whoever left it there is gone
-    old = path.read_bytes() if path.exists() else None
+    kept.unlink(missing_ok=True)  # whoever left it there is gone
+    with suppress(FileNotFoundError):
+        os.link(path, kept, follow_symlinks=False)  # before: to put it back must not need space
     try:
-        if old is not None:
-            put_atomic(kept, old, mode=0o644)  # before: to put it back must not need space
-        put_atomic(path, json.dumps(says).encode(), mode=0o644)
+        put_atomic(path, json.dumps({"release": release.id}).encode(), mode=0o644)
     except OSError:
         if kept.exists():
             os.replace(kept, path)
-        elif old is None:
+        else:
             path.unlink(missing_ok=True)
         raise
     finally:

@@ -22,13 +22,13 @@ from privacy_assets.gate.release import (
     ATTESTATION_FILE,
     TABLE_FILE,
     Release,
+    UnfinishedRelease,
     check_forward,
     check_judged,
     copy_hashed,
     hash_file,
     is_id,
     new_id,
-    pointed,
 )
 from privacy_assets.objects import Location, ObjectPath
 
@@ -37,21 +37,22 @@ _LAST = 10**12 - 1
 _TRIES = 100  # times that others may be quicker before it is given up
 
 
-def add(folder: ObjectPath, source: Location, sha256: str, attestation: bytes) -> Release:
+def add(folder: ObjectPath, source: Location, sha256: str, attestation: bytes, still: Callable[[], None]) -> Release:
     """Put ``source`` into a new release of ``folder`` and point to it; OSError from the store.
 
-    The bytes are hashed while they are fetched, into a file of this machine, and put from there.
+    The bytes are hashed while they are fetched, into a file of this machine, and put from there. ``still`` refuses what
+    was overtaken by another release or rollback; it is asked before each try to move the pointer.
     """
     name = _claimed(folder, sha256, attestation)
     place = folder.joinpath("releases", name)
     table, envelope = place / TABLE_FILE, place / ATTESTATION_FILE
     whole = envelope.is_file()
 
-    def forward(before: Mapping[str, Any]) -> Mapping[str, Any]:
+    def forward(before: Mapping[str, Any]) -> None:
+        still()
         if not whole and name < str(before.get("release", "")):
             raise PublicationRefused("a later release is out already; materialise scores and attestation again.")
         check_forward(before, name)
-        return {"release": name, "back_from": ""}
 
     def write(stream: BinaryIO) -> None:
         check_judged(copy_hashed(source, stream), sha256)  # nothing is put when this refuses
@@ -61,13 +62,16 @@ def add(folder: ObjectPath, source: Location, sha256: str, attestation: bytes) -
         table.put(write)
     if not envelope.create(attestation):
         raise PublicationRefused(f"another attestation lies at {envelope}; remove that release.")
-    _move(folder, forward)
+    try:
+        _move(folder, name, forward)
+    except PublicationRefused as refused:  # its files are there already, and whatever is out counts as released
+        raise UnfinishedRelease(str(refused)) from None
     return Release(name, place)
 
 
-def point(folder: ObjectPath, release: Release) -> None:
+def point(folder: ObjectPath, release: Release, still: Callable[[], None]) -> None:
     """Move the pointer by hand."""
-    _move(folder, lambda before: pointed(before, release.id))
+    _move(folder, release.id, lambda _: still())
 
 
 def pointer(folder: ObjectPath) -> Any:
@@ -112,14 +116,14 @@ def _made(folder: ObjectPath, sha256: str, attestation: bytes) -> str:
     return ""
 
 
-def _move(folder: ObjectPath, says: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
-    """Put the next pointer, which ``says`` makes from the last one, also when others are at it."""
+def _move(folder: ObjectPath, name: str, may: Callable[[Mapping[str, Any]], None]) -> None:
+    """Put the next pointer, unless ``may`` refuses it after the last one, also when others are at it."""
     for _ in range(_TRIES):
         number, before = _latest(folder)
         if number == _LAST:
             raise PublicationRefused(f"{_pointer(folder, number)}: nobody wrote so many pointers; remove it.")
-        now = says(before)
-        if _pointer(folder, number + 1).create(json.dumps({**now, "token": secrets.token_hex(8)}).encode()):
+        may(before)
+        if _pointer(folder, number + 1).create(json.dumps({"release": name, "token": secrets.token_hex(8)}).encode()):
             return
     raise PublicationRefused("too many others move the pointer at the same time; publish again.")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -35,10 +35,12 @@ __all__ = [
 TRUSTED_VARIABLE = "PRIVACY_ASSETS_TRUSTED_KEYS"
 
 
-def default_trusted(root: Location) -> TrustedKeys:
+def default_trusted(root: Location, *, reading: bool = False) -> TrustedKeys:
     """The keys that PRIVACY_ASSETS_TRUSTED_KEYS names, else those in ``trusted_keys`` beside the release folder.
 
-    ConfigError for an object store without that variable: whoever can write a release could add a key there.
+    Who is only ``reading`` believes those beside the releases also when they belong to the owner of the release folder:
+    whoever reads there without a key of their own believes that user already. ConfigError for an object store without
+    that variable: whoever can write a release could add a key there.
     """
     given = os.environ.get(TRUSTED_VARIABLE, "")
     if given:
@@ -46,7 +48,8 @@ def default_trusted(root: Location) -> TrustedKeys:
     if isinstance(root, ObjectPath):
         fix = f"set {TRUSTED_VARIABLE}, or give the public key, to a folder or file of this machine"
         raise ConfigError(f"{root}: keys in an object store are not trusted. Fix: {fix}.")
-    return TrustedKeys((root.absolute().parent / "trusted_keys",))
+    publisher = root.stat().st_uid if reading and root.exists() else None
+    return TrustedKeys((root.absolute().parent / "trusted_keys",), publisher)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +63,26 @@ class ReleaseStore:
         """Where they lie decides how a thing is done once."""
         return release_objects if isinstance(self.root, ObjectPath) else release_disk
 
-    def add(self, place: Place, source: Location, sha256: str, attestation: bytes) -> Release:
+    def _folder(self, place: Place) -> Location:
+        """Where the releases of a place lie; PublicationRefused when somebody put a link there."""
+        folder = place.below(self.root)
+        if isinstance(folder, Path) and (link := release_disk.linked(folder)):
+            raise PublicationRefused(f"{link} is a link, and links in the release folder are not followed; remove it.")
+        return folder
+
+    def add(
+        self, place: Place, source: Location, sha256: str, attestation: bytes, still: Callable[[], None]
+    ) -> Release:
         """Copy ``source`` into a new release and point to it; it is hashed while it is copied, and only what was hashed
         can be published.
 
         A release with this very attestation is pointed to again instead of being copied twice, but never backwards:
-        that, and undoing a rollback, is for :meth:`point`. PublicationRefused, and the previous release stays, when the
-        bytes are not those of ``sha256`` or the disk does not take them. A crash at any moment leaves the old pointer
-        or the new one, and each points to a whole release.
+        that is for :meth:`point`. ``still`` is asked when nobody else can come between, and refuses what was overtaken.
+        PublicationRefused, and the previous release stays, when the bytes are not those of ``sha256`` or the disk does
+        not take them. A crash at any moment leaves the old pointer or the new one, and each points to a whole release.
         """
         try:
-            release: Release = self._kind.add(place.below(self.root), source, sha256, attestation)
+            release: Release = self._kind.add(self._folder(place), source, sha256, attestation, still)
         except OSError as error:
             if isinstance(self.root, ObjectPath):
                 text = f"the release was not finished ({reason(error)}), and may be out; materialise published again."
@@ -78,16 +90,17 @@ class ReleaseStore:
             raise PublicationRefused(f"the release could not be written ({reason(error)}); nothing changed.") from None
         return release
 
-    def point(self, place: Place, release: Release) -> None:
-        """Make ``release`` the current one; when that goes back, the pointer says from where."""
+    def point(self, place: Place, release: Release, still: Callable[[], None]) -> None:
+        """Make ``release`` the current one, forwards or back; ``still`` as in :meth:`add`."""
         try:
-            self._kind.point(place.below(self.root), release)
+            self._kind.point(self._folder(place), release, still)
         except OSError as error:
-            raise PublicationRefused(f"the pointer could not be written ({reason(error)}).") from None
+            kind = UnfinishedRelease if isinstance(self.root, ObjectPath) else PublicationRefused
+            raise kind(f"the pointer could not be written ({reason(error)}).") from None
 
     def current(self, place: Place) -> Release:
         """The release the pointer names; InputError when nothing was published."""
-        folder = place.below(self.root)
+        folder = self._folder(place)
         try:
             name = str(self._kind.pointer(folder)["release"])
         except ConfigError:
@@ -100,11 +113,14 @@ class ReleaseStore:
             raise PublicationRefused(f"the pointer in {folder} cannot be read; roll back to a release.") from None
         if not is_id(name):
             raise PublicationRefused(f"the pointer in {folder} names no release; roll back to one.")
-        return Release(name, folder.joinpath("releases", name))
+        found = folder.joinpath("releases", name)
+        if isinstance(found, Path) and found.is_symlink():
+            raise PublicationRefused(f"{found} is a link, and links in the release folder are not followed; remove it.")
+        return Release(name, found)
 
     def history(self, place: Place) -> list[Release]:
         """All releases of one place, oldest first."""
-        folder = place.below(self.root)
+        folder = self._folder(place)
         return [Release(name, folder.joinpath("releases", name)) for name in self._kind.ids(folder)]
 
     def places(self, table: str = "") -> Iterator[Place]:
@@ -124,9 +140,10 @@ def read_published(
     ConfigError when there is no trusted key.
     """
     root, place = location(root), Place(table, partition)
-    trusted = default_trusted(root) if trusted_keys is None else TrustedKeys((key_path(trusted_keys),))
+    trusted = default_trusted(root, reading=True) if trusted_keys is None else TrustedKeys((key_path(trusted_keys),))
     release = ReleaseStore(root).current(place)
-    return read_hashed(release.table, release.opened(place, trusted).sha256)
+    stated = release.opened(place, trusted)
+    return read_hashed(release.table, stated.sha256, stated.dtypes)
 
 
 def check_bytes(path: Location, sha256: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from privacy_assets.engine.policy import Limit, LimitOutcome
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.errors import InputError, PublicationRefused
+from privacy_assets.files import open_regular, read_regular
 from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.releases import ATTESTATION_FILE, Release, ReleaseStore, check_bytes, hash_file
@@ -60,6 +61,7 @@ class Verification:
             "current": self.current if self.release else None,
             "signed_by": stated.keyid if stated else None,
             "policy": {"name": stated.policy["name"], "digest": stated.policy_digest} if stated else None,
+            "generated": dict(stated.setup.get("generated", {})) if stated else None,
             "engine_version": stated.engine_version if stated else None,
             "limits": [_limit_json(outcome) for outcome in self.outcomes],
         }
@@ -96,7 +98,7 @@ def verify_file(
 def _verified(file: Location, sha256: str, source: Location, trusted: TrustedKeys, store: ReleaseStore) -> Verification:
     """Hold the file against one attestation."""
     try:
-        with source.open("rb") as stream:
+        with open_regular(source) as stream:
             data = stream.read(LARGEST)
     except OSError as error:
         raise InputError(
@@ -171,7 +173,7 @@ def _where(store: ReleaseStore, stated: Attestation, attestation: bytes) -> tupl
     """The release with this very attestation, and whether it is the current one."""
     for release in store.history(stated.place):
         same = release.id.endswith(stated.sha256[:12]) and release.attestation.is_file()
-        if same and release.attestation.read_bytes() == attestation:
+        if same and read_regular(release.attestation) == attestation:
             return release, current_id(store, stated.place)[0] == release.id
     return None, False
 

@@ -11,11 +11,12 @@ from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.tables.fingerprints import content_fingerprint
 from privacy_assets.engine.tables.splitting import split_table
 from privacy_assets.errors import InputError
-from privacy_assets.gate.statements import Place, Sealed
+from privacy_assets.gate.statements import Sealed
 from privacy_assets.plugin import steps
 from privacy_assets.plugin.io import Trained
 from privacy_assets.plugin.metadata import synthetic_metadata, table_metadata, training_metadata
 from privacy_assets.plugin.pipes import piped
+from privacy_assets.plugin.places import place_of, window_of
 from privacy_assets.plugin.resources import ReleaseResource, home_of
 from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import Feed, TableSettings
@@ -25,6 +26,8 @@ from privacy_assets.plugin.workplace import GPU, device_of, placed
 
 IO_KEY, RELEASES = "privacy_io", "releases"
 FRAME = dg.PythonObjectDagsterType(pd.DataFrame, name="PrivacyAssetsFrame")
+# IO managers are asked for a DataFrame; one that hands over a table of another library is understood as well.
+GIVEN = dg.DagsterType(lambda _context, _value: True, name="PrivacyAssetsTable", typing_type=pd.DataFrame)
 SEALED = dg.PythonObjectDagsterType(Sealed, name="PrivacyAssetsSealed")
 
 SPLIT_TEXT = {
@@ -59,29 +62,9 @@ def common(settings: TableSettings, asset: str, *kinds: str) -> dict[str, Any]:
     }
 
 
-def partition_of(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext) -> str | None:
-    """The partition of this run, or None."""
-    return context.partition_key if context.has_partition_key else None
-
-
-def place_of(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, settings: TableSettings) -> Place:
-    """Table and partition of this run."""
-    return Place(settings.name, partition_of(context))
-
-
-def window_of(context: dg.AssetExecutionContext) -> steps.Window | None:
-    """The time window of the partition, when partitions are windows of time."""
-    if not context.has_partition_key or not isinstance(
-        context.assets_def.partitions_def, dg.TimeWindowPartitionsDefinition
-    ):
-        return None
-    window = context.partition_time_window
-    return window.start, window.end
-
-
 def check_feeds(context: dg.AssetExecutionContext, settings: TableSettings, feeds: Mapping[str, Feed]) -> None:
     """InputError when every partition would be given all rows of an upstream asset that has no partitions."""
-    if not context.has_partition_key or settings.partition_column is not None:
+    if settings.partitions_def is None or settings.partition_column is not None:
         return
     for role, feed in feeds.items():
         if feed.key is not None and context.job_def.asset_layer.get(feed.key).partitions_def is None:
@@ -96,7 +79,7 @@ def split_ins(settings: TableSettings) -> dict[str, dg.AssetIn]:
 
 def feed_ins(feeds: Mapping[str, Feed]) -> dict[str, dg.AssetIn]:
     """The user's upstream assets as inputs, by role."""
-    return {f"given_{role}": dg.AssetIn(key=feed.key, dagster_type=FRAME) for role, feed in feeds.items() if feed.key}
+    return {f"given_{role}": dg.AssetIn(key=feed.key, dagster_type=GIVEN) for role, feed in feeds.items() if feed.key}
 
 
 def build_source(settings: TableSettings) -> dg.AssetsDefinition:
@@ -112,11 +95,12 @@ def build_source(settings: TableSettings) -> dg.AssetsDefinition:
     )
     @guarded
     def source(context: dg.AssetExecutionContext, **given: pd.DataFrame) -> dg.MaterializeResult:
+        place = place_of(context, settings)
         releases: ReleaseResource = context.resources.releases
-        partition = partition_of(context)
         check_feeds(context, settings, {"source": feed})
-        version = source_version(feed, partition, releases.key("fingerprints"), context.instance)
-        frame = steps.source_table(settings, given.get("given_source"), partition, window_of(context))
+        version = source_version(feed, place.partition, releases.key("fingerprints"), context.instance)
+        window = window_of(place, settings)
+        frame = steps.source_table(settings, given.get("given_source"), place.partition, window)
         fingerprint = releases.keyed(content_fingerprint(frame))
         facts = {**table_metadata(frame, "source"), **version, "keyed_fingerprint": fingerprint}
         return dg.MaterializeResult(value=frame, metadata=facts, data_version=dg.DataVersion(fingerprint))
@@ -152,19 +136,20 @@ def build_splits(settings: TableSettings) -> dg.AssetsDefinition:
     )
     @guarded
     def splits(context: dg.AssetExecutionContext, **given: pd.DataFrame) -> Iterator[dg.Output[pd.DataFrame]]:
+        place = place_of(context, settings)
         releases: ReleaseResource = context.resources.releases
         gate = releases.gate()
         check_feeds(context, settings, feeds)
         if settings.brought:
             tables = {role: given[f"given_{role}"] for role in settings.roles if f"given_{role}" in given}
-            parts = steps.user_splits(settings, tables, partition_of(context), window_of(context))
+            parts = steps.user_splits(settings, tables, place.partition, window_of(place, settings))
         else:
             parts = _split(settings, given["source"], releases)
         for role, part in parts.items():
             upstream = settings.feeds[role].key if settings.brought else settings.key("source")
             print_ = steps.table_fingerprint(part, role, releases)
             facts = {**table_metadata(part, role, upstream), "keyed_fingerprint": print_}
-            seal = gate.sign_split(place_of(context, settings), role, print_, settings.split_setup)
+            seal = gate.sign_split(place, role, print_, settings.split_setup)
             yield dg.Output(
                 with_seal(part, seal.data), output_name=role, metadata=facts, data_version=dg.DataVersion(print_)
             )
@@ -192,8 +177,9 @@ def build_embedder(settings: TableSettings) -> dg.AssetsDefinition:
     def embedder(context: dg.AssetExecutionContext, **tables: pd.DataFrame) -> dg.MaterializeResult:
         from privacy_assets.engine.geometry.embedder import EmbedderSettings, train_embedder
 
-        frames = [data_columns(frame, role) for role, frame in tables.items()]
-        schema = schema_of(tables["train"], "train")
+        place_of(context, settings)
+        schema = schema_of(tables["train"], "train").measured
+        frames = [data_columns(frame, role)[schema.names] for role, frame in tables.items()]
         chosen = EmbedderSettings(**(settings.embedder or {}))
         with device_of(context, wanted=True) as device:
             trained = train_embedder(
@@ -219,11 +205,12 @@ def build_generator_asset(settings: TableSettings) -> dg.AssetsDefinition:
     )
     @guarded
     def generator(context: dg.AssetExecutionContext, train: pd.DataFrame) -> dg.MaterializeResult:
+        place = place_of(context, settings)
         print_ = steps.table_fingerprint(train, "train", context.resources.releases)
-        place = steps.checkpoint_folder(home_of(context.instance), place_of(context, settings))
+        folder = steps.checkpoint_folder(home_of(context.instance), place)
         with device_of(context, torch) as device, piped(context, settings.generator) as reported:
             seed = steps.fitting_seed(settings, context.resources.releases)
-            fitted = steps.trained_generator(settings, train, print_, seed, place, device, context.log.info)
+            fitted = steps.trained_generator(settings, train, print_, seed, folder, device, context.log.info)
         facts: dict[str, Any] = {
             "generator": settings.generator_label,
             "settings": dg.MetadataValue.json(settings.generator.settings()),
@@ -257,22 +244,20 @@ def build_synthetic(settings: TableSettings) -> dg.AssetsDefinition:
     )
     @guarded
     def synthetic(context: dg.AssetExecutionContext, train: pd.DataFrame, **given: Any) -> dg.MaterializeResult:
+        place = place_of(context, settings)
         releases: ReleaseResource = context.resources.releases
         check_feeds(context, settings, own)
         reported: dict[str, Any] = {}
         if settings.brought:
             made_from, schema = steps.table_fingerprint(train, "train", releases), schema_of(train, "train")
-            feed, partition = given.get("given_synthetic"), partition_of(context)
-            made = steps.Sampled(steps.user_synthetic(settings, feed, schema, partition, window_of(context)))
+            feed, window = given.get("given_synthetic"), window_of(place, settings)
+            made = steps.Sampled(steps.user_synthetic(settings, feed, schema, place.partition, window))
         else:
-            trained: Trained = given["generator"]
-            trained.check(releases.keyed)
+            trained: Trained = given["generator"].check(releases.keyed)
             tables = {"train": train, **{role: given[role] for role in real if role != "train"}}
             with piped(context, settings.generator) as reported:
                 made_from, made = trained.train, steps.sampled(settings, trained, tables, releases, context.log.info)
-        snapshot, sealed = releases.gate().take_snapshot(
-            made.rows, place_of(context, settings), made_from, made.filter, made.generator
-        )
+        snapshot, sealed = releases.gate().take_snapshot(made.rows, place, made_from, made.filter, made.generator)
         lineage = synthetic_metadata(made.rows, snapshot.sha256, *(settings.key(role) for role in real))
         facts = {**reported, **lineage, **made.told}
         return dg.MaterializeResult(value=sealed, metadata=facts, data_version=dg.DataVersion(snapshot.sha256))

@@ -10,12 +10,13 @@ from pydantic import Field
 from privacy_assets.engine.evaluation import attach_embedder
 from privacy_assets.engine.inputs import Progress
 from privacy_assets.engine.metrics.base import Metric
-from privacy_assets.errors import ConfigError, did_you_mean
+from privacy_assets.errors import ConfigError
 from privacy_assets.files import private_folder
 from privacy_assets.objects import ObjectPath, local_copy
 from privacy_assets.plugin import steps
-from privacy_assets.plugin.assets import IO_KEY, common, partition_of, split_ins
+from privacy_assets.plugin.assets import IO_KEY, common, split_ins
 from privacy_assets.plugin.metadata import line_picture
+from privacy_assets.plugin.places import place_of
 from privacy_assets.plugin.resources import home_of
 from privacy_assets.plugin.scores import embedder_in
 from privacy_assets.plugin.scrubbing import guarded
@@ -55,10 +56,11 @@ def able_metrics(settings: TableSettings, names: Sequence[str] = ()) -> dict[str
     there = {"train", "holdout", "synthetic", *(["embedder"] if settings.embeds else [])}
     own = {name: metric for name, metric in settings.metrics.items() if metric.in_studies}
     able = {name: metric for name, metric in own.items() if "synthetic" in metric.needs and metric.needs <= there}
-    for name in names:
+    for position, name in enumerate(names):
+        # By its position: whoever launches the study can have an environment variable stand there, {env: ...}.
         if name not in able:
-            told = f"metrics: {name!r} is none that this study can run; these are: {', '.join(able)}."
-            raise ConfigError(f"table {settings.name}, {told}{did_you_mean(name, able)}")
+            told = f"metrics[{position}] is none that this study can run; these are: {', '.join(able)}."
+            raise ConfigError(f"table {settings.name}, {told}")
     return {name: able[name] for name in names} if names else able
 
 
@@ -79,9 +81,9 @@ def build_leaky_study(settings: TableSettings) -> dg.AssetsDefinition:
     def leaky_study(context: dg.AssetExecutionContext, config: LeakyStudyConfig, **inputs: Any) -> dg.MaterializeResult:
         from privacy_assets.report.study import PAGE, POINTS, write_study
 
-        partition, home = partition_of(context), home_of(context.instance)
-        folder = private_folder(context.resources.privacy_io.folder(context.asset_key, partition, home=home))
-        title = f"Calibration of {settings.name}" + (f", {partition}" if partition else "")
+        place, home = place_of(context, settings), home_of(context.instance)
+        folder = private_folder(context.resources.privacy_io.folder(context.asset_key, place.partition, home=home))
+        title = f"Calibration of {place}"
         with local_copy(folder) as here:
             try:
                 with device_of(context, on_device) as device, workers_of(settings):

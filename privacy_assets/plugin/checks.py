@@ -17,9 +17,9 @@ from privacy_assets.engine.policy import Limit, judge_limit
 from privacy_assets.engine.tables.schema import Kind
 from privacy_assets.errors import ConfigError
 from privacy_assets.plugin.assets import check_name, limit_text
-from privacy_assets.plugin.chosen import chosen_tags
+from privacy_assets.plugin.chosen import chosen_columns, chosen_tags
 from privacy_assets.plugin.scores import limit_result
-from privacy_assets.plugin.scrubbing import guarded
+from privacy_assets.plugin.scrubbing import scrubbed
 from privacy_assets.plugin.settings import MetricsLike, PolicyLike, chosen_metrics
 from privacy_assets.plugin.versions import CHECK
 from privacy_assets.plugin.workplace import GPU, POOL, device_of
@@ -37,6 +37,9 @@ def build_privacy_checks(
     policy: PolicyLike | None = None,
     subject: str | None = None,
     kinds: Mapping[str, Kind] | None = None,
+    drop: Sequence[str] | None = None,
+    generated: Mapping[str, str] | None = None,
+    domains: Mapping[str, Sequence[Any]] | None = None,
     embedder: bool = True,
     seed: int = 0,
     blocking: bool = False,
@@ -59,6 +62,7 @@ def build_privacy_checks(
     embeds = embedder and wants_embedder(chosen.values())
     on_device = embeds or any(metric.uses_device for metric in chosen.values())
     tags = chosen_tags(gpu_tags, "privacy checks")
+    declared = chosen_columns(drop, generated, domains, subject, "privacy checks")
     arguments = {
         "name": "__".join([*keys["synthetic"].path, "privacy_checks"]),
         "specs": [_spec(limit, keys, blocking, partitions_def) for limit in in_force.limits],
@@ -71,8 +75,9 @@ def build_privacy_checks(
     def measured(context: dg.AssetCheckExecutionContext, tables: dict[str, Any]) -> Iterator[dg.AssetCheckResult]:
         with device_of(context, on_device) as device:
             inputs = prepare_inputs(
-                **tables, subject=subject, kinds=kinds, seed=seed, device=device, progress=context.log.info
-            )
+                **tables, subject=subject, kinds=kinds, declared=declared, seed=seed, device=device,
+                progress=context.log.info,
+            )  # fmt: skip
             if embeds:
                 inputs = attach_embedder(inputs, fit_embedder(inputs))
             results = run_metrics(inputs, chosen)
@@ -85,7 +90,7 @@ def build_privacy_checks(
 # Dagster reads the types of the inputs from the signature, so there is one signature for each case.
 def _with_reference(arguments: dict[str, Any], measured: Any) -> dg.AssetChecksDefinition:
     @dg.multi_asset_check(**arguments)
-    @guarded
+    @scrubbed
     def privacy(
         context: dg.AssetCheckExecutionContext,
         train: pd.DataFrame,
@@ -102,7 +107,7 @@ def _with_reference(arguments: dict[str, Any], measured: Any) -> dg.AssetChecksD
 
 def _without_reference(arguments: dict[str, Any], measured: Any) -> dg.AssetChecksDefinition:
     @dg.multi_asset_check(**arguments)
-    @guarded
+    @scrubbed
     def privacy(
         context: dg.AssetCheckExecutionContext, train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame
     ) -> Iterator[dg.AssetCheckResult]:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from privacy_assets.errors import ConfigError, did_you_mean
+from privacy_assets.engine.tables.roles import Declared
+from privacy_assets.errors import ConfigError, did_you_mean, shown
 
 if TYPE_CHECKING:
     from privacy_assets.engine.filters import Filter
@@ -39,6 +40,14 @@ def chosen_filters(given: Any, brought: bool, where: str) -> tuple[Filter, ...]:
     return found
 
 
+def chosen_columns(drop: Any, generated: Any, domains: Any, subject: str | None, where: str) -> Declared:
+    """What was declared of columns beside their kinds."""
+    try:
+        return Declared.of(drop, generated, domains, subject=subject)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
 def chosen_embedder(given: Mapping[str, Any] | bool, where: str) -> dict[str, Any] | None:
     """Settings of the embedder from a mapping or true; None for false."""
     from privacy_assets.engine.geometry.embedder import EmbedderSettings
@@ -50,7 +59,7 @@ def chosen_embedder(given: Mapping[str, Any] | bool, where: str) -> dict[str, An
     known = {entry.name for entry in fields(EmbedderSettings)}
     for name in given:
         if name not in known:
-            raise ConfigError(f"{where}: the embedder has no setting {name!r}.{did_you_mean(str(name), known)}")
+            raise ConfigError(f"{where}: the embedder has no setting {shown(name)}.{did_you_mean(name, known)}")
     try:
         EmbedderSettings(**given)
     except (ConfigError, TypeError) as error:
@@ -66,7 +75,7 @@ def chosen_tags(given: Any, where: str) -> dict[str, Any]:
         raise ConfigError(f"{where}: gpu_tags is a mapping of tags, not {type(given).__name__}.")
     for name, value in given.items():
         if not isinstance(name, str):
-            raise ConfigError(f"{where}: gpu_tags: the tag {name!r} must be text.")
+            raise ConfigError(f"{where}: gpu_tags: the tag {shown(name)} must be text.")
         try:
             kept = json.loads(json.dumps(value)) == value
         except (TypeError, ValueError):

@@ -1,5 +1,7 @@
 """``PrivacyGate``: one table's pipeline in YAML. The same factory as in Python, argument for argument."""
 
+import os
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,8 +16,10 @@ from dagster.components.resolved.core_models import (
 )
 from pydantic import BaseModel, ConfigDict, Field
 
+from privacy_assets.plugin.demo import home_below
 from privacy_assets.plugin.factory import build_privacy_assets
 from privacy_assets.plugin.settings import WorkerKind
+from privacy_assets.strict_yaml import load_yaml
 
 Partitions = Annotated[
     dg.PartitionsDefinition | None,
@@ -50,6 +54,15 @@ Generator = Annotated[
     ),
 ]
 
+Domains = Annotated[
+    dict[str, list[Any]] | None,
+    dg.Resolver(
+        as_written,
+        model_field_type=dict[str, list[Any]] | None,
+        description="Values that may stand in a column beside those of the real rows.",
+    ),
+]
+
 Tags = Annotated[
     dict[str, Any] | None,
     dg.Resolver(
@@ -62,13 +75,21 @@ Tags = Annotated[
 RESOURCES = '''"""Resources of the privacy pipelines: storage, releases and the device."""
 
 import dagster as dg
-from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource
+from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, fixed
 
 
 @dg.definitions
 def privacy_resources() -> dg.Definitions:
     return dg.Definitions(
-        resources={"privacy_io": PrivacyIOManager(), "releases": ReleaseResource(), "gpu": GpuResource()}
+        resources={
+            # Of all assets that name none. The gate wants every resource fixed: Dagster lets whoever launches a run
+            # give the others values, and so have anything unpickled or any environment variable shown.
+            "io_manager": fixed(dg.FilesystemIOManager()),
+            "privacy_io": PrivacyIOManager(),
+            "releases": ReleaseResource(),
+            "gpu": GpuResource(),
+        },
+        executor=fixed(dg.multiprocess_executor),
     )
 '''
 
@@ -81,7 +102,10 @@ class PrivacyGateParams(BaseModel):
 
 
 class PrivacyGateScaffolder(dg.Scaffolder[PrivacyGateParams]):
-    """Writes ``defs.yaml``, and ``privacy_resources.py`` beside the folder when the project has none yet."""
+    """Writes ``defs.yaml``, and ``privacy_resources.py`` beside the folder when the project has none yet.
+
+    So that releases outlive the session, a project without DAGSTER_HOME gets one in its ``.env``.
+    """
 
     @classmethod
     def get_scaffold_params(cls) -> type[PrivacyGateParams]:
@@ -97,6 +121,31 @@ class PrivacyGateScaffolder(dg.Scaffolder[PrivacyGateParams]):
         resources = request.target_path.parent / "privacy_resources.py"
         if not resources.exists():
             resources.write_text(RESOURCES, encoding="utf-8")
+        if request.project_root is not None and not os.environ.get("DAGSTER_HOME"):
+            _keep_home(request.project_root)
+
+
+def _keep_home(project: Path) -> None:
+    """Name a folder that stays in ``.env``, which Dagster's commands read: by its absolute path, as they ask for."""
+    env, ignored = project / ".env", project / ".gitignore"
+    if re.search(r"^\s*(export\s+)?DAGSTER_HOME\s*=", _text(env), re.MULTILINE):
+        return
+    home = home_below(project)
+    _append(env, f"DAGSTER_HOME='{home}'")
+    if ignored.exists():
+        lines = {line.strip().strip("/") for line in _text(ignored).splitlines()}
+        for name in (env.name, home.name):
+            if name not in lines:
+                _append(ignored, name)
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8") if file.exists() else ""
+
+
+def _append(file: Path, line: str) -> None:
+    text = _text(file)
+    file.write_text(text + ("" if text.endswith("\n") or not text else "\n") + line + "\n", encoding="utf-8")
 
 
 @dg.scaffold_with(PrivacyGateScaffolder)
@@ -109,6 +158,11 @@ class PrivacyGate(dg.Component, dg.Model, dg.Resolvable):
     source: Rows = Field(None, description='"demo", a path of Parquet or CSV files, or {asset: group/name}.')
     subject: str | None = Field(None, description="Column that tells people apart.")
     kinds: dict[str, str] | None = Field(None, description="Column kinds that override the inferred ones.")
+    drop: list[str] | None = Field(None, description="Columns to leave out of every table, for example identifiers.")
+    generated: dict[str, str] | None = Field(
+        None, description="Columns in which new values are allowed, each with the reason, which is signed."
+    )
+    domains: Domains = None
     generator: Generator = "synthpop"
     rows: int | None = Field(None, description="Rows to generate; as many as train has when not given.")
     filter: str | dict[str, Any] | list[str | dict[str, Any]] | None = Field(
@@ -139,6 +193,9 @@ class PrivacyGate(dg.Component, dg.Model, dg.Resolvable):
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """The definitions that ``build_privacy_assets`` makes of the same arguments."""
         arguments = {name: getattr(self, name) for name in type(self).model_fields if name != "name"}
+        written = Path(context.path) / "defs.yaml"
+        if written.is_file():  # Dagster reads it by a parser that lets the last of two equal keys win
+            load_yaml(written.read_text(encoding="utf-8"), str(written))
         policy = arguments["policy"]
         if isinstance(policy, str) and (Path(context.path) / policy).is_file():
             arguments["policy"] = Path(context.path) / policy

@@ -19,6 +19,15 @@ from privacy_assets.plugin.resources import ReleaseResource
 
 HONEST, LEAKY = "patients", "patients_leak"
 HOME = ".dagster_home"  # below the current folder, when DAGSTER_HOME is not set
+# Nothing that code prints is kept: it can be rows.
+INSTANCE = """telemetry:
+  enabled: false
+nux:
+  enabled: false
+compute_logs:
+  module: dagster.core.storage.noop_compute_log_manager
+  class: NoOpComputeLogManager
+"""
 Say = Callable[[str], None]
 
 
@@ -29,14 +38,19 @@ def demo_table(*, leak: bool = False) -> dg.Definitions:
     such leaves this table leaks, and the gate says so. Train and holdout are of equal size, because the
     1,000 people of a fifth are too few to show that singling out holds 0.09.
     """
-    return build_privacy_assets(
-        LEAKY if leak else HONEST,
-        source="demo",
-        subject="person",
-        generator={"name": "synthpop", "settings": {"min_leaf": 1 if leak else 1000}},
-        shares={"train": 0.4, "holdout": 0.4, "reference": 0.2},
-        embedder={"max_epochs": 12},
-    )
+    return build_privacy_assets(**demo_arguments(leak=leak))
+
+
+def demo_arguments(*, leak: bool = False) -> dict[str, Any]:
+    """What :func:`demo_table` builds its pipeline from."""
+    return {
+        "name": LEAKY if leak else HONEST,
+        "source": "demo",
+        "subject": "person",
+        "generator": {"name": "synthpop", "settings": {"min_leaf": 1 if leak else 1000}},
+        "shares": {"train": 0.4, "holdout": 0.4, "reference": 0.2},
+        "embedder": {"max_epochs": 12},
+    }
 
 
 def run_demo(*, leak: bool, say: Say) -> int:
@@ -45,7 +59,8 @@ def run_demo(*, leak: bool, say: Say) -> int:
     Returns 0 when the table was published and 1 when it was not.
     """
     name = LEAKY if leak else HONEST
-    resources = {"privacy_io": PrivacyIOManager(), "releases": ReleaseResource(), "gpu": GpuResource()}
+    io = PrivacyIOManager()
+    resources = {"io_manager": io, "privacy_io": io, "releases": ReleaseResource(), "gpu": GpuResource()}
     definitions = dg.Definitions.merge(demo_table(leak=leak), dg.Definitions(resources=resources))
     job = definitions.resolve_job_def(f"{name}_pipeline")
     run_id = str(uuid.uuid4())
@@ -61,14 +76,19 @@ def run_demo(*, leak: bool, say: Say) -> int:
         return _summary(name, outcome, instance, say)
 
 
+def home_below(folder: Path) -> Path:
+    """The folder of a Dagster instance below ``folder``, made when there is none."""
+    home = folder.resolve() / HOME
+    home.mkdir(exist_ok=True)
+    settings = home / "dagster.yaml"
+    if not settings.exists():
+        settings.write_text(INSTANCE, encoding="utf-8")
+    return home
+
+
 def _instance() -> dg.DagsterInstance:
     if not os.environ.get("DAGSTER_HOME"):
-        home = Path(HOME).resolve()
-        home.mkdir(exist_ok=True)
-        settings = home / "dagster.yaml"
-        if not settings.exists():
-            settings.write_text("telemetry:\n  enabled: false\nnux:\n  enabled: false\n", encoding="utf-8")
-        os.environ["DAGSTER_HOME"] = str(home)
+        os.environ["DAGSTER_HOME"] = str(home_below(Path.cwd()))
     if not Path(os.environ["DAGSTER_HOME"]).is_dir():
         raise ConfigError(f"DAGSTER_HOME is {os.environ['DAGSTER_HOME']}, which is not a folder; make it or unset it.")
     return dg.DagsterInstance.get()

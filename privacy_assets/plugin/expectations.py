@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
+from privacy_assets.engine.tables.roles import bounds, domain, natural_role
 from privacy_assets.engine.tables.schema import TableSchema
 
-_MOST_VALUES = 1000  # a category with more values is an identifier or free text: its set is not learnt
 _TYPES = {
     "numeric": ["float64"],
     "integer": ["Int64Dtype"],
@@ -36,9 +36,13 @@ def check_source(frame: pd.DataFrame, schema: TableSchema) -> list[Expected]:
     return _run(frame, [*_structure(schema), *_nullability(schema)])
 
 
-def check_synthetic(frame: pd.DataFrame, schema: TableSchema, train: pd.DataFrame) -> list[Expected]:
-    """Columns, types, nullability, value sets and ranges of a canonical synthetic table, learnt from ``train``."""
-    return _run(frame, [*_structure(schema), *_nullability(schema), *_values(schema, train)])
+def check_synthetic(frame: pd.DataFrame, schema: TableSchema, real: Sequence[pd.DataFrame]) -> list[Expected]:
+    """Columns, types, nullability, and what may stand in each column of a canonical synthetic table beside ``real``.
+
+    What may is decided in one place, :mod:`privacy_assets.engine.tables.roles`, for this and for the limit on
+    ``value_disclosure.foreign_cells``.
+    """
+    return _run(frame, [*_structure(schema), *_nullability(schema), *_values(schema, real)])
 
 
 def _structure(schema: TableSchema) -> list[tuple[str, dict[str, Any]]]:
@@ -54,23 +58,17 @@ def _nullability(schema: TableSchema) -> list[tuple[str, dict[str, Any]]]:
     return [("ExpectColumnValuesToNotBeNull", {"column": c.name}) for c in schema.columns if not c.nullable]
 
 
-def _values(schema: TableSchema, train: pd.DataFrame) -> list[tuple[str, dict[str, Any]]]:
+def _values(schema: TableSchema, tables: Sequence[pd.DataFrame]) -> list[tuple[str, dict[str, Any]]]:
     wanted: list[tuple[str, dict[str, Any]]] = []
-    for column in schema.columns:
-        known = train[column.name].dropna()
-        if known.empty:
-            continue
-        if column.kind == "categorical":
-            values = sorted(known.unique())
-            if len(values) <= _MOST_VALUES:
-                wanted.append(("ExpectColumnValuesToBeInSet", {"column": column.name, "value_set": values}))
-        elif column.kind in ("numeric", "integer"):
-            low, high = float(known.min()), float(known.max())
-            limits = {"column": column.name, "min_value": low, "max_value": high}
-            wanted.append(("ExpectColumnValuesToBeBetween", limits))
-        elif column.kind == "datetime":
-            limits = {"column": column.name, "min_value": known.min(), "max_value": known.max()}
-            wanted.append(("ExpectColumnValuesToBeBetween", limits))
+    for column in schema.measured.columns:
+        real = [table[column.name] for table in tables]
+        if (column.role or natural_role(column, real)) == "closed":
+            values = domain(column, real).tolist()
+            wanted.append(("ExpectColumnValuesToBeInSet", {"column": column.name, "value_set": values}))
+        elif limits := bounds(real):
+            low, high = limits
+            between = {"column": column.name, "min_value": low, "max_value": high}
+            wanted.append(("ExpectColumnValuesToBeBetween", between))
     return wanted
 
 

@@ -33,6 +33,9 @@ def build_privacy_assets(
     source: Rows | None = None,
     subject: str | None = None,
     kinds: Mapping[str, Kind] | None = None,
+    drop: Sequence[str] | None = None,
+    generated: Mapping[str, str] | None = None,
+    domains: Mapping[str, Sequence[Any]] | None = None,
     generator: str | Mapping[str, Any] | Callable[..., Any] = "synthpop",
     rows: int | None = None,
     filter: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None,
@@ -57,17 +60,19 @@ def build_privacy_assets(
 ) -> dg.Definitions:
     """Assets, checks and the job of one table, keyed ``[name, asset]``.
 
-    ``source`` is ``"demo"``, a path (Parquet or CSV file, folder or glob) or one of your assets. ``subject`` names the
-    column that tells people apart; ``kinds`` overrides inferred column kinds. ``generator`` is a registered name, a
-    mapping of ``name`` and ``settings``, a function, or ``"module:function"``; ``rows`` is how many to sample (as many
-    as train has); ``filter`` leaves out those near few real people ("memorization"), near any ("similarity"), or far
-    from all ("outliers"): a name, a mapping of ``name`` and ``settings``, or a list of these. A ``synthetic`` table of
-    your own (file or asset) comes with the ``train`` it was made from and a ``holdout`` that its generator has not
-    seen, in place of a source. ``shares`` are those of the split, ``metrics`` names or ``{name: settings}``, ``policy``
-    a Policy, a mapping or a YAML file, ``embedder`` its settings or False. ``workers`` "ray" measures on a Ray cluster,
-    the resource ``ray`` (dagster-ray's ``LocalRay`` or another of its resources); the figures are the same.
-    ``gpu_tags`` are tags of the steps that may use a device, for an executor that asks for one by tags
-    (docs/kubernetes.md).
+    ``source`` is ``"demo"``, a path (Parquet or CSV file, folder or glob) or one of your assets. ``subject`` names
+    the column that tells people apart; ``kinds`` overrides inferred column kinds; ``drop`` names columns to leave
+    out, ``generated`` those in which new values are allowed, each with a reason that is signed, and ``domains``
+    values that may stand in a column beside the real ones (docs/columns.md: identifiers and free text are refused
+    otherwise). ``generator`` is a registered name, a mapping of ``name`` and ``settings``, a function, or
+    ``"module:function"``; ``rows`` is how many to sample (as many as train has); ``filter`` leaves out those near
+    few real people ("memorization"), near any ("similarity"), or far from all ("outliers"): a name, a mapping of
+    ``name`` and ``settings``, or a list of these. A ``synthetic`` table of your own (file or asset) comes with the
+    ``train`` it was made from and a ``holdout`` that its generator has not seen, in place of a source. ``shares``
+    are those of the split, ``metrics`` names or ``{name: settings}``, ``policy`` a Policy, a mapping or a YAML
+    file, ``embedder`` its settings or False. ``workers`` "ray" measures on a Ray cluster, the resource ``ray``
+    (dagster-ray's ``LocalRay`` or another of its resources); the figures are the same. ``gpu_tags`` are tags of the
+    steps that may use a device, for an executor that asks for one by tags (docs/kubernetes.md).
     With ``partitions_def`` a path holds ``{partition}`` or ``partition_column`` says which rows belong to which.
     ``together`` is for partitions with the same people in them, as of daily tables: `composition` judges each new
     release with those of all partitions; a partition that another one overtook is refused, and scored again.
@@ -84,6 +89,9 @@ def build_privacy_assets(
         source=source,
         subject=subject,
         kinds=kinds,
+        drop=drop,
+        generated=generated,
+        domains=domains,
         generator=generator,
         rows=rows,
         filter=filter,

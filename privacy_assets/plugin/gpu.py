@@ -15,7 +15,7 @@ from pydantic import Field
 
 from privacy_assets.engine.devices import lease_device
 from privacy_assets.errors import ConfigError
-from privacy_assets.plugin.resources import FixedConfig
+from privacy_assets.plugin.fixed import FixedConfig
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import dagster as dg
@@ -21,13 +20,15 @@ import pyarrow.parquet as pq
 
 from privacy_assets.engine.tables.fingerprints import file_fingerprint
 from privacy_assets.errors import InputError, PublicationRefused
-from privacy_assets.files import names, private_folder, put_atomic
+from privacy_assets.files import names, open_regular, private_folder, put_atomic, read_regular
 from privacy_assets.gate.keys import key_path
 from privacy_assets.gate.releases import read_published
-from privacy_assets.gate.statements import KINDS, Kind, Sealed, quoted
+from privacy_assets.gate.statements import KINDS, Kind, Place, Sealed, quoted
 from privacy_assets.objects import Location, ObjectPath, local_copy, location
-from privacy_assets.plugin.resources import FixedConfig, home_of
-from privacy_assets.plugin.scrubbing import guarded
+from privacy_assets.plugin.fixed import FixedConfig
+from privacy_assets.plugin.resources import home_of
+from privacy_assets.plugin.scrubbing import scrubbed
+from privacy_assets.work import WorkFolder
 
 TABLE, MODEL, REPORT, PAGE = "table.parquet", "model.json", "report.json", "report.html"
 PUBLISHED, TRAINED_ON = "published.json", "trained_on.json"
@@ -54,13 +55,12 @@ class Readable:
 class Trained:
     """A fitted generator, and the keyed fingerprint of the train table that it was fitted to.
 
-    ``keyed`` makes keyed fingerprints of this deployment, for storing; ``stored`` is what was found when loading.
+    ``keyed`` makes keyed fingerprints of this deployment, for storing.
     """
 
     generator: Any
     train: str
     keyed: Callable[[str], str] | None = None
-    stored: tuple[str, str] | None = None
 
     def save(self, folder: Path) -> None:
         """Write the generator into ``folder``, and the seal of its files and of ``train``."""
@@ -70,24 +70,36 @@ class Trained:
         seal = self.keyed(f"{_content(folder)} {self.train}")
         put_atomic(folder / TRAINED_ON, json.dumps({"train": self.train, "seal": seal}).encode())
 
-    @classmethod
-    def load(cls, folder: Path) -> Trained:
-        """Inverse of :meth:`save`; :meth:`check` tells whether it is as it was stored."""
+    def check(self, keyed: Callable[[str], str]) -> Trained:
+        """Itself: it was handed on in memory, as when assets are called directly."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTrained:
+    """Inverse of :meth:`Trained.save`: a ``folder`` whose files nobody has looked into yet."""
+
+    folder: Location
+
+    def check(self, keyed: Callable[[str], str]) -> Trained:
+        """Load it; PublicationRefused unless the files are those that this deployment stored.
+
+        To load one can mean to import the module that it names, so the seal over settings, budget and weights comes
+        first.
+        """
         from privacy_assets.engine.generators import load_generator
 
-        told = json.loads((folder / TRAINED_ON).read_bytes())
-        content = _content(folder)
-        return cls(load_generator(folder), told["train"], stored=(content, str(told.get("seal", ""))))
-
-    def check(self, keyed: Callable[[str], str]) -> None:
-        """PublicationRefused unless the files are those that this deployment stored: settings, budget and weights."""
-        if self.stored is None:  # handed on in memory, as when assets are called directly
-            return
-        content, seal = self.stored
-        if not hmac.compare_digest(seal, keyed(f"{content} {self.train}")):
-            raise PublicationRefused(
-                "the stored generator is not as this deployment stored it. Fix: materialise generator again."
-            )
+        with local_copy(self.folder) as folder:
+            try:
+                told = json.loads((folder / TRAINED_ON).read_bytes())
+                train, seal = str(told["train"]), str(told["seal"])
+            except (OSError, ValueError, KeyError, TypeError):
+                train = seal = ""
+            if not hmac.compare_digest(seal.encode(), keyed(f"{_content(folder)} {train}").encode()):
+                raise PublicationRefused(
+                    "the stored generator is not as this deployment stored it. Fix: materialise generator again."
+                )
+            return Trained(load_generator(folder), train)
 
 
 def _content(folder: Path) -> str:
@@ -102,18 +114,19 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
     """Stores tables as Parquet, results as JSON and models as folders, readable by the own user only.
 
     ``base`` is the folder (default ``DAGSTER_HOME/storage/privacy_assets``), with one folder an asset and partition.
-    A value is stored by its type. Loading gives it back. A published table comes as a DataFrame when the input is
-    annotated so, read and verified from the release folder ``releases`` (default ``DAGSTER_HOME/releases``) with
-    ``trusted_keys`` (default as in :class:`ReleaseResource`); the synthetic table, which may never be released, does
-    not: depend on ``published``. Several partitions of tables come as one frame. ``base`` and ``releases`` may be URLs
-    of an object store (``s3://bucket/storage``). Run configuration cannot change these values.
+    A value is stored by its type. Loading gives it back, of a generator the folder: its seal is checked before anything
+    of it is read (:class:`StoredTrained`). A published table comes as a DataFrame when the input is annotated so, read
+    and verified from the release folder ``releases`` (default ``DAGSTER_HOME/releases``) with ``trusted_keys`` (default
+    as in :class:`ReleaseResource`); the synthetic table, which may never be released, does not: depend on
+    ``published``. Several partitions of tables come as one frame. ``base`` and ``releases`` may be URLs of an object
+    store (``s3://bucket/storage``). Run configuration cannot change these values.
     """
 
     base: str | None = None
     releases: str | None = None
     trusted_keys: str | None = None
 
-    @guarded
+    @scrubbed
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Store ``obj``; nothing for None."""
         if obj is None:
@@ -127,12 +140,12 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
         shown = folder / PAGE if type(obj).__name__ == "Report" else folder
         context.add_output_metadata({"path": dg.MetadataValue.path(str(shown))})
 
-    @guarded
+    @scrubbed
     def load_input(self, context: dg.InputContext) -> Any:
         """Load what the upstream asset stored; InputError when that was never materialised."""
-        wanted = context.dagster_type.typing_type
         home = home_of(context.instance)
         keys: list[str | None] = list(context.asset_partition_keys) if context.has_asset_partitions else [None]
+        wanted = context.dagster_type.typing_type if len(keys) == 1 else pd.DataFrame  # nothing else can be joined
         readable = Readable(
             Path(str(home)) / "releases" if self.releases is None else location(self.releases),
             None if self.trusted_keys is None else key_path(self.trusted_keys),
@@ -141,7 +154,7 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
             load_value(self.folder(context.asset_key, key, home=home), context.asset_key, key, wanted, readable)
             for key in keys
         ]
-        return found[0] if len(found) == 1 else _joined(found, context.asset_key, readable)
+        return found[0] if len(found) == 1 else _joined(found, context.asset_key)
 
     def folder(self, key: dg.AssetKey, partition: str | None = None, *, home: Path | None = None) -> Location:
         """Folder of one asset and partition; names are quoted, so that none can leave the base."""
@@ -187,28 +200,31 @@ def load_value(
     there = set(names(folder))
     for name in kinds:
         if name in there:
-            return _as_wanted(_LOADERS[name](folder / name), wanted, key, readable)
+            return _as_wanted(_LOADERS[name](folder / name), wanted, key, partition, readable)
     if wanted is Sealed:  # the gate refuses it in its own words, and its check alerts
         return Sealed(_KINDS.get(key.path[-1], "result"), b"")
-    place = key.to_user_string() + (f", partition {partition}" if partition is not None else "")
-    raise InputError("it was not materialised yet", where=place, fix="materialise it first")
+    raise InputError("it was not materialised yet", where=_shown(key, partition), fix="materialise it first")
 
 
-def _as_wanted(value: Any, wanted: Any, key: dg.AssetKey, readable: Readable | None = None) -> Any:
+def _shown(key: dg.AssetKey, partition: str | None) -> str:
+    return key.to_user_string() + (f", partition {partition}" if partition is not None else "")
+
+
+def _as_wanted(value: Any, wanted: Any, key: dg.AssetKey, partition: str | None, readable: Readable | None) -> Any:
     if wanted is not pd.DataFrame:
         return value
     if isinstance(value, Sealed):
         text = f"{key.to_user_string()} is not released: depend on {key.path[0]}/published, which is."
         raise PublicationRefused(text)
     if isinstance(value, Published):
-        if readable is None or value.table != key.path[0]:
-            raise PublicationRefused(f"{key.to_user_string()}: this record is of {value.table}; materialise it again.")
-        return read_published(readable.releases, value.table, value.partition, trusted_keys=readable.trusted_keys)
+        told = Place(value.table, value.partition)
+        if readable is None or told != Place(key.path[0], partition):
+            raise PublicationRefused(f"{_shown(key, partition)}: this record is of {told}; materialise it again.")
+        return read_published(readable.releases, told.table, told.partition, trusted_keys=readable.trusted_keys)
     return value
 
 
-def _joined(found: list[Any], key: dg.AssetKey, readable: Readable) -> Any:
-    frames = [_as_wanted(value, pd.DataFrame, key, readable) for value in found]
+def _joined(frames: list[Any], key: dg.AssetKey) -> Any:
     if not frames:
         raise InputError("no partition to load", where=key.to_user_string(), fix="check the partition mapping")
     if not all(isinstance(frame, pd.DataFrame) for frame in frames):
@@ -226,9 +242,9 @@ def _store_model(value: Any, folder: Location) -> Location:
     name = f"model-{uuid.uuid4().hex}"
     place = folder / name
     if isinstance(place, ObjectPath):
-        with TemporaryDirectory(prefix="privacy-assets-") as made:
-            value.save(Path(made))
-            place.upload(Path(made))
+        with WorkFolder() as made:
+            value.save(made)
+            place.upload(made)
     else:
         value.save(private_folder(place))
     pointer = put_atomic(folder / MODEL, json.dumps({"kind": _model_kind(value), "folder": name}).encode())
@@ -250,17 +266,18 @@ def _model_kind(value: Any) -> str:
 
 
 def _load_model(path: Location) -> Any:
-    pointer = json.loads(path.read_bytes())
-    with local_copy(path.parent / pointer["folder"]) as folder:
-        if pointer["kind"] == "embedder":
-            from privacy_assets.engine.geometry.embedder import Embedder
+    pointer = json.loads(read_regular(path))
+    place = path.parent / pointer["folder"]
+    if pointer["kind"] != "embedder":
+        return StoredTrained(place)
+    from privacy_assets.engine.geometry.embedder import Embedder
 
-            return Embedder.load(folder)
-        return Trained.load(folder)
+    with local_copy(place) as folder:
+        return Embedder.load(folder)
 
 
 def _load_table(path: Location) -> pd.DataFrame:
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         frame: pd.DataFrame = pq.ParquetFile(stream).read().to_pandas()
     return frame
 
@@ -268,15 +285,15 @@ def _load_table(path: Location) -> pd.DataFrame:
 def _load_report(path: Location) -> Any:
     from privacy_assets.report.report import Report
 
-    return Report.from_json(json.loads(path.read_bytes()))
+    return Report.from_json(json.loads(read_regular(path)))
 
 
 def _load_sealed(kind: Kind, path: Location) -> Sealed:
-    return Sealed(kind, path.read_bytes())
+    return Sealed(kind, read_regular(path))
 
 
 def _load_published(path: Location) -> Published:
-    return Published(**json.loads(path.read_bytes()))
+    return Published(**json.loads(read_regular(path)))
 
 
 _KINDS: dict[str, Kind] = {"synthetic": "snapshot", "attestation": "attestation"}

@@ -22,6 +22,7 @@ from dagster_pipes import (
 )
 
 from privacy_assets.plugin.metadata import training_metadata
+from privacy_assets.work import WorkFolder, sweep
 
 if TYPE_CHECKING:
     from privacy_assets.engine.generators.reports import Reports
@@ -56,16 +57,17 @@ class NumbersReader(dg.PipesMessageReader):
 def piped(context: dg.AssetExecutionContext, generator: Any) -> Iterator[dict[str, Any]]:
     """Run in this block what a program does for ``generator``; the mapping then holds the metadata that it reported.
 
-    It stays empty where no program is involved.
+    It stays empty where no program is involved. What killed steps left of their private work goes first.
     """
-    from privacy_assets.engine.generators.programs import ProgramGenerator, workplace
+    from privacy_assets.engine.generators.programs import ProgramGenerator
     from privacy_assets.engine.generators.reports import Channel, Reports, use_channel
 
+    sweep()
     told: dict[str, Any] = {}
     if not isinstance(generator, ProgramGenerator):
         yield told
         return
-    with workplace() as folder, closing(Reports(folder / "messages", context.log.info)) as reports:
+    with WorkFolder() as folder, closing(Reports(folder / "messages", context.log.info)) as reports:
         reader = NumbersReader(reports)
         with (
             dg.open_pipes_session(context, dg.PipesTempFileContextInjector(), reader) as session,

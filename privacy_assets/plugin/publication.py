@@ -10,9 +10,10 @@ from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.releases import Release
 from privacy_assets.gate.snapshot import read_hashed
 from privacy_assets.gate.statements import Place, Sealed
-from privacy_assets.plugin.assets import RELEASES, SEALED, common, place_of, split_ins
+from privacy_assets.plugin.assets import RELEASES, SEALED, common, split_ins
 from privacy_assets.plugin.io import Published
 from privacy_assets.plugin.metadata import broken_metadata, synthetic_metadata
+from privacy_assets.plugin.places import place_of
 from privacy_assets.plugin.refusals import REFUSALS, failure, refused_check
 from privacy_assets.plugin.scores import embedder_in, protections, score_ins, signed_results, synthetic_in, taken
 from privacy_assets.plugin.scrubbing import guarded
@@ -108,8 +109,8 @@ def build_published(settings: TableSettings) -> dg.AssetsDefinition:
     )
     @guarded
     def published(context: dg.AssetExecutionContext, attestation: Any, synthetic: Any) -> Iterator[Any]:
-        place = place_of(context, settings)
         try:
+            place = place_of(context, settings)
             gate = context.resources.releases.gate()
             release = gate.publish(attestation, synthetic, place, settings.policy, settings.setup)
         except REFUSALS as error:
@@ -121,13 +122,14 @@ def build_published(settings: TableSettings) -> dg.AssetsDefinition:
 
 
 def _released(settings: TableSettings, gate: Gate, release: Release, place: Place) -> Iterator[Any]:
-    sha256 = release.opened(place, gate.key.trusted).sha256
+    stated = release.opened(place, gate.key.trusted)
+    rows = read_hashed(release.table, stated.sha256, stated.dtypes)
     facts = {
-        **synthetic_metadata(read_hashed(release.table, sha256), sha256, settings.key("synthetic")),
+        **synthetic_metadata(rows, stated.sha256, settings.key("synthetic")),
         "release": release.id,
         "folder": dg.MetadataValue.path(str(release.folder)),
     }
     key = settings.key("published")
     yield dg.AssetCheckResult(asset_key=key, check_name=RELEASED, passed=True, metadata={"release": release.id})
     value = Published(place.table, place.partition, release.id)
-    yield dg.MaterializeResult(value=value, metadata=facts, data_version=dg.DataVersion(sha256))
+    yield dg.MaterializeResult(value=value, metadata=facts, data_version=dg.DataVersion(stated.sha256))

@@ -2,45 +2,40 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 import secrets
-from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 from pydantic import PrivateAttr
 
 from privacy_assets.engine.tables.fingerprints import derived, keyed
 from privacy_assets.errors import ConfigError
-from privacy_assets.files import check_private, create_once, private_folder, read_secret
+from privacy_assets.files import (
+    check_private,
+    create_once,
+    make_folder,
+    names,
+    private_folder,
+    read_regular,
+    read_secret,
+    reason,
+)
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey, TrustedKeys, first_key, key_file, key_path
 from privacy_assets.gate.releases import TRUSTED_VARIABLE, ReleaseStore, default_trusted
 from privacy_assets.objects import Location, ObjectPath, location
+from privacy_assets.plugin.fixed import FixedConfig
 
 _SMALLEST = 16  # bytes of a secret
-
-
-class FixedConfig:
-    """The values of a resource come from the code alone.
-
-    Run configuration, which everybody with the UI can write, could otherwise name another private folder or key, or
-    have any environment variable shown as a path.
-    """
-
-    @cached_property
-    def _fixed(self) -> Any:
-        fields = type(self).model_fields  # type: ignore[attr-defined]
-        given = {name: self.__dict__[name] for name in fields}
-        values = {name: {"env": value.env_var_name} if isinstance(value, dg.EnvVar) else value
-                  for name, value in given.items()}  # fmt: skip
-        return super().get_resource_definition().configured(values)  # type: ignore[misc]
-
-    def get_resource_definition(self) -> Any:
-        """The definition with its configuration filled in; one object, as Dagster compares them."""
-        return self._fixed
+_COMMANDS = ".tmp_dagster_home_"  # how `dagster dev` and others name a folder of their own
+SECRET, CHECK = "secret.key", "secret.check"
+_MEMORY = ("snapshots", "failures", "looks")
+_LOST = (
+    "Without it every split changes, and no row that failed or was released is known again. Fix: bring it back from its"
+    " copy. If it is lost for good, begin anew: with an empty private folder, and a new release folder."
+)
 
 
 class ReleaseResource(FixedConfig, dg.ConfigurableResource):
@@ -50,18 +45,22 @@ class ReleaseResource(FixedConfig, dg.ConfigurableResource):
     not published, failed verdicts, the signing key and the secret (default ``DAGSTER_HOME/private``); nobody else may
     read it. The secret decides on which side of the split a person stands: keep it, and keep it secret. It is read from
     the environment variable ``secret_variable`` when that is set, else from ``private/secret.key``, which is made on
-    first use.
+    first use. ``private/secret.check``, a keyed hash of a constant, tells a secret that changed, and one that was lost:
+    none is made in its place.
 
     The signing key (Ed25519, PEM) is read from the environment variable ``signing_key_variable`` when that is set, else
     from the file ``signing_key`` (default ``private/signing.key``). ``trusted_keys`` is a folder of public keys (PEM;
     default PRIVACY_ASSETS_TRUSTED_KEYS, else ``trusted_keys`` beside ``root``). Only when none of these was given, and
     nothing is trusted or released yet, is a first pair made; otherwise ``private`` must be there already. These fields
     are paths and names, never keys: a resource's fields are shown in the UI. Run configuration cannot change them. An
-    empty one, as of a variable that is empty, is an error.
+    empty one, as of a variable that is empty, is an error. Give the variable of the key to steps alone, or use the
+    file: code server and run read the configuration of other assets too, which can ask for any variable.
 
     ``root`` and ``private`` may be URLs of an object store (``s3://bucket/releases``) that was made ready by
     `privacy-assets prepare`. Keys never lie there: the signing key and the secret then come by their variables, the
     trusted keys from a folder of this machine.
+
+    On a temporary instance of Dagster (no DAGSTER_HOME) both must be given: ConfigError otherwise.
     """
 
     root: str | None = None
@@ -72,10 +71,13 @@ class ReleaseResource(FixedConfig, dg.ConfigurableResource):
     trusted_keys: str | None = None
 
     _home: Path | None = PrivateAttr(default=None)
+    _passing: bool = PrivateAttr(default=False)
+    _checked: bytes = PrivateAttr(default=b"")  # the secret that was found to be the one of this deployment
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """Remember the folder of the Dagster instance, the default place."""
+        """Remember the folder of the Dagster instance, the default place, and whether it goes with the instance."""
         self._home = home_of(context.instance)
+        self._passing = is_passing(context.instance)
 
     @property
     def store(self) -> ReleaseStore:
@@ -118,6 +120,12 @@ class ReleaseResource(FixedConfig, dg.ConfigurableResource):
     def _folder(self, given: str | None, default: str) -> Location:
         if given is not None:
             return location(given).absolute()
+        if self._passing:
+            raise ConfigError(
+                f"ReleaseResource: this Dagster instance is temporary, and the folder for {default} would be deleted"
+                " with it. Fix: set DAGSTER_HOME to a folder that stays (from Python, also pass"
+                " instance=DagsterInstance.get()), or give ReleaseResource root and private."
+            )
         home = self._home or (Path(os.environ["DAGSTER_HOME"]) if os.environ.get("DAGSTER_HOME") else None)
         if home is None:
             raise ConfigError(f"ReleaseResource: set DAGSTER_HOME, or give the folder for {default}.")
@@ -130,27 +138,56 @@ class ReleaseResource(FixedConfig, dg.ConfigurableResource):
             raise ConfigError(
                 f"{folder}: the gate's private folder is not there. Fix: mount it, or make it (mode 700)."
             )
+        if isinstance(folder, Path):
+            make_folder(folder.parent, 0o755)  # the releases may lie beside it
         return check_private(private_folder(folder))
 
     def _secret(self) -> bytes:
-        secret, where = os.environ.get(self.secret_variable, "").encode(), self.secret_variable
+        """The secret of this deployment; ConfigError when it is lost, or another one."""
+        secret, private = os.environ.get(self.secret_variable, "").encode(), None
+        where = self.secret_variable
         if not secret:
             private = self._private()
             if isinstance(private, ObjectPath):
                 fix = f"set {self.secret_variable}"
                 raise ConfigError(f"{private}: the secret of a deployment never lies in an object store. Fix: {fix}.")
-            path = private / "secret.key"
-            if not path.exists():
-                create_once(path, secrets.token_bytes(32))
-            secret, where = read_secret(path), str(path)
+            where = str(private / SECRET)
+            if not (private / SECRET).exists():
+                if not self._first(private):
+                    raise ConfigError(f"{where}: the secret of this deployment is gone. {_LOST}")
+                create_once(private / SECRET, secrets.token_bytes(32))
+            secret = read_secret(private / SECRET)
         if len(secret) < _SMALLEST:
             raise ConfigError(f"{where}: the secret needs at least {_SMALLEST} bytes.")
+        if secret != self._checked:
+            self._check(secret, where, private or self._private())
+            self._checked = secret
         return secret
 
+    def _check(self, secret: bytes, where: str, private: Location) -> None:
+        """ConfigError unless this is the secret that was first used with the private folder."""
+        check, mine = private / CHECK, keyed("the secret of this deployment", derived(secret, "check")).encode()
+        try:
+            if CHECK not in names(private):
+                if not self._first(private):
+                    raise ConfigError(f"{check}: gone, so nobody can tell whether {where} is still the same. {_LOST}")
+                create_once(check, mine)
+            found = read_regular(check)
+        except OSError as error:
+            raise ConfigError(f"{where} cannot be checked ({reason(error)}).") from None
+        if not hmac.compare_digest(found, mine):
+            raise ConfigError(f"{where}: this is not the secret of this deployment ({check} is of another). {_LOST}")
 
-def fixed_executor(executor: dg.ExecutorDefinition, settings: Mapping[str, Any]) -> dg.ExecutorDefinition:
-    """``executor`` with ``settings`` to which run configuration can add nothing: no module to load, no image."""
-    return executor.configured(lambda _: dict(settings), config_schema={})
+    def _first(self, private: Location) -> bool:
+        """True where nothing was remembered or released yet."""
+        return not {CHECK, *_MEMORY} & set(names(private)) and not any(self.store.places())
+
+
+def is_passing(instance: dg.DagsterInstance | None) -> bool:
+    """True when the folder of ``instance`` goes with it: ephemeral, or of a Dagster command without DAGSTER_HOME."""
+    if instance is None:
+        return False
+    return instance.is_ephemeral or any(part.startswith(_COMMANDS) for part in Path(instance.root_directory).parts)
 
 
 def home_of(instance: dg.DagsterInstance | None) -> Path | None:

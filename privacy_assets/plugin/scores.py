@@ -15,17 +15,9 @@ from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.snapshot import Snapshot, read_snapshot
 from privacy_assets.gate.statements import Sealed
 from privacy_assets.plugin import steps
-from privacy_assets.plugin.assets import (
-    RELEASES,
-    SEALED,
-    check_name,
-    common,
-    limit_text,
-    partition_of,
-    place_of,
-    split_ins,
-)
+from privacy_assets.plugin.assets import RELEASES, SEALED, check_name, common, limit_text, split_ins
 from privacy_assets.plugin.metadata import limit_metadata, score_metadata
+from privacy_assets.plugin.places import place_of
 from privacy_assets.plugin.resources import ReleaseResource
 from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import TableSettings
@@ -59,8 +51,9 @@ def taken(
 
     PublicationRefused unless the split signed for every real table, as it stands here and under the settings of now.
     """
+    place = place_of(context, settings)
     releases: ReleaseResource = context.resources.releases
-    gate, place = releases.gate(), place_of(context, settings)
+    gate = releases.gate()
     snapshot = gate.snapshot(inputs["synthetic"], place)
     tables, rows = real_tables(settings, inputs), read_snapshot(snapshot)
     prints = steps.fingerprints(tables, rows, inputs.get("embedder"), releases)
@@ -183,8 +176,7 @@ def build_report(settings: TableSettings) -> dg.AssetsDefinition:
         for name, result in results.items():
             check_result(result, prints, settings.metrics[name], settings.seed)
         ready = steps.metric_inputs(real_tables(settings, inputs), rows, seed=settings.seed)
-        partition = partition_of(context)
-        title = settings.name + (f", {partition}" if partition else "")
+        title = str(snapshot.place)
         generator = {"name": settings.generator_label or "brought by the user", **told_of(snapshot)}
         attempt = gate.looks.attempt(snapshot, settings.together)
         report = assemble(ready, results, settings.policy, attempt, title=title, generator=generator)

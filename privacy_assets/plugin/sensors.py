@@ -11,7 +11,7 @@ from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.plugin.alerts import new_failures, send, webhook_of
 from privacy_assets.plugin.assets import RELEASES
 from privacy_assets.plugin.launching import decide, merged, partitions_to_watch
-from privacy_assets.plugin.scrubbing import guarded
+from privacy_assets.plugin.scrubbing import scrubbed
 from privacy_assets.plugin.settings import Feed
 from privacy_assets.plugin.steps import partition_path
 from privacy_assets.plugin.versions import CHECK, FINGERPRINT, files_fingerprint, source_version, stat_token, table_feed
@@ -34,7 +34,7 @@ def build_table_schedule(name: str, cron: str, *, timezone: str = "UTC") -> dg.S
         required_resource_keys={RELEASES},
         description=f"Runs {name} when its source has changed since the last verdict.",
     )
-    @guarded
+    @scrubbed
     def schedule(context: dg.ScheduleEvaluationContext) -> Any:
         graph = context.repository_def.asset_graph
         feed = table_feed(graph, name)
@@ -71,7 +71,7 @@ def build_source_sensor(name: str, path: str, *, minimum_interval_seconds: int =
         required_resource_keys={RELEASES},
         description=f"Runs {name} when {path} has new rows.",
     )
-    @guarded
+    @scrubbed
     def source_sensor(context: dg.SensorEvaluationContext) -> Any:
         graph = _graph(context)
         table_feed(graph, name)
@@ -121,7 +121,7 @@ def build_failed_check_sensor(
         minimum_interval_seconds=minimum_interval_seconds,
         description="Alerts on failed privacy checks.",
     )
-    @guarded
+    @scrubbed
     def failed_check_sensor(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         graph = _graph(context)
         for table in tables or ():

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import dagster as dg
 
-from privacy_assets.engine.evaluation import MetricsLike, choose_metrics, wants_embedder
+from privacy_assets.engine.evaluation import MetricsLike, check_reading, choose_metrics, wants_embedder
 from privacy_assets.engine.inputs import REAL_ROLES
 from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.tables.reading import SUFFIXES
+from privacy_assets.engine.tables.roles import Declared
 from privacy_assets.engine.tables.schema import Kind
 from privacy_assets.engine.tables.splitting import DEFAULT_SHARES, check_shares
-from privacy_assets.errors import ConfigError, did_you_mean
-from privacy_assets.plugin.chosen import chosen_embedder, chosen_filters, chosen_generator, chosen_tags
+from privacy_assets.errors import ConfigError, did_you_mean, door, shown
+from privacy_assets.objects import location, path_text
+from privacy_assets.plugin.chosen import chosen_columns, chosen_embedder, chosen_filters, chosen_generator, chosen_tags
 
 if TYPE_CHECKING:
     from privacy_assets.engine.filters import Filter, FilterLike
@@ -43,17 +45,24 @@ class Feed:
         if isinstance(given, Mapping):
             if set(given) != {"asset"}:
                 raise ConfigError(f"{argument}: a mapping must be {{asset: KEY}}.")
-            return cls("asset", key=dg.AssetKey.from_user_string(str(given["asset"])))
+            if not isinstance(given["asset"], str):
+                raise ConfigError(f"{argument}: an asset is named by a text, not by {type(given['asset']).__name__}.")
+            return cls("asset", key=dg.AssetKey.from_user_string(given["asset"]))
         if isinstance(given, dg.AssetKey):
             return cls("asset", key=given)
         if isinstance(given, (dg.AssetsDefinition, dg.AssetSpec)):
             return cls("asset", key=given.key)
-        if not isinstance(given, (str, Path)) or not str(given):
+        if not isinstance(given, (str, Path)) or not path_text(given):
             raise ConfigError(f"{argument}: give a path, an asset or an asset key, not {type(given).__name__}.")
-        if given == "demo":
+        path = path_text(given)
+        if path == "demo":
             return cls("demo")
-        _check_path(str(given), argument)
-        return cls("file", path=str(given))
+        try:
+            location(given)
+        except ConfigError as error:
+            raise ConfigError(f"{argument}: {error}") from None
+        _check_path(path, argument)
+        return cls("file", path=path)
 
     def describe(self) -> str:
         """One text for descriptions and metadata."""
@@ -70,6 +79,7 @@ class TableSettings:
     feeds: Mapping[str, Feed]
     subject: str | None
     kinds: Mapping[str, Kind]
+    declared: Declared
     generator: Any
     generator_label: str
     filters: Sequence[Filter]
@@ -108,7 +118,7 @@ class TableSettings:
     def split_setup(self) -> dict[str, Any]:
         """What decides on which side a person stands, and how columns are read."""
         shares = None if self.brought else dict(self.shares)
-        return {"subject": self.subject, "kinds": dict(self.kinds), "shares": shares}
+        return {"subject": self.subject, "kinds": dict(self.kinds), "shares": shares, **self.declared.stated}
 
     @property
     def setup(self) -> dict[str, Any]:
@@ -132,12 +142,16 @@ class TableSettings:
         return self.embeds and "embedder" in metric.needs | metric.optional
 
 
+@door
 def table_settings(
     name: str,
     *,
     source: Any = None,
     subject: str | None = None,
     kinds: Mapping[str, Kind] | None = None,
+    drop: Sequence[str] | None = None,
+    generated: Mapping[str, str] | None = None,
+    domains: Mapping[str, Sequence[Any]] | None = None,
     generator: str | Mapping[str, Any] | Callable[..., Any] = "synthpop",
     rows: int | None = None,
     filter: FilterLike | Sequence[FilterLike] | None = None,
@@ -161,7 +175,7 @@ def table_settings(
 ) -> TableSettings:
     """Check every argument of ``build_privacy_assets``; ConfigError names the table, the argument and the fix."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
-        raise ConfigError(f"name {name!r}: use letters, digits and underscores, and start with a letter.")
+        raise ConfigError(f"name {shown(name)}: use letters, digits and underscores, and start with a letter.")
     where = f"table {name}"
     given = {"source": source, "train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic}
     feeds = _feeds({role: value for role, value in given.items() if value is not None}, where)
@@ -173,15 +187,19 @@ def table_settings(
     if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
         raise ConfigError(f"{where}: rows must be a whole number of at least 1.")
     if not isinstance(together, bool):
-        raise ConfigError(f"{where}: together must be true or false, not {together!r}.")
+        raise ConfigError(f"{where}: together must be true or false, not {shown(together)}.")
     if workers not in get_args(WorkerKind):
-        raise ConfigError(f"{where}: unknown workers {workers!r}.{did_you_mean(str(workers), get_args(WorkerKind))}")
-    _check_kinds(kinds, where)
+        raise ConfigError(f"{where}: unknown workers {shown(workers)}.{did_you_mean(workers, get_args(WorkerKind))}")
+    try:
+        check_reading(subject, kinds)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
     settings = TableSettings(
         name=name,
         feeds=feeds,
         subject=subject,
         kinds=dict(kinds or {}),
+        declared=chosen_columns(drop, generated, domains, subject, where),
         generator=built,
         generator_label=label,
         filters=chosen_filters(filter, "synthetic" in feeds, where),
@@ -202,6 +220,7 @@ def table_settings(
     )
     _check_needs(settings, where)
     _check_partitions(settings, where)
+    _check_generated(settings, where)
     return settings
 
 
@@ -229,7 +248,7 @@ def _check_path(path: str, argument: str) -> None:
     if known or Path(path).is_dir() or "/" in path and not Path(path).suffix:
         return
     hint = did_you_mean(path, ["demo"]) if "." not in path else ""
-    raise ConfigError(f"{argument}: {path!r} is not a path of .parquet or .csv files.{hint}")
+    raise ConfigError(f"{argument}: {shown(path)} is not a path of .parquet or .csv files.{hint}")
 
 
 def _check_shares(shares: Mapping[str, float] | None, feeds: Mapping[str, Feed], where: str) -> None:
@@ -241,14 +260,6 @@ def _check_shares(shares: Mapping[str, float] | None, feeds: Mapping[str, Feed],
         check_shares(shares)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-
-
-def _check_kinds(kinds: Mapping[str, Kind] | None, where: str) -> None:
-    for column, kind in (kinds or {}).items():
-        if kind not in get_args(Kind):
-            raise ConfigError(
-                f"{where}: unknown kind {kind!r} of column {column!r}.{did_you_mean(str(kind), get_args(Kind))}"
-            )
 
 
 def chosen_metrics(
@@ -284,7 +295,24 @@ def _check_needs(settings: TableSettings, where: str) -> None:
             raise ConfigError(f"{where}: metric {name} needs {absent[0]}; provide it or leave the metric out.")
 
 
+def _check_generated(settings: TableSettings, where: str) -> None:
+    if not settings.declared.generated:
+        return
+    if settings.generator is not None and not settings.generator.invents:
+        raise ConfigError(
+            f"{where}: generated columns need new values, but {settings.generator_label} copies real ones. Fix:"
+            " bring a synthetic table, or give a function or a command of your own as the generator."
+        )
+    for name, metric in settings.metrics.items():
+        if metric.settings().get("generator"):
+            raise ConfigError(f"{where}: {name} cannot attack a generator of generated columns; leave one of them out.")
+    if not any(limit.figure == "value_disclosure.generated_excess" for limit in settings.policy.limits):
+        raise ConfigError(f"{where}: generated columns need a limit on value_disclosure.generated_excess.")
+
+
 def _check_partitions(settings: TableSettings, where: str) -> None:
+    if settings.partition_column in {*settings.declared.drop, *settings.declared.generated}:
+        raise ConfigError(f"{where}: the partition_column cannot be left out or generated.")
     if settings.partitions_def is None:
         for argument in ("partition_column", "together"):
             if getattr(settings, argument):

@@ -18,6 +18,7 @@ from privacy_assets.engine.inputs import MetricInputs, Progress, silent
 from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.fingerprints import content_fingerprint
+from privacy_assets.engine.tables.given import given_frame
 from privacy_assets.engine.tables.reading import read_table
 from privacy_assets.engine.tables.schema import TableSchema, conform, restore
 from privacy_assets.engine.version import ENGINE_VERSION
@@ -36,13 +37,10 @@ Window = tuple[Any, Any]
 BEFORE_FILTER = ("membership_inference", "memorization")
 
 
-def read_feed(feed: Feed, given: pd.DataFrame | None, partition: str | None) -> pd.DataFrame:
+def read_feed(feed: Feed, given: object, partition: str | None) -> pd.DataFrame:
     """Rows of a feed: the demo set, files (those of the partition when the path says so), or an upstream value."""
     if feed.kind == "asset":
-        if not isinstance(given, pd.DataFrame):
-            fix = "let the asset return a pandas DataFrame"
-            raise InputError(f"it is a {type(given).__name__}, not a DataFrame", where=feed.describe(), fix=fix)
-        return given.reset_index(drop=True)
+        return given_frame(given, where=feed.describe()).reset_index(drop=True)
     if feed.kind == "demo":
         from privacy_assets.engine.tables.demo import load_patients
 
@@ -84,7 +82,7 @@ def source_table(
 ) -> pd.DataFrame:
     """The private table in canonical form; its schema is inferred before a partition is cut out."""
     feed = settings.feeds["source"]
-    whole = canonical_source(read_feed(feed, given, partition), settings.subject, settings.kinds)
+    whole = canonical_source(read_feed(feed, given, partition), settings.subject, settings.kinds, settings.declared)
     column = None if PARTITION_MARK in feed.path else settings.partition_column
     return select_partition(whole, column, partition, window, where="source")
 
@@ -94,7 +92,7 @@ def user_splits(
 ) -> dict[str, pd.DataFrame]:
     """The user's own train, holdout and reference in canonical form under one schema."""
     frames = {role: read_feed(settings.feeds[role], given.get(role), partition) for role in settings.roles}
-    tables = brought_splits(frames, settings.subject, settings.kinds)
+    tables = brought_splits(frames, settings.subject, settings.kinds, settings.declared)
     for role, feed in settings.feeds.items():
         if role in tables and PARTITION_MARK not in feed.path:
             tables[role] = select_partition(tables[role], settings.partition_column, partition, window, where=role)
@@ -108,9 +106,10 @@ def user_synthetic(
     partition: str | None,
     window: Window | None,
 ) -> pd.DataFrame:
-    """The user's own synthetic table with the columns and dtypes of the private one."""
+    """The user's own synthetic table with the columns, precision and dtypes of the private one."""
     feed = settings.feeds["synthetic"]
-    frame = conform(read_feed(feed, given, partition), schema, where="synthetic")
+    rows = settings.declared.left(read_feed(feed, given, partition))
+    frame = conform(rows, schema, where="synthetic", synthetic=True)
     column = None if PARTITION_MARK in feed.path else settings.partition_column
     return restore(select_partition(frame, column, partition, window, where="synthetic"), schema)
 
@@ -192,13 +191,15 @@ def sampled(
     schema, rows = schema_of(train, "train"), settings.rows or len(train)
     made_by = generator.described()
     if not settings.filters:
-        frame = conform(generator.sample(rows, seed=settings.seed), schema, where="the generator's output")
+        made = generator.sample(rows, seed=settings.seed)
+        frame = conform(made, schema, where="the generator's output", synthetic=True)
         return Sampled(restore(frame, schema), made_by)
     subject, people = subject_of(train, "train"), None
     if subject is not None:
         people = pd.factorize(pd.concat([frame[subject] for frame in tables.values()], ignore_index=True))[0]
-    real = [data_columns(frame, role) for role, frame in tables.items()]
-    filters = [one.fit(real, schema, people) for one in settings.filters]
+    compared = schema.measured
+    real = [data_columns(frame, role)[compared.names] for role, frame in tables.items()]
+    filters = [one.fit(real, compared, people) for one in settings.filters]
     found = draw(generator, filters, rows, seed=settings.seed)
     if made_by["privacy"]["epsilon"] is not None:  # filters look at the real rows for nothing
         filtered_by = f"which rows the filters {', '.join(found.dropped_by)} left out"

@@ -1,5 +1,6 @@
 """Checks beside the gate: schema and values of source and synthetic, exchangeability of train and holdout."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
@@ -8,8 +9,9 @@ import pandas as pd
 from privacy_assets.engine.tables.schema import conform
 from privacy_assets.gate.snapshot import read_snapshot
 from privacy_assets.plugin import steps
-from privacy_assets.plugin.assets import FRAME, RELEASES, place_of
+from privacy_assets.plugin.assets import FRAME, RELEASES
 from privacy_assets.plugin.expectations import Expected, check_source, check_synthetic
+from privacy_assets.plugin.places import place_of
 from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import TableSettings
 from privacy_assets.plugin.tagging import data_columns, schema_of
@@ -33,30 +35,40 @@ def _source_check(settings: TableSettings) -> dg.AssetChecksDefinition:
         partitions_def=settings.partitions_def,
     )
     @guarded
-    def schema(source: pd.DataFrame) -> dg.AssetCheckResult:
+    def schema(context: dg.AssetCheckExecutionContext, source: pd.DataFrame) -> dg.AssetCheckResult:
+        place_of(context, settings)
         return expectation_result(check_source(data_columns(source, "source"), schema_of(source, "source")))
 
     return schema
 
 
 def _synthetic_check(settings: TableSettings) -> dg.AssetChecksDefinition:
-    @dg.asset_check(
-        asset=settings.key("synthetic"),
-        name="schema_and_values",
+    key = settings.key("synthetic")
+    spec = dg.AssetCheckSpec(
+        "schema_and_values",
+        asset=key,
+        additional_deps=[settings.key(role) for role in settings.roles],
         metadata={CHECK: "schema_and_values"},
-        additional_ins={"train": dg.AssetIn(key=settings.key("train"), dagster_type=FRAME)},
-        description="The synthetic table has the columns and types of train, and no value that train does not have.",
+        description="The synthetic table has the columns and types of train, and no value that may not stand in it.",
         partitions_def=settings.partitions_def,
+    )
+
+    @dg.multi_asset_check(
+        name=spec.get_python_identifier(),
+        specs=[spec],
+        ins={role: dg.AssetIn(key=settings.key(role)) for role in ("synthetic", *settings.roles)},
         required_resource_keys={RELEASES},
     )
     @guarded
     def schema_and_values(
-        context: dg.AssetCheckExecutionContext, synthetic: Any, train: pd.DataFrame
-    ) -> dg.AssetCheckResult:
-        schema = schema_of(train, "train")
-        taken = context.resources.releases.gate().snapshot(synthetic, place_of(context, settings))
+        context: dg.AssetCheckExecutionContext, synthetic: Any, **tables: pd.DataFrame
+    ) -> Iterator[dg.AssetCheckResult]:
+        place = place_of(context, settings)
+        schema = schema_of(tables["train"], "train")
+        taken = context.resources.releases.gate().snapshot(synthetic, place)
         frame = conform(read_snapshot(taken), schema, where="synthetic")
-        return expectation_result(check_synthetic(frame, schema, data_columns(train, "train")))
+        real = [data_columns(table, role) for role, table in tables.items()]
+        yield expectation_result(check_synthetic(frame, schema, real))
 
     return schema_and_values
 
@@ -74,7 +86,10 @@ def _exchangeability_check(settings: TableSettings) -> dg.AssetChecksDefinition:
         partitions_def=settings.partitions_def,
     )
     @guarded
-    def exchangeable_with_train(holdout: pd.DataFrame, train: pd.DataFrame) -> dg.AssetCheckResult:
+    def exchangeable_with_train(
+        context: dg.AssetCheckExecutionContext, holdout: pd.DataFrame, train: pd.DataFrame
+    ) -> dg.AssetCheckResult:
+        place_of(context, settings)
         return exchangeability_result({"train": train, "holdout": holdout}, settings.seed)
 
     return exchangeable_with_train

@@ -9,6 +9,7 @@ import pandas as pd
 
 from privacy_assets.engine.evaluation import joint_schema
 from privacy_assets.engine.inputs import REAL_ROLES
+from privacy_assets.engine.tables.roles import NOTHING, Declared, with_roles
 from privacy_assets.engine.tables.schema import ColumnSchema, Kind, TableSchema, check_frame, conform, infer_schema
 from privacy_assets.errors import InputError
 
@@ -53,15 +54,36 @@ def _tag_of(frame: pd.DataFrame, where: str) -> Mapping[str, Any]:
 
 
 def canonical_source(
-    frame: pd.DataFrame, subject: str | None, kinds: Mapping[str, Kind] | None, *, where: str = "source"
+    frame: pd.DataFrame,
+    subject: str | None,
+    kinds: Mapping[str, Kind] | None,
+    declared: Declared = NOTHING,
+    *,
+    where: str = "source",
 ) -> pd.DataFrame:
     """The table in canonical form with its inferred schema; the subject column comes first, as text.
 
-    Row order is kept. Raises InputError for tables that cannot be used, a missing subject column, or a missing subject.
+    Row order is kept. Raises InputError for tables that cannot be used, a missing subject column, a missing subject, or
+    open columns (:func:`.roles.with_roles`).
     """
     check_frame(frame, where=where)
+    declared.check(list(frame.columns))
+    frame = declared.left(frame)
     schema = infer_schema(_without(frame, subject, where), kinds, where=where)
-    return with_schema(frame, schema, subject, where=where)
+    return _in_roles({where: with_schema(frame, schema, subject, where=where)}, kinds, declared, where)[where]
+
+
+def _in_roles(
+    tables: Mapping[str, pd.DataFrame], kinds: Mapping[str, Kind] | None, declared: Declared, where: str
+) -> dict[str, pd.DataFrame]:
+    """Tagged tables of one schema, which now says the role of each column."""
+    first = next(iter(tables))
+    schema, subject = schema_of(tables[first], first), subject_of(tables[first], first)
+    people = None
+    if subject is not None:
+        people = pd.factorize(pd.concat([table[subject] for table in tables.values()], ignore_index=True))[0]
+    schema = with_roles(schema, list(tables.values()), people, declared, kinds, where=where)
+    return {role: tag(table, schema, subject) for role, table in tables.items()}
 
 
 def with_schema(frame: pd.DataFrame, schema: TableSchema, subject: str | None, *, where: str) -> pd.DataFrame:
@@ -92,9 +114,15 @@ def _without(frame: pd.DataFrame, subject: str | None, where: str) -> pd.DataFra
 
 
 def brought_splits(
-    frames: Mapping[str, pd.DataFrame], subject: str | None, kinds: Mapping[str, Kind] | None
+    frames: Mapping[str, pd.DataFrame],
+    subject: str | None,
+    kinds: Mapping[str, Kind] | None,
+    declared: Declared = NOTHING,
 ) -> dict[str, pd.DataFrame]:
     """Tables that the user split: the schema is inferred over all of them together, dtypes are those of train."""
+    declared.check([name for role in REAL_ROLES if role in frames for name in frames[role].columns])
+    frames = {role: declared.left(frame) for role, frame in frames.items()}
     real = {role: _without(frames[role], subject, role) for role in REAL_ROLES if role in frames}
     schema = joint_schema(real, {role: role for role in real}, kinds)
-    return {role: with_schema(frames[role], schema, subject, where=role) for role in real}
+    tables = {role: with_schema(frames[role], schema, subject, where=role) for role in real}
+    return _in_roles(tables, kinds, declared, " and ".join(tables))

@@ -10,7 +10,7 @@ import dagster as dg
 
 from privacy_assets.engine.tables.fingerprints import file_fingerprint, keyed
 from privacy_assets.engine.tables.reading import table_files
-from privacy_assets.errors import ConfigError, did_you_mean
+from privacy_assets.errors import ConfigError, did_you_mean, shown
 from privacy_assets.objects import ObjectPath
 from privacy_assets.plugin.settings import Feed
 from privacy_assets.plugin.steps import partition_path
@@ -75,5 +75,5 @@ def table_feed(graph: Any, name: str) -> Feed | None:
         return feed_from_metadata(getattr(found, "value", found))
     tables = {asset.path[0] for asset in graph.get_all_asset_keys() if asset.path[-1] == "attestation"}
     if name not in tables:
-        raise ConfigError(f"no table {name!r} in this code location.{did_you_mean(name, tables)}")
+        raise ConfigError(f"no table {shown(name)} in this code location.{did_you_mean(name, tables)}")
     return None

@@ -20,15 +20,17 @@ from privacy_assets.engine.generators.registry import as_generator
 from privacy_assets.engine.inputs import MetricInputs, Progress, silent
 from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.results import MetricResult
+from privacy_assets.engine.tables.roles import Declared
 from privacy_assets.engine.tables.schema import Kind
 from privacy_assets.engine.version import ENGINE_VERSION
-from privacy_assets.errors import ConfigError
+from privacy_assets.errors import ConfigError, door
 
 if TYPE_CHECKING:
     from privacy_assets.engine.generators.registry import GeneratorLike
     from privacy_assets.report.report import Report
 
 
+@door
 def evaluate(
     train: TableLike,
     holdout: TableLike,
@@ -38,6 +40,9 @@ def evaluate(
     released: Sequence[TableLike] = (),
     subject: str | None = None,
     kinds: Mapping[str, Kind] | None = None,
+    drop: Sequence[str] | None = None,
+    generated: Mapping[str, str] | None = None,
+    domains: Mapping[str, Sequence[Any]] | None = None,
     policy: Policy | Mapping[str, Any] | str | Path | None = None,
     metrics: MetricsLike | None = None,
     generator: GeneratorLike | None = None,
@@ -50,15 +55,21 @@ def evaluate(
 
     ``train`` are the rows the generator saw, ``holdout`` rows of the same population it did not see, ``reference``
     further unseen rows (optional), ``released`` tables of the same people that were released before. Tables are
-    DataFrames or paths of Parquet or CSV files. ``subject`` names the column that tells people apart. ``policy`` is a
-    Policy, a mapping or a YAML file; ``metrics`` are names, or a mapping of names to settings; all default ones when
-    None. ``generator`` is what made ``synthetic``, for the metrics that attack it: a registered name, a mapping of
-    ``name`` and ``settings``, or a function. ``embedder=False`` leaves the embedded figures out, and the time to train
-    an encoder. The same inputs and ``seed`` give the same report, but for the seconds it took. Raises InputError for
-    tables and ConfigError for settings that cannot be used.
+    dataframes (pandas, polars, DuckDB, Arrow and all that narwhals knows) or paths of Parquet or CSV files.
+    ``subject`` names the column that tells people apart. ``drop`` are columns to leave out, ``generated`` those in
+    which new values are allowed, each with a reason, ``domains`` values that may stand in a column beside the real
+    ones: identifiers and free text are refused otherwise (docs/columns.md). ``policy`` is a Policy, a mapping or a YAML
+    file; ``metrics`` are names, or a mapping of names to settings; all default ones when None. ``generator`` is what
+    made ``synthetic``, for the metrics that attack it: a registered name, a mapping of ``name`` and ``settings``, or a
+    function. ``embedder=False`` leaves the embedded figures out, and the time to train an encoder. The same inputs and
+    ``seed`` give the same report, but for the seconds it took. Raises InputError for tables and ConfigError for
+    settings that cannot be used; no error holds a cell of a table, or is chained to one.
     """
+    if not isinstance(embedder, bool) or not callable(progress):
+        raise ConfigError("embedder must be true or false, and progress a function that takes a text.")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ConfigError("seed must be a whole number of at least 0.")
+    declared = Declared.of(drop, generated, domains, subject=subject)
     made_by = None if generator is None else as_generator(generator)
     brought = {"train", "holdout", "synthetic"} | ({"reference"} if reference is not None else set())
     chosen, in_force = choose_metrics(metrics, as_policy(policy), made_by, brought)
@@ -72,7 +83,8 @@ def evaluate(
 
     inputs = prepare_inputs(
         train, holdout, synthetic, reference,
-        released=released, subject=subject, kinds=kinds, seed=seed, device=pick_device(device), progress=progress,
+        released=released, subject=subject, kinds=kinds, declared=declared, seed=seed, device=pick_device(device),
+        progress=progress,
     )  # fmt: skip
     if embedder and wants_embedder(chosen.values()):
         inputs = attach_embedder(inputs, fit_embedder(inputs))
@@ -84,10 +96,14 @@ def evaluate(
 
 
 def as_policy(policy: Policy | Mapping[str, Any] | str | Path | None) -> Policy | None:
-    """A policy from any of its forms."""
-    if policy is None or isinstance(policy, Policy):
-        return policy
-    return Policy.from_dict(policy) if isinstance(policy, Mapping) else Policy.from_yaml(policy)
+    """A policy from any of its forms; ConfigError for anything else."""
+    if policy is None:
+        return None
+    if isinstance(policy, Policy):
+        return policy.checked_name("policy")
+    if isinstance(policy, str | Path):
+        return Policy.from_yaml(policy)
+    return Policy.from_dict(policy)
 
 
 def assemble(

@@ -25,6 +25,7 @@ _ALONE = ("membership_inference.advantage_isolated", "membership_inference.isola
 _USEFULNESS = "fidelity"  # asks for useful tables: what protects people does not help it
 _GENERATOR = ("shadow_membership",)  # attacks the generator, without its filter, at a fixed number of rows
 _FILTERS = ("similarity", "memorization", "outliers")
+_CELLS = "value_disclosure"  # single cells: of what helps against leaking rows, nothing does
 _VALUES = ("singling_out", "linkability", "attribute_inference", "dcr.identical_excess")
 
 
@@ -55,7 +56,8 @@ class Recourse:
 
     def helps(self, outcome: LimitOutcome) -> bool:
         """True when this is a recourse for the limit as it came out."""
-        named = not self.only or outcome.limit.figure in self.only or outcome.limit.metric in self.only
+        everywhere = not self.only and (outcome.limit.metric != _CELLS or self.against != "leak")
+        named = everywhere or outcome.limit.figure in self.only or outcome.limit.metric in self.only
         return named and outcome.limit.metric not in self.but and self.against == state_of(outcome)
 
 
@@ -80,6 +82,20 @@ RECOURSES = (  # the least loss first
         "none",
         "the table gets more useful, and may give more away: every limit is judged anew",
         against="useless",
+    ),
+    Recourse(
+        "values of the real table",
+        "Keep to values that real rows have, or declare those that may stand in the column as well: domains",
+        "none",
+        "nobody needs a category that does not exist",
+        only=("value_disclosure.foreign_cells",),
+    ),
+    Recourse(
+        "invented values",
+        "Make generated columns without a look at those of real rows, or leave them out: drop",
+        "none",
+        "what belongs to one person is of use to nobody else",
+        only=("value_disclosure.generated_excess",),
     ),
     Recourse(
         "more tests",

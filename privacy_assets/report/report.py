@@ -13,7 +13,7 @@ from privacy_assets.engine.metrics.gretel import data_privacy_score
 from privacy_assets.engine.policy import Judgement, Limit, Policy, Verdict
 from privacy_assets.engine.results import Figure, MetricResult
 from privacy_assets.engine.version import ENGINE_VERSION
-from privacy_assets.errors import ConfigError
+from privacy_assets.errors import ConfigError, shown
 from privacy_assets.report.configuration import Protection, privacy_configuration
 from privacy_assets.report.recourse import recourses
 
@@ -111,7 +111,9 @@ class Report:
         attempt = int(data.get("attempt", 1))
         judgement = policy.judge(results, attempt)
         if judgement.verdict != data["verdict"]:
-            raise ConfigError(f"report: it states {data['verdict']!r}, but its figures give {judgement.verdict!r}.")
+            raise ConfigError(
+                f"report: it states {shown(data['verdict'])}, but its figures give {judgement.verdict!r}."
+            )
         kept = ("title", "tables", "seed", "engine_version", "generator", "fingerprints", "versions", "embedder")
         own = {name: data[name] for name in kept}
         return cls(policy=policy, judgement=judgement, results=results, attempt=attempt, **own)

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +16,8 @@ from dagster._core.execution.plan.objects import StepFailureData
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
 REPOSITORY = "__repository__"
-RUN = "... on LaunchRunSuccess { run { runId } } ... on PythonError { message }"
+RUN = """... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
+    ... on RunConfigValidationInvalid { errors { message } }"""
 T = TypeVar("T")
 
 
@@ -61,24 +62,42 @@ class Served:
             return json.load(answer)
 
     def launch(
-        self, location: str, *assets: str, partition: str | None = None, checks: Sequence[str] | None = None
-    ) -> str:
-        """Materialise ``assets`` as the UI does, with ``checks`` ("table/asset:check"; default: all); the run's id."""
+        self, location: str, *assets: str, partition: str | None = None, checks: Sequence[str] | None = None,
+        tags: Mapping[str, str] | None = None, config: Mapping[str, Any] | None = None, job: str = "__ASSET_JOB",
+    ) -> str:  # fmt: skip
+        """Materialise ``assets`` as the UI does, with ``checks`` ("table/asset:check"; default: all); the run's id.
+
+        ``tags`` and ``config`` are what somebody typed in the launchpad.
+        """
+        return self._run_id(self._launched(location, assets, partition, checks, tags, config, job))
+
+    def not_launched(self, location: str, *assets: str, config: Mapping[str, Any], job: str = "__ASSET_JOB") -> str:
+        """What Dagster finds wrong with ``config``; no run."""
+        answer = self._launched(location, assets, None, None, None, config, job)
+        assert "errors" in answer, answer
+        return "\n".join(error["message"] for error in answer["errors"])
+
+    def _launched(
+        self, location: str, assets: Sequence[str], partition: str | None, checks: Sequence[str] | None,
+        tags: Mapping[str, str] | None, config: Mapping[str, Any] | None, job: str = "__ASSET_JOB",
+    ) -> dict[str, Any]:  # fmt: skip
         chosen: dict[str, Any] = {"assetSelection": [{"path": asset.split("/")} for asset in assets]}
         if checks is not None:
             chosen["assetCheckSelection"] = [
                 {"assetKey": {"path": asset.split("/")}, "name": name}
                 for asset, name in (check.split(":") for check in checks)
             ]
-        tags = [{"key": "dagster/partition", "value": partition}] if partition else []
+        own = {"dagster/partition": partition} if partition else {}
         params = {
-            "selector": {**selector(location), "pipelineName": "__ASSET_JOB", **chosen},
+            "selector": {**selector(location), "pipelineName": job, **chosen},
             "mode": "default",
-            "runConfigData": {},
-            "executionMetadata": {"tags": tags},
+            "runConfigData": config or {},
+            "executionMetadata": {
+                "tags": [{"key": key, "value": value} for key, value in {**own, **(tags or {})}.items()]
+            },
         }
         query = f"mutation($p: ExecutionParams!) {{ launchPipelineExecution(executionParams: $p) {{ {RUN} }} }}"
-        return self._run_id(self.graphql(query, p=params))
+        return self.graphql(query, p=params)
 
     def execute_step_again(self, run_id: str, step: str) -> str:
         """Re-execute one step of a run, as the UI does."""
@@ -235,6 +254,11 @@ class Served:
         self.finished(run_id)
         logs = self.instance.all_logs(run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
         return {entry.dagster_event.step_key: entry.dagster_event.step_failure_data for entry in logs}
+
+    def told(self, run_id: str) -> str:
+        """Everything that the events of a finished run say."""
+        self.finished(run_id)
+        return "\n".join(entry.to_json() for entry in self.instance.all_logs(run_id))
 
     def checks(self, run_id: str) -> dict[str, bool]:
         """Whether each check of a run passed, by name."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import dagster as dg
 from served import BIN, HERE, Served, until
 
+SECRET = "what-nobody-is-to-be-shown"  # DEPLOYMENT_SECRET of every process
 LOCATIONS = ("stock", "gated", "elsewhere")
 CONFIG = """\
 telemetry:
@@ -34,6 +35,7 @@ def serve(root: Path) -> Iterator[Served]:
         **os.environ,
         "DAGSTER_HOME": str(home),
         "DEPLOYMENT_ROOT": str(root),
+        "DEPLOYMENT_SECRET": SECRET,
         "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE.parent / "plugin"), str(HERE)]),
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -261,8 +262,8 @@ def test_the_executor_cannot_be_configured_by_a_run() -> None:
         assert process_config(schema, {}).success
 
 
-def test_trusted_keys_are_read_from_a_mount_of_kubernetes(tmp_path: Path) -> None:
-    """The layout that a kubelet makes of a ConfigMap: a folder open to all, one that is not, links."""
+def test_trusted_keys_are_read_from_a_mount_of_kubernetes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a kubelet makes of a ConfigMap, mounted read-only: a folder open to all, one that is not, links."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -276,9 +277,10 @@ def test_trusted_keys_are_read_from_a_mount_of_kubernetes(tmp_path: Path) -> Non
     folder.chmod(0o755)
     mount.chmod(0o777)
     inside = SETTINGS[MOUNTED].removeprefix("/etc/privacy-assets/")
+    with pytest.raises(ConfigError, match="others may write"):
+        _ = TrustedKeys((tmp_path / inside,)).by_id
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
     assert len(TrustedKeys((tmp_path / inside,)).by_id) == 1
-    with pytest.raises(ConfigError, match="everybody may write"):
-        _ = TrustedKeys((mount,)).by_id
 
 
 # --- devices ----------------------------------------------------------------------------------------------------------

@@ -3,10 +3,10 @@
 import dagster as dg
 from dagster_ray import LocalRay
 
-from privacy_assets import build_privacy_assets
+from privacy_assets import build_privacy_assets, fixed
 from resources.production import RESOURCES
 
-RAY = LocalRay(ray_init_options={"num_cpus": 2, "include_dashboard": False, "log_to_driver": False})
+RAY = fixed(LocalRay(ray_init_options={"num_cpus": 2, "include_dashboard": False, "log_to_driver": False}))
 
 defs = dg.Definitions.merge(
     build_privacy_assets(

@@ -4,26 +4,22 @@ import os
 from pathlib import Path
 
 import dagster as dg
-import pandas as pd
 from publishers import publishers
 from standins import QUICK, independent, memorise, resources
+from turning import turning
 
-from privacy_assets import build_privacy_assets, build_table_schedule
+from privacy_assets import build_privacy_assets, build_table_schedule, fixed
 
 ROOT = Path(os.environ["DEPLOYMENT_ROOT"])
+DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-04")
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
 
 
-def turning(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    """Honest until somebody leaves a file named ``leak``."""
-    return (memorise if (ROOT / "leak").exists() else independent)(train, rows, seed)
-
-
-def gated(name, generator, *, regions: bool = False) -> dg.Definitions:
+def gated(name, generator, *, regions: bool = False, **more) -> dg.Definitions:
     """A small gated table."""
     split = {"partitions_def": REGIONS, "partition_column": "region"} if regions else {}
     source = ROOT / "people.parquet"
-    return build_privacy_assets(name, source=source, subject="pid", generator=generator, **QUICK, **split)
+    return build_privacy_assets(name, source=source, subject="pid", generator=generator, **QUICK, **split, **more)
 
 
 def eagerly_published(table: dg.Definitions) -> dg.Definitions:
@@ -36,13 +32,37 @@ def eagerly_published(table: dg.Definitions) -> dg.Definitions:
     )
 
 
+@dg.asset
+def note() -> int:
+    """An ordinary asset beside the tables."""
+    return 1
+
+
+@dg.asset
+def noted(note: int) -> None:
+    """Loads what an ordinary asset stored."""
+
+
 defs = dg.Definitions.merge(
+    dg.Definitions(
+        assets=[note, noted],
+        jobs=[
+            dg.define_asset_job(
+                "apart",
+                selection="honest_told/source",
+                executor_def=fixed(dg.multiprocess_executor, {"max_concurrent": 1}),
+            )
+        ],
+    ),
     gated("leaky", memorise),
     gated("leaky_regions", memorise, regions=True),
     eagerly_published(gated("leaky_eager", memorise)),
-    gated("turned", turning),
+    gated("turned", {"name": "callable", "settings": {"function": turning, "variables": ["DEPLOYMENT_ROOT"]}}),
     gated("honest", independent),
+    gated("honest_told", independent),
     gated("honest_regions", independent, regions=True),
+    gated("nights", independent),
+    gated("nights_by_day", independent, partitions_def=DAYS, partition_column="joined"),
     dg.Definitions(schedules=[build_table_schedule("honest", "* * * * *")]),
     publishers("gated", "leaky"),
     resources(ROOT),

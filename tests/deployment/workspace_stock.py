@@ -1,8 +1,15 @@
-"""Code location of the tables that only Dagster's own checks guard."""
+"""Code location of the tables that only Dagster's own checks guard, and of a gated one among them, ``loose``.
+
+Nothing binds the default IO manager here.
+"""
 
 import dagster as dg
 from publishers import publishers
-from stock import stock_table
+from quotas import quota_table
+from standins import QUICK, independent, resources
+from stock import PRIVATE, ROOT, stock_table
+
+from privacy_assets import build_privacy_assets
 
 EAGER = dg.AutomationCondition.eager()
 GUARDED = EAGER & dg.AutomationCondition.all_deps_blocking_checks_passed()
@@ -16,5 +23,12 @@ defs = dg.Definitions.merge(
     stock_table("eager_unchecked", condition=EAGER),
     stock_table("forged_by_rest", condition=GUARDED),
     stock_table("forged_by_graphql", condition=GUARDED),
+    quota_table(ROOT, "nights"),
+    quota_table(ROOT, "nights_by_day", dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-04")),
     publishers("stock", "plain"),
+    dg.Definitions(
+        jobs=[dg.define_asset_job("apart", selection="plain/synthetic", executor_def=dg.multiprocess_executor)]
+    ),
+    build_privacy_assets("loose", source=PRIVATE, subject="pid", generator=independent, **QUICK),
+    dg.Definitions(resources={k: v for k, v in resources(ROOT).resources.items() if k != "io_manager"}),
 )

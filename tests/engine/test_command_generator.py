@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
-import time
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from processes import gone, killed
 
 from privacy_assets.engine.generators import build_generator, load_generator, programs
 from privacy_assets.engine.generators.reports import MESSAGES
 from privacy_assets.engine.tables.schema import conform, infer_schema, restore
 from privacy_assets.errors import ConfigError, InputError, StepError
+from privacy_assets.work import WorkFolder
 
 SECRET = "Zebulon-77123"
+linux = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="reads /proc, and needs prctl")
 FRAME = pd.DataFrame(
     {
         "n": pd.Series([1, 2, None, 300], dtype="Int16"),
@@ -123,33 +126,64 @@ def test_what_is_printed_goes_to_the_log_that_is_named(program: object, tmp_path
     assert log.read_text().endswith("why\n")
 
 
-def gone(pid: int) -> bool:
-    """True when the process has ended (a zombie has), within five seconds."""
-    for _ in range(50):
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-        except OSError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.1)
-    return False
-
-
-@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="reads /proc")
-@pytest.mark.parametrize("ends", [True, False])
-def test_nothing_that_it_started_is_left(program: object, tmp_path: Path, ends: bool) -> None:
-    note = tmp_path / "pid"
-    lines = f"""
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
-open({str(note)!r}, "w").write(str(child.pid))
+LEAVES = """
+import own_functions
+leave = getattr(own_functions, "leaves_others_behind" if {ends} else "never_ends")
+leave(pd.read_parquet(sys.argv[1]), 1, 0)
 """
+
+
+@linux
+@pytest.mark.parametrize("ends", [True, False])
+def test_nothing_that_it_started_is_left(
+    program: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """Neither in its session nor in others."""
+    monkeypatch.setenv("NOTE", str(tmp_path / "note"))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    given = {"variables": ["NOTE", "PYTHONPATH"]}
     if ends:
-        assert len(program(lines + SAMPLE).sample(4, seed=0)) == 4  # type: ignore[operator]
+        assert len(program(LEAVES.format(ends=True) + SAMPLE, **given).sample(4, seed=0)) == 4  # type: ignore[operator]
     else:
-        with pytest.raises(StepError, match="took longer than 4 seconds"):
-            program(lines + "time.sleep(300)", timeout=4).sample(4, seed=0)  # type: ignore[operator]
-    assert gone(int(note.read_text()))
+        with pytest.raises(StepError, match="took longer than 15 seconds"):
+            program(LEAVES.format(ends=False), **given, timeout=15).sample(4, seed=0)  # type: ignore[operator]
+    pids = (tmp_path / "note").read_text().rstrip(".").split()
+    assert len(pids) == 3 and all(gone(int(pid)) for pid in pids)
+
+
+KILLED = """
+import sys
+import pandas as pd
+from privacy_assets.engine.generators import build_generator
+from privacy_assets.engine.tables.schema import conform, infer_schema
+
+frame = pd.DataFrame({"a": [1, 2, 3]})
+code = "import sys, pandas, own_functions; own_functions.never_ends(pandas.read_parquet(sys.argv[1]), 1, 0)"
+given = {
+    "callable": {"function": "own_functions:never_ends"},
+    "command": {"command": [sys.executable, "-c", code, "{train}", "{out}", "{rows}", "{seed}"]},
+}
+name = sys.argv[1]
+built = build_generator(name, {**given[name], "variables": ["NOTE", "PYTHONPATH"]})
+built.fit(conform(frame, infer_schema(frame), where="t"), infer_schema(frame), seed=0).sample(2, seed=0)
+"""
+
+
+@linux
+@pytest.mark.parametrize("name", ["callable", "command"])
+def test_a_killed_parent_takes_all_with_it_and_the_next_sweeps_its_folder(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = tmp_path / "tmp"
+    work.mkdir()
+    pids = killed(["-c", KILLED, name], tmp_path / "note", NOTE=str(tmp_path / "note"), TMPDIR=str(work))
+    assert len(pids) == 3 and all(gone(pid) for pid in pids)
+    assert list(work.rglob("train.parquet")), "nobody is there to remove it"
+    monkeypatch.setattr(tempfile, "tempdir", str(work))
+    with WorkFolder() as held, WorkFolder() as other:
+        assert sorted(work.iterdir()) == sorted([held, other]), "what others hold stays"
+        assert held.stat().st_mode & 0o777 == 0o700
+    assert not list(work.iterdir())
 
 
 def test_a_program_that_prints_without_end_is_stopped(

@@ -160,7 +160,7 @@ def test_metrics_and_policy_are_chosen_from_each_other() -> None:
         choose_metrics("", None)
     assert choose_metrics({"dcr": None, "linkability": {"halves": 3}}, None)[0]["linkability"].halves == 3
     for wrong in (5, "halves", ["halves"]):
-        with pytest.raises(ConfigError, match="metric dcr: settings must be a mapping"):
+        with pytest.raises(ConfigError, match="metric 'dcr': settings must be a mapping"):
             choose_metrics({"dcr": wrong}, None)
 
 

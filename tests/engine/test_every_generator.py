@@ -9,6 +9,7 @@ from pandas.testing import assert_frame_equal
 
 from privacy_assets.engine.generators import GENERATORS, build_generator, generator_info
 from privacy_assets.engine.tables.demo import SUBJECT, load_patients
+from privacy_assets.engine.tables.roles import foreign_cells, with_roles
 from privacy_assets.engine.tables.schema import conform, infer_schema, restore
 
 SHORT: dict[str, dict[str, object]] = {
@@ -36,6 +37,7 @@ def demo() -> tuple[pd.DataFrame, np.ndarray]:
     rng = np.random.default_rng(0)
     frame = whole.drop(columns=SUBJECT).reset_index(drop=True)
     frame["seen"] = pd.Timestamp("1975-01-01") + pd.to_timedelta(rng.integers(0, 1800, len(frame)), unit="D")
+    frame["grade"] = rng.choice([0, 1, 2, 5, 40], len(frame))  # what lies between them is nobody's
     frame["again"] = rng.random(len(frame)) < 0.3
     return frame.mask(rng.random(frame.shape) < 0.05), people
 
@@ -52,9 +54,14 @@ def test_rows_of_the_demo_table(name: str) -> None:
     schema = infer_schema(frame)
     assert {column.kind for column in schema.columns} == {"integer", "numeric", "categorical", "boolean", "datetime"}
     train = conform(frame, schema, where="demo")
+    schema = with_roles(schema, [train], people, where="demo")
     fitted = build_generator(name, SHORT[name]).fit(train, schema, seed=0, people=people)
     made = fitted.sample(1500, seed=0)
     assert_frame_equal(fitted.sample(1500, seed=0), made)
+    closed = [column.name for column in schema.columns if column.role == "closed"]
+    assert {"physical_limitation", "grade"} <= set(closed)
+    for column in schema.columns:
+        assert not foreign_cells(column, [train[column.name]], made[column.name]).any(), column.name
     restored = restore(made, schema)
     assert len(restored) == 1500 and list(restored.columns) == list(frame.columns)
     if name != "tvae":  # which takes the likeliest category: what few rows have is lost

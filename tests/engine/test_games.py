@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import own_functions as own
 import pytest
 from coded_tables import coded, repeated, with_gaps
 from shadow_standins import Blind, CopyCells, small_table
@@ -133,27 +134,19 @@ def test_frames_of_every_kind_reach_the_generator_as_they_were(monkeypatch):
         assert sorted(found[:, 0].tolist()) == sorted(expected[:, 0].tolist())
 
 
-def broken(train, rows, seed):
-    raise ValueError(str(train.iloc[0].tolist()))
-
-
-def no_table(train, rows, seed):
-    return rows
-
-
 def test_an_error_comes_back_from_another_process_as_it_was(monkeypatch):
     told = []
     for threads in ("1", "2"):
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
         with pytest.raises(InputError) as caught:
-            features(game(shadows=4, tests=4), CallableGenerator(no_table))
+            features(game(shadows=4, tests=4), CallableGenerator(own.returns_too_few))
         told.append((str(caught.value), caught.value.where, caught.value.fix))
-    assert told[0] == told[1] and "it returned int, not a table" in told[0][0]
+    assert told[0] == told[1] and "rows came where" in told[0][0]
 
 
 @pytest.mark.parametrize("threads", ["1", "2"])
 def test_a_generator_that_breaks_tells_no_value(monkeypatch, threads):
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
     with pytest.raises(StepError) as caught:
-        features(game(shadows=4, tests=4), CallableGenerator(broken))
+        features(game(shadows=4, tests=4), CallableGenerator(own.raises_a_row))
     assert "ValueError at" in str(caught.value) and str(game().cells[0, 0]) not in str(caught.value)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import own_functions as own
 import pandas as pd
 import pytest
+from own_functions import SECRET, uniform
 from pandas.testing import assert_frame_equal
 from scipy import stats
 
@@ -21,8 +24,6 @@ from privacy_assets.engine.generators.synthpop import FittedSynthPop, SynthPop
 from privacy_assets.engine.generators.trees import Tree
 from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema
 from privacy_assets.errors import ConfigError, InputError, StepError
-
-SECRET = "Zebulon-77123"
 
 
 def mixed(n: int, seed: int = 0, missing: float = 0.15) -> pd.DataFrame:
@@ -50,11 +51,6 @@ def table(**columns: object) -> tuple[pd.DataFrame, TableSchema]:
     frame = pd.DataFrame(columns)
     schema = infer_schema(frame)
     return conform(frame, schema, where="train"), schema
-
-
-def uniform(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    """A generator of one's own."""
-    return train.sample(rows, replace=True, random_state=seed)
 
 
 # What every generator must do
@@ -322,39 +318,17 @@ def test_demonstration_is_said_loudly() -> None:
 # Functions
 
 
-def changes_its_input(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    train.loc[:, "age"] = 0
-    return train.head(rows)
-
-
-def raises(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    raise ValueError(f"cannot handle {train['town'].iloc[0]} {SECRET}")
-
-
-def returns_text(train: pd.DataFrame, rows: int, seed: int) -> str:
-    return SECRET
-
-
-def drops_a_column(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    return uniform(train, rows, seed).drop(columns="age")
-
-
-def returns_too_few(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    return train.head(rows - 1)
-
-
-def returns_wrong_types(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    return uniform(train, rows, seed).assign(age=SECRET)
-
-
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (raises, r"ValueError at .*test_generators\.py:\d+, in raises"),
-        (returns_text, "it returned str, not a table"),
-        (drops_a_column, "column 'age': the column is missing"),
-        (returns_too_few, "19 rows came where 20 were asked for"),
-        (returns_wrong_types, "column 'age', row 0: a value is not"),
+        (own.raises, r"own_functions:raises ended with exit status 1 \(ValueError at .*own_functions\.py:\d+\)"),
+        (own.exits, r"own_functions:exits ended with exit status 1\. "),
+        (own.returns_text, "returned something that is not a table: return a DataFrame"),
+        (own.returns_foreign_columns, r"cannot be written as Parquet \(ValueError\)"),
+        (own.drops_a_column, "column 'age': the column is missing"),
+        (own.returns_too_few, "19 rows came where 20 were asked for"),
+        (own.returns_wrong_types, "column 'age', row 0: a value is not"),
+        (own.mixes_types, "column 'age', row 0: a value is not"),
     ],
 )
 def test_misbehaving_functions(function: object, message: str) -> None:
@@ -367,32 +341,62 @@ def test_misbehaving_functions(function: object, message: str) -> None:
         chain.append(chain[-1].__cause__ or chain[-1].__context__)
 
 
-def test_functions_get_a_fresh_table_in_the_users_dtypes() -> None:
-    seen: list[pd.DataFrame] = []
-
-    def spy(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-        seen.append(train)
-        return train.sample(rows, random_state=seed)
-
+def test_functions_get_a_fresh_table_in_the_users_dtypes(tmp_path: Path) -> None:
     frame = pd.DataFrame({"n": pd.Series([1, 2, 3], dtype="int8"), "c": pd.Series(["a", "b", "a"], dtype="category")})
     schema = infer_schema(frame)
-    CallableGenerator(spy).fit(conform(frame, schema, where="t"), schema, seed=0).sample(2, seed=5)
-    assert_frame_equal(seen[0], frame)
-    fitted = build_generator(changes_its_input).fit(TRAIN, SCHEMA, seed=0)
+    spy = CallableGenerator(own.spies, variables=["SEEN"])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("SEEN", str(tmp_path / "seen"))
+        spy.fit(conform(frame, schema, where="t"), schema, seed=0).sample(2, seed=5)
+    assert_frame_equal(pd.read_pickle(tmp_path / "seen"), frame)
+    fitted = build_generator(own.changes_its_input).fit(TRAIN, SCHEMA, seed=0)
     for _ in range(2):
         assert set(fitted.sample(20, seed=0)["age"]) == {0}
     assert set(TRAIN["age"].dropna()) != {0}
 
 
-def test_functions_by_name_and_what_cannot_be_stored(tmp_path: Path) -> None:
-    by_name = build_generator(f"{__name__}:uniform")
-    assert by_name == build_generator(uniform) == build_generator("callable", {"function": f"{__name__}:uniform"})
-    with pytest.raises(ConfigError, match="cannot be imported by name"):
-        build_generator(lambda train, rows, seed: train)
-    fitted = CallableGenerator(lambda train, rows, seed: train.head(rows)).fit(TRAIN, SCHEMA, seed=0)
-    assert len(fitted.sample(3, seed=0)) == 3
-    with pytest.raises(ConfigError, match="cannot be imported by name"):
-        fitted.save(tmp_path / "lambda")
+def test_functions_by_name_and_what_cannot_be_imported() -> None:
+    by_name = build_generator("own_functions:uniform")
+    assert by_name == build_generator(uniform) == build_generator("callable", {"function": uniform})
+    for nameless in (lambda train, rows, seed: train, partial(uniform)):
+        with pytest.raises(ConfigError, match="cannot be imported by name"):
+            CallableGenerator(nameless)
+
+
+def test_a_module_is_looked_for_and_not_run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its top level is code of the user's too, and this process may hold keys."""
+    package = tmp_path / "looked_for"
+    package.mkdir()
+    for file in (package / "__init__.py", package / "part.py"):
+        file.write_text(
+            "import own_functions\n\ndef f(train, rows, seed):\n    return own_functions.uniform(train, rows, seed)\n"
+        )
+    monkeypatch.syspath_prepend(tmp_path)
+    found = [build_generator(f"looked_for{part}:f") for part in ("", ".part")]
+    assert len(found[1].fit(TRAIN, SCHEMA, seed=0).sample(3, seed=0)) == 3
+    assert not [name for name in sys.modules if name.startswith("looked_for")]
+    for absent in ("looked_for.other:f", "looked_for.part.deeper:f", "looked_for.part"):
+        with pytest.raises(ConfigError, match="cannot be imported"):
+            build_generator("callable", {"function": absent})
+    with pytest.raises(StepError, match=r"looked_for:g cannot be imported in a process of its own \(AttributeError\)"):
+        build_generator("looked_for:g").fit(TRAIN, SCHEMA, seed=0).sample(3, seed=0)
+
+
+def test_a_function_of_a_script(tmp_path: Path) -> None:
+    """Its main block is not run again."""
+    given = "conform(frame, infer_schema(frame), where='t'), infer_schema(frame)"
+    (tmp_path / "script.py").write_text(
+        "import pandas as pd\n"
+        "from privacy_assets.engine.generators import build_generator\n"
+        "from privacy_assets.engine.tables.schema import conform, infer_schema\n"
+        "def f(train, rows, seed):\n    return train.sample(rows, replace=True, random_state=seed)\n"
+        "if __name__ == '__main__':\n"
+        "    frame = pd.DataFrame({'a': [1, 2, 3]})\n"
+        f"    fitted = build_generator(f).fit({given}, seed=0)\n"
+        "    print(len(fitted.sample(5, seed=0)))\n"
+    )
+    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=False)
+    assert done.stdout == "5\n", done.stderr
 
 
 @pytest.mark.parametrize(
@@ -408,7 +412,8 @@ def test_functions_by_name_and_what_cannot_be_stored(tmp_path: Path) -> None:
         ("os.path:nothing", {}, "cannot be imported"),
         ("no_such_module:f", {}, "cannot be imported"),
         ("os.path:join", {"a": 1}, "takes no settings"),
-        (lambda: None, {}, "three arguments"),
+        (own.takes_one, {}, "three arguments"),
+        (lambda: None, {}, "cannot be imported by name"),
     ],
 )
 def test_wrong_names_and_settings(generator: object, settings: dict, message: str) -> None:

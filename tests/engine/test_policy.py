@@ -13,6 +13,7 @@ from privacy_assets.engine.policy import Limit, LimitOutcome, Policy, judge_limi
 from privacy_assets.engine.registry import METRICS, default_metrics, figure_specs
 from privacy_assets.engine.results import Direction, Figure, MetricResult
 from privacy_assets.errors import ConfigError
+from privacy_assets.report.evaluate import as_policy
 
 
 def outcome(
@@ -189,7 +190,7 @@ def test_wrong_policy_files_name_file_and_fix(tmp_path: Path, text: str, message
 
 def test_a_policy_file_that_is_no_text_or_has_odd_keys_is_an_error(tmp_path: Path) -> None:
     path = write(tmp_path, "1: 3")
-    with pytest.raises(ConfigError, match="unknown key '1'"):
+    with pytest.raises(ConfigError, match="unknown key int"):
         Policy.from_yaml(path)
     path.write_bytes(b"\xff\xfe\x00limits")
     with pytest.raises(ConfigError, match=r"policy\.yaml"):
@@ -199,3 +200,94 @@ def test_a_policy_file_that_is_no_text_or_has_odd_keys_is_an_error(tmp_path: Pat
 def test_an_absent_policy_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"absent\.yaml"):
         Policy.from_yaml(tmp_path / "absent.yaml")
+
+
+ONE = "{figure: dcr.privacy_score, at_most: 0.1}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"limits: [{ONE}]\nlimits: []\n", "line 2: the key 'limits' stands twice, first in line 1"),
+        (
+            "limits:\n- figure: dcr.privacy_score\n  at_most: 0.1\n  'at_most': 0.9\n",
+            "line 4: the key 'at_most' .* line 3",
+        ),
+        (f"x: &x\n  name: a\nextends: default\nlimits: [{ONE}]\nextends: null\n", "line 5: the key 'extends'"),
+        (f"limits:\n- {ONE}\n- {{figure: dcr.privacy_score, at_most: 0.9}}\n", "dcr.privacy_score is limited twice"),
+        (f"extends: default\nlimits:\n- {ONE}\n- {ONE}\n", "dcr.privacy_score is limited twice"),
+        (f"--- {{limits: [{ONE}]}}\n--- {{}}", "not 2 documents"),
+        (f"- {ONE}", "expected a mapping with 'limits', not a list"),
+        ("", "expected a mapping with 'limits', not an empty file"),
+        (f"{{name: [a], limits: [{ONE}]}}", "'name' must be a text"),
+        (f"{'[' * 5000}", "cannot be read as YAML"),
+        ("limits: 2024-13-45", "cannot be read as YAML"),
+    ],
+)  # fmt: skip
+def test_a_file_that_says_two_things_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    """The last one won, so that a line further down could loosen any limit without a word."""
+    with pytest.raises(ConfigError, match=message) as caught:
+        Policy.from_yaml(write(tmp_path, text))
+    assert "policy.yaml" in str(caught.value)
+
+
+def test_what_a_merge_key_brings_may_be_overridden(tmp_path: Path) -> None:
+    text = f"limits:\n- &first {ONE}\n- {{<<: *first, bound: lower, at_most: 0.2}}\n- {{<<: *first, bound: value}}\n"
+    assert [limit.value for limit in Policy.from_yaml(write(tmp_path, text)).limits] == [0.1, 0.2, 0.1]
+
+
+@pytest.mark.parametrize(
+    ("figure", "value", "limits"),
+    [
+        ("dcr.privacy_score", "1.0e+300", "0 to 1"), ("dcr.privacy_score", "-0.1", "0 to 1"),
+        ("dcr.member_excess", "1.01", "0 to 1"), ("membership_inference.auc_dpi", "0.51", "0 to 0.5"),
+        ("shadow_membership.epsilon_lower_bound", "21", "0 to 20"),
+        ("singling_out.risk", f"{'9' * 400}", "finite number"),
+        ("membership_inference.protection_score", "-1", "0 to 100"), ("dcr.privacy_score", ".nan", "finite number"),
+        ("membership_inference.protection_score", "101", "0 to 100"), ("dcr.privacy_score", "-.inf", "finite number"),
+    ],
+)  # fmt: skip
+def test_a_limit_outside_of_the_range_of_its_figure_is_refused(
+    tmp_path: Path, figure: str, value: str, limits: str
+) -> None:
+    side = "at_least" if figure_specs()[figure].direction == "lower_is_riskier" else "at_most"
+    with pytest.raises(ConfigError, match=limits) as caught:
+        Policy.from_yaml(write(tmp_path, f"limits: [{{figure: {figure}, {side}: {value}}}]"))
+    assert figure in str(caught.value) and "policy.yaml" in str(caught.value)
+
+
+def test_the_ranges_hold_every_default_limit() -> None:
+    for name, spec in figure_specs().items():
+        low, high = spec.limits
+        assert low == 0 and 0 < high < math.inf, name
+    for metric in METRICS.values():
+        for limit in metric.default_limits:
+            assert 0 <= limit.value <= figure_specs()[limit.figure].limits[1], limit.key
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{{name: default, limits: [{ONE}]}}", f"{{name: Default , limits: [{ONE}]}}",
+        "{name: default, extends: default, limits: [{figure: dcr.privacy_score, at_most: 0.9}]}",
+        "{name: 'default, of dcr only', limits: [{figure: dcr.privacy_score, at_most: 0.12}]}",
+    ],
+)  # fmt: skip
+def test_the_name_of_the_default_policy_is_its_own(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="names itself 'default' and differs from it"):
+        Policy.from_yaml(write(tmp_path, text))
+
+
+def test_the_default_policy_keeps_its_name(tmp_path: Path) -> None:
+    for policy in (Policy.default(), Policy.default(["dcr"]), Policy.default([*METRICS])):
+        assert Policy.from_dict(policy.to_dict()).name == policy.name
+    loosened = "{extends: default, limits: [{figure: dcr.privacy_score, at_most: 0.9}]}"
+    assert Policy.from_yaml(write(tmp_path, loosened)).name == "custom"
+    with pytest.raises(ConfigError, match="names itself 'default'"):
+        as_policy(Policy((Limit("dcr.privacy_score", 0.9),), name="default"))
+
+
+@pytest.mark.parametrize("given", [[ONE], [{"figure": "dcr.privacy_score"}], 3, {"limits": [["dcr.privacy_score"]]}])
+def test_a_policy_in_python_that_is_none_is_an_error(given: object) -> None:
+    with pytest.raises(ConfigError, match=r"mapping"):
+        as_policy(given)  # type: ignore[arg-type]

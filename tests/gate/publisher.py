@@ -1,9 +1,10 @@
 """A deployment of the gate without the orchestrator, disks that fail, and, run as a script, a process to be killed.
 
-    python tests/gate/publisher.py FOLDER
+    python tests/gate/publisher.py FOLDER [BUCKET]
 
-The script reads "PLACE ATTESTATION SNAPSHOT" lines (names of files below FOLDER). For each it forks a child that
-publishes; it prints the child's process id just before, and its exit code just after.
+The script reads lines: "publish PLACE ATTESTATION SNAPSHOT" (names of files below FOLDER), "back PLACE RELEASE",
+"rotate". For each it forks a child that does it; it prints the child's process id just before, and its exit code just
+after. With a BUCKET the releases and the private folder lie there.
 """
 
 from __future__ import annotations
@@ -11,11 +12,18 @@ from __future__ import annotations
 import errno
 import io
 import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
 import sys
+import time
 import traceback
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import count
 from pathlib import Path
@@ -29,15 +37,18 @@ from privacy_assets.engine.policy import Limit, LimitOutcome, Policy, judge_limi
 from privacy_assets.engine.results import Figure, MetricResult
 from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import InputError, PublicationRefused
+from privacy_assets.files import names
 from privacy_assets.gate.gate import Gate
-from privacy_assets.gate.keys import SigningKey, TrustedKeys, first_key
+from privacy_assets.gate.keys import SigningKey, TrustedKeys, first_key, rotate_key
 from privacy_assets.gate.releases import Release, hash_file, read_published
 from privacy_assets.gate.snapshot import Snapshot, read_snapshot
 from privacy_assets.gate.statements import Place, Sealed, seal
+from privacy_assets.objects import location
 
 POLICY = Policy((Limit("dcr.member_excess", at_most=0.1),), name="test")
 INPUTS = {"train": "t", "holdout": "h", "synthetic": "s"}
 DIED, REFUSED = 9, 3  # exit codes of a child
+KILLS, SEED = int(os.environ.get("PRIVACY_ASSETS_KILLS", "60")), 20
 _times = count(1)
 
 
@@ -98,14 +109,16 @@ def current(gate: Gate, place: Place) -> Release | None:
     """
     for release in gate.store.history(place):
         assert hash_file(release.table) == release.opened(place, gate.key.trusted).sha256
-        assert sorted(os.listdir(release.folder)) == ["attestation.json", "table.parquet"]
+        assert names(release.folder) == ["attestation.json", "table.parquet"]
     try:
         release = gate.store.current(place)
     except InputError:
         return None
     assert release in gate.store.history(place)
     stated = release.opened(place, gate.key.trusted)
-    snapshot = Snapshot(place, gate._snapshots(place) / f"{stated.sha256}.parquet", stated.sha256, 0, "", "")
+    snapshot = Snapshot(
+        place, gate._snapshots(place) / f"{stated.sha256}.parquet", stated.sha256, 0, "", "", stated.dtypes
+    )
     read = read_published(gate.releases, place.table, place.partition, trusted_keys=gate.key.trusted.places[0])
     pd.testing.assert_frame_equal(read, read_snapshot(snapshot))
     return release
@@ -115,6 +128,131 @@ def left_over(gate: Gate, place: Place) -> list[str]:
     """What lies in the folder of a place beside its releases, its pointer and its lock."""
     folder = place.below(gate.releases)
     return sorted({path.name for path in folder.glob("*")} - {".lock", "latest.json", "releases"})
+
+
+def shown(gate: Gate, place: Place) -> bytes | None:
+    """The attestation of the release that readers get."""
+    release = current(gate, place)
+    return release.attestation.read_bytes() if release else None
+
+
+def forget(gate: Gate, place: Place, kept: Release | None = None) -> None:
+    """Make room: remove all releases but ``kept``."""
+    for release in gate.store.history(place):
+        if release != kept and isinstance(release.folder, Path):
+            release.folder.chmod(0o755)
+            shutil.rmtree(release.folder)
+
+
+Victim = Callable[[str, float | None], tuple[str, float]]
+
+
+@contextmanager
+def victim(root: Path, *bucket: str) -> Iterator[Victim]:
+    """Does what a line says in a process that is killed after so many seconds; its exit code, and how long it lived."""
+    command = [sys.executable, __file__, str(root), *bucket]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        orders, answers = process.stdin, process.stdout
+        assert orders is not None and answers is not None
+        assert answers.readline() == "ready\n"
+
+        def do(line: str, seconds: float | None) -> tuple[str, float]:
+            print(line, file=orders, flush=True)
+            child, begin = int(answers.readline()), time.perf_counter()
+            if seconds is not None:
+                time.sleep(seconds)
+                with suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+            return answers.readline().strip(), time.perf_counter() - begin
+
+        yield do
+        orders.close()
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a victim is to do: its line, what is ``seen`` before and after (None: anything else), and how to end it."""
+
+    line: str
+    after: object
+    seen: Callable[[], object]
+    finish: Callable[[], object]
+
+
+def order_to_publish(gate: Gate, root: Path, number: int) -> Order:
+    place = Place(f"published-{number // 10}")
+    snapshot, taken = gate.take_snapshot(table.__wrapped__(number, 80_000), place, INPUTS["train"])
+    sealed = passed(gate, snapshot)
+    (root / "attestation").write_bytes(sealed.data)
+    (root / "snapshot").write_bytes(taken.data)
+
+    def finish() -> None:
+        again = sealed if number % 4 < 2 else passed(gate, snapshot)  # the same once more, or a new one
+        kept = gate.publish(again, taken, place, POLICY, SETUP)
+        assert shown(gate, place) == again.data
+        forget(gate, place, kept)
+
+    line = f"publish {place.table} attestation snapshot"
+    return Order(line, sealed.data, partial(shown, gate, place), finish)
+
+
+def order_to_go_back(gate: Gate, root: Path, number: int) -> Order:
+    place = Place(f"back-{number // 10}")
+    if number % 10 == 0:
+        gate.publish(*judged(gate, place, table(2 * number)), place, POLICY, SETUP)
+    first, again = gate.store.current(place), judged(gate, place, table(2 * number + 1))
+    gate.publish(*again, place, POLICY, SETUP)
+
+    def finish() -> None:
+        assert gate.roll_back(place, first.id) == first == gate.store.current(place)
+        with pytest.raises(PublicationRefused, match="is not current any more"):
+            gate.publish(*again, place, POLICY, SETUP)
+
+    return Order(f"back {place.table} {first.id}", first.attestation.read_bytes(), partial(shown, gate, place), finish)
+
+
+def order_to_rotate(gate: Gate, root: Path, number: int) -> Order:
+    place, trusted = Place("rotated"), gate.key.trusted.places[0]
+    before = {path.name for path in trusted.iterdir()}
+    if not number:
+        gate.publish(*judged(gate, place, table(1)), place, POLICY, SETUP)
+
+    def signs() -> object:
+        assert shown(gate, place)
+        return gate.key.signer.public_key.keyid
+
+    def finish() -> None:
+        now = deployment(root).key.signer.public_key.keyid
+        assert {path.name for path in trusted.iterdir()} == before | {f"{now[:16]}.pem"}
+        assert names(root / "private") == [".keys.lock", "failures", "looks", "signing.key", "snapshots"]
+
+    return Order("rotate", None, signs, finish)
+
+
+ORDERS = {"publish": order_to_publish, "back": order_to_go_back, "rotate": order_to_rotate}
+
+
+def kill_at_random(gate: Gate, root: Path, victim: Victim, kind: str, kills: int) -> Counter[str]:
+    """Kill so many processes at random moments of their work: what is seen is the old or the new, never a mixture."""
+    rng, whole, seen = random.Random(f"{kind} {SEED}"), deque[float](maxlen=21), Counter[str]()
+    for number in range(20 * kills):
+        order = ORDERS[kind](gate, root, number)
+        before = order.seen()
+        code, seconds = victim(order.line, rng.uniform(0, 1.1 * statistics.median(whole)) if len(whole) > 4 else None)
+        now = order.seen()
+        assert now == before or order.after in (None, now)
+        if code == "0":  # killed too late, which tells how long it takes now
+            assert now != before
+            whole.append(seconds)
+        else:
+            assert int(code) == -signal.SIGKILL
+            seen["old" if now == before else "new"] += 1
+        order.finish()
+        if seen.total() == kills:
+            break
+    print(f"{kind}, seed {SEED}: it took {statistics.median(whole) * 1e3:.1f} ms; the kills left {dict(seen)}")
+    assert seen.total() == kills
+    return seen
 
 
 class Disk:
@@ -273,21 +411,28 @@ def ended(child: int) -> int:
 
 
 def main() -> None:
-    """Publish what the lines of the standard input name."""
-    root = Path(sys.argv[1])
-    gate = deployment(root)
+    """Do what the lines of the standard input say."""
+    root, *bucket = sys.argv[1:]
+    gate = deployment(Path(root))
+    if bucket:
+        gate = replace(gate, releases=location(f"{bucket[0]}/releases"), private=location(f"{bucket[0]}/private"))
     print("ready", flush=True)
     for line in sys.stdin:
-        name, attestation, snapshot = line.split()
-        sealed = Sealed("attestation", (root / attestation).read_bytes())
-        taken = Sealed("snapshot", (root / snapshot).read_bytes())
-        gate.attestation(sealed, Place(name))  # now, so that no child spends its time on imports and keys
-        print(ended(start(partial(_publish, gate, sealed, taken, Place(name)))), flush=True)
+        kind, *rest = line.split()
+        gate.key.check()  # now, so that no child spends its time on imports and keys
+        print(ended(start(partial(_do, gate, Path(root), kind, *rest))), flush=True)
 
 
-def _publish(gate: Gate, sealed: Sealed, taken: Sealed, place: Place) -> None:
+def _do(gate: Gate, root: Path, kind: str, *rest: str) -> None:
     os.write(1, f"{os.getpid()}\n".encode())
-    gate.publish(sealed, taken, place, POLICY, SETUP)
+    if kind == "rotate":
+        rotate_key(root / "private" / "signing.key", root / "trusted_keys")
+    elif kind == "back":
+        gate.roll_back(Place(rest[0]), rest[1])
+    else:
+        attestation, snapshot = ((root / name).read_bytes() for name in rest[1:])
+        sealed, taken = Sealed("attestation", attestation), Sealed("snapshot", snapshot)
+        gate.publish(sealed, taken, Place(rest[0]), POLICY, SETUP)
 
 
 if __name__ == "__main__":

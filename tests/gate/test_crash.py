@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import shutil
-import signal
-import statistics
 import subprocess
-import sys
-import time
-from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
@@ -20,18 +14,33 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import pandas as pd
 import publisher
 import pytest
-from publisher import POLICY, SETUP, Disk, Dying, Failing, Full, Short, current, judged, left_over, on, passed, table
+from gate_standins import same_rows
+from publisher import (
+    KILLS,
+    POLICY,
+    SETUP,
+    Disk,
+    Dying,
+    Failing,
+    Full,
+    Short,
+    current,
+    forget,
+    judged,
+    left_over,
+    on,
+    shown,
+    table,
+)
 
 from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.gate import Gate
-from privacy_assets.gate.releases import Release, hash_file, read_published
+from privacy_assets.gate.releases import hash_file, read_published
 from privacy_assets.gate.snapshot import read_snapshot
 from privacy_assets.gate.statements import Place
 
-KILLS, SEED = 200, 20
 SCENARIOS = ["first", "next", "again", "back"]
 PATIENTS = Place("patients")
 _counted = count()
@@ -48,12 +57,6 @@ def memory() -> Path | None:
 def gate(memory: Path | None) -> Iterator[Gate]:
     with TemporaryDirectory(dir=memory) as folder:
         yield publisher.deployment(Path(folder))
-
-
-def shown(gate: Gate, place: Place) -> bytes | None:
-    """The attestation of the release that readers get."""
-    release = current(gate, place)
-    return release.attestation.read_bytes() if release else None
 
 
 def begun(gate: Gate, place: Place, scenario: str) -> tuple[bytes | None, Work, bytes]:
@@ -83,14 +86,6 @@ def done_after_all(gate: Gate, place: Place, work: Work, after: bytes) -> None:
     assert left_over(gate, place) == []
 
 
-def forget(gate: Gate, place: Place, kept: Release | None = None) -> None:
-    """Make room: remove all releases but ``kept``."""
-    for release in gate.store.history(place):
-        if release != kept:
-            release.folder.chmod(0o755)
-            shutil.rmtree(release.folder)
-
-
 def calls_of(gate: Gate, scenario: str) -> list[str]:
     """The calls that change the disk, in order."""
     disk = Disk()
@@ -100,68 +95,17 @@ def calls_of(gate: Gate, scenario: str) -> list[str]:
     return disk.calls
 
 
-@pytest.fixture
-def victim(gate: Gate) -> Iterator[Callable[[float | None], tuple[str, float]]]:
-    """Publishes the files ``attestation`` and ``snapshot`` in a process that is killed after so many seconds.
-
-    It gives the exit code, and how long the process lasted.
-    """
-    command = [sys.executable, publisher.__file__, str(gate.releases.parent)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        orders, answers = process.stdin, process.stdout
-        assert orders is not None and answers is not None
-        assert answers.readline() == "ready\n"
-
-        def publish(seconds: float | None) -> tuple[str, float]:
-            print(f"{PATIENTS.table} attestation snapshot", file=orders, flush=True)
-            child, begin = int(answers.readline()), time.perf_counter()
-            if seconds is not None:
-                time.sleep(seconds)
-                with suppress(ProcessLookupError):
-                    os.kill(child, signal.SIGKILL)
-            return answers.readline().strip(), time.perf_counter() - begin
-
-        yield publish
-        orders.close()
-
-
-def test_200_kills_at_random_moments(gate: Gate, victim: Callable[[float | None], tuple[str, float]]) -> None:
-    root, rng = gate.releases.parent, random.Random(SEED)
-    snapshots = [gate.take_snapshot(table(number, 80_000), PATIENTS, "t") for number in range(2)]
-    phases, whole = Counter[str](), deque[float](maxlen=21)
-    for number in range(10 * KILLS):
-        moment = rng.uniform(0, 1.1 * statistics.median(whole)) if number > 20 else None
-        snapshot, taken = snapshots[number % 2]
-        sealed, old = passed(gate, snapshot), current(gate, PATIENTS)
-        (root / "attestation").write_bytes(sealed.data)
-        (root / "snapshot").write_bytes(taken.data)
-        code, seconds = victim(moment)
-        new = current(gate, PATIENTS)
-        assert new == old or (new is not None and new.attestation.read_bytes() == sealed.data)
-        if code == "0":  # killed too late, which tells how long publishing takes now
-            assert new != old
-            whole.append(seconds)
-        else:
-            assert int(code) == -signal.SIGKILL
-            phases[_phase(gate, old, new)] += 1
-        again = sealed if number % 4 < 2 else passed(gate, snapshot)  # the same once more, or the next
-        kept = gate.publish(again, taken, PATIENTS, POLICY, SETUP)
-        assert shown(gate, PATIENTS) == again.data
-        assert left_over(gate, PATIENTS) == []
-        forget(gate, PATIENTS, kept)
-        if phases.total() == KILLS:
-            break
-    print(f"seed {SEED}: publishing took {statistics.median(whole) * 1e3:.1f} ms; the kills found it {dict(phases)}")
-    assert phases.total() == KILLS
-    assert phases["staging"] >= KILLS // 20
-
-
-def _phase(gate: Gate, old: Release | None, new: Release | None) -> str:
-    if new != old:
-        return "after the pointer"
-    if gate.store.history(PATIENTS)[-1:] != ([old] if old else []):
-        return "after the rename"
-    return "staging" if "staging" in left_over(gate, PATIENTS) else "before staging"
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", publisher.ORDERS)
+def test_kills_at_random_moments(memory: Path | None, kind: str) -> None:
+    with TemporaryDirectory(dir=memory) as folder:
+        root, kills = Path(folder), KILLS // 3
+        with publisher.victim(root) as victim:
+            gate = publisher.deployment(root)
+            seen = publisher.kill_at_random(gate, root, victim, kind, kills)
+            assert seen["old"] >= kills // 20
+            assert [place for place in gate.store.places() if left_over(gate, place)] == []
+            assert not [path for path in root.rglob(".*") if path.name not in (".keys.lock", ".lock")]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -314,7 +258,7 @@ def test_a_full_disk_leaves_no_half_snapshot_and_no_unrecorded_failure(
         except OSError:
             done.add("no snapshot")
         snapshot, _ = gate.take_snapshot(frame, PATIENTS, "t")
-        pd.testing.assert_frame_equal(read_snapshot(snapshot), frame)
+        same_rows(read_snapshot(snapshot), frame)
         results, outcomes = publisher.found(0.9)
         try:
             with filled(free):
@@ -335,12 +279,12 @@ def test_no_half_snapshot(gate: Gate) -> None:
     for at in range(len(disk.calls)):
         fails, dies = Place(f"snapshots fail {at}"), Place(f"snapshots die {at}")
         with suppress(OSError), on(Failing(at, errno.ENOSPC)):
-            pd.testing.assert_frame_equal(read_snapshot(gate.take_snapshot(table(1), fails, "t")[0]), table(1))
+            same_rows(read_snapshot(gate.take_snapshot(table(1), fails, "t")[0]), table(1))
         assert publisher.died(partial(gate.take_snapshot, table(1), dies, "t"), Dying(at, halfway=True))
         for place in (fails, dies):
             for path in gate._snapshots(place).glob("[!.]*.parquet"):
                 assert hash_file(path) == path.stem
-            pd.testing.assert_frame_equal(read_snapshot(gate.take_snapshot(table(1), place, "t")[0]), table(1))
+            same_rows(read_snapshot(gate.take_snapshot(table(1), place, "t")[0]), table(1))
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO], ids=["EACCES", "EIO"])

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from gate_standins import (
     DCR,
@@ -28,6 +27,7 @@ from gate_standins import (
     overwrite,
     read,
     result,
+    same_rows,
     tree,
 )
 
@@ -318,7 +318,7 @@ def test_what_passes_is_published_as_it_was_judged(ready: Chain) -> None:
     assert release.table.read_bytes() == ready.snapshot.path.read_bytes()
     assert release.attestation.read_bytes() == ready.sealed.data
     assert release.opened(PLACE, ready.gate.key.trusted) == ready.stated
-    pd.testing.assert_frame_equal(read(ready.gate), FRAME)
+    same_rows(read(ready.gate), FRAME)
 
 
 def test_a_refusal_names_the_limits_that_broke(gate: Gate) -> None:
@@ -334,7 +334,7 @@ def test_a_table_of_no_or_one_row_goes_the_same_way(gate: Gate, rows: int) -> No
     published = chain(gate, frame=frame)
     published.publish()
     assert published.stated.rows == rows
-    pd.testing.assert_frame_equal(read(gate), frame, check_dtype=rows > 0, check_categorical=rows > 0)
+    same_rows(read(gate), frame, check_categorical=False)
     with pytest.raises(PublicationRefused):
         chain(gate, frame=frame, high=FAILING).publish()
 

@@ -4,14 +4,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import os
-import random
-import signal
-import statistics
-import subprocess
-import sys
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,9 +11,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import publisher
 import pytest
-from gate_standins import FRAME, INPUTS, METRICS, PLACE, POLICY, SETUP, Chain, chain, make_gate, read, result
+from gate_standins import (
+    FRAME,
+    INPUTS,
+    METRICS,
+    PLACE,
+    POLICY,
+    SETUP,
+    Behind,
+    Chain,
+    chain,
+    make_gate,
+    read,
+    result,
+    rows,
+    same_rows,
+)
 
 from privacy_assets.errors import ConfigError, InputError, PublicationRefused
 from privacy_assets.gate import release_objects
@@ -33,7 +40,6 @@ from privacy_assets.objects import ObjectPath, location
 from tests.stores import new_bucket, reaching, s3
 
 s3fs = pytest.importorskip("s3fs", reason="the extra 's3' is not installed")
-KILLS, SEED = 10, 21
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -54,11 +60,6 @@ def gate(tmp_path: Path) -> Gate:
     return remote(tmp_path, new_bucket())
 
 
-def rows(number: int) -> pd.DataFrame:
-    """A small table, another one for each number."""
-    return FRAME.assign(visits=[number, 0, 7])
-
-
 def again(part: Chain, number: int) -> Any:
     """Another attestation of the same table, signed by the same key."""
     return part.restated(made_at=f"time {number}")
@@ -76,12 +77,12 @@ def check_whole(gate: Gate, place: Place = PLACE) -> None:
 def test_what_was_judged_is_published_and_read(gate: Gate) -> None:
     release = chain(gate).publish()
     assert str(release.folder).startswith("s3://bucket-")
-    pd.testing.assert_frame_equal(read(gate), FRAME)
+    same_rows(read(gate), FRAME)
     assert gate.store.current(PLACE) == release
     assert [*gate.store.places()] == [PLACE]
     check_whole(gate)
     keys = gate.key.trusted.places[0]
-    pd.testing.assert_frame_equal(read_published(str(gate.releases), "patients", trusted_keys=keys), FRAME)
+    same_rows(read_published(str(gate.releases), "patients", trusted_keys=keys), FRAME)
 
 
 def test_names_of_every_kind_stay_in_their_place(gate: Gate) -> None:
@@ -108,7 +109,7 @@ def test_rollback_and_back_again(gate: Gate) -> None:
     part = chain(gate)
     first, later = part.publish(), chain(gate, frame=rows(1)).publish()
     assert gate.roll_back(PLACE, first.id) == first
-    pd.testing.assert_frame_equal(read(gate), FRAME)
+    same_rows(read(gate), FRAME)
     assert part.publish() == first
     gate.roll_back(PLACE, later.id)
     assert read(gate)["visits"].iloc[0] == 1
@@ -116,11 +117,6 @@ def test_rollback_and_back_again(gate: Gate) -> None:
 
 def test_an_id_comes_after_the_last_whatever_the_clock(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     from privacy_assets.gate import release
-
-    class Behind(release.dt.datetime):
-        @classmethod
-        def now(cls, tz: Any = None) -> Any:
-            return super().now(tz) - release.dt.timedelta(hours=1)
 
     first = chain(gate).publish()
     monkeypatch.setattr(release.dt, "datetime", Behind)
@@ -146,7 +142,7 @@ def test_a_release_that_was_damaged_is_put_right_by_its_own_attestation(gate: Ga
     with pytest.raises(PublicationRefused, match="changed"):
         read(gate)
     assert part.publish() == release
-    pd.testing.assert_frame_equal(read(gate), FRAME)
+    same_rows(read(gate), FRAME)
 
 
 def test_a_changed_attestation_is_neither_read_nor_replaced(gate: Gate) -> None:
@@ -167,20 +163,22 @@ def test_a_pointer_that_names_no_release_is_refused_with_the_way_out(gate: Gate,
     with pytest.raises(PublicationRefused, match="roll back"):
         read(gate)
     gate.roll_back(PLACE, first.id)
-    pd.testing.assert_frame_equal(read(gate), FRAME)
+    same_rows(read(gate), FRAME)
 
 
 def test_a_damaged_claim_is_refused_and_one_that_is_gone_is_found_again(gate: Gate) -> None:
     part = chain(gate)
     first = part.publish()
-    later = chain(gate, frame=rows(1)).publish()
+    newer = chain(gate, frame=rows(1))
+    later = newer.publish()
     claims = PLACE.below(gate.releases) / "claims"
     for name in claims.names():
         (claims / name).put(b"20240101T000000.000000Z-000000000000")
     with pytest.raises(PublicationRefused, match="damaged"):
-        part.publish()
+        newer.publish()
     for name in claims.names():
         (claims / name).unlink()
+    assert newer.publish() == later
     with pytest.raises(PublicationRefused, match=f"published before, as {first.id}"):
         part.publish()  # it does not come back as a new release
     assert gate.store.current(PLACE) == later
@@ -189,7 +187,7 @@ def test_a_damaged_claim_is_refused_and_one_that_is_gone_is_found_again(gate: Ga
 def test_a_release_that_was_overtaken_before_it_was_whole_says_so(gate: Gate) -> None:
     part = chain(gate)
     claimed = release_objects._claimed(PLACE.below(gate.releases), part.snapshot.sha256, part.sealed.data)
-    gate.store.add(PLACE, part.snapshot.path, part.snapshot.sha256, again(part, 1).data)
+    gate.store.add(PLACE, part.snapshot.path, part.snapshot.sha256, again(part, 1).data, lambda: None)
     with pytest.raises(PublicationRefused, match="a later release is out already"):
         part.publish()
     assert claimed not in [release.id for release in gate.store.history(PLACE)]
@@ -210,7 +208,7 @@ def test_failures_attempts_and_releases_are_remembered(gate: Gate) -> None:
     with pytest.raises(PublicationRefused, match="another table was released since"):
         second.publish()
     (table,) = gate.released(second.snapshot).tables()
-    pd.testing.assert_frame_equal(table, rows(2))
+    same_rows(table.astype(FRAME.dtypes), rows(2))
 
 
 @pytest.mark.parametrize("kind", ["looks", "failures"])
@@ -260,7 +258,7 @@ def test_one_attestation_by_many_at_once_makes_one_release(gate: Gate) -> None:
         found = set(pool.map(lambda _: part.publish(), range(6)))
     assert len(found) == 1
     assert gate.store.history(PLACE) == [*found]
-    pd.testing.assert_frame_equal(read(gate), FRAME)
+    same_rows(read(gate), FRAME)
 
 
 def test_attestations_of_one_table_by_many_at_once_end_in_one_order(gate: Gate) -> None:
@@ -356,66 +354,19 @@ def test_every_request_may_fail(gate: Gate, scenario: str, sent: bool, for_good:
     assert shown(gate, place) == later.sealed.data
 
 
-_PUBLISHER = """
-import sys
-from pathlib import Path
-from gate_standins import POLICY, SETUP, open_gate
-from dataclasses import replace
-from privacy_assets.gate.statements import Place, Sealed
-from privacy_assets.objects import location
-root, bucket = Path(sys.argv[1]), sys.argv[2]
-gate = replace(open_gate(root), releases=location(f"{bucket}/releases"), private=location(f"{bucket}/private"))
-gate.store.history(Place("patients"))  # imports, keys and the connection are no part of publishing
-gate.key.check()
-print("ready", flush=True)
-sys.stdin.readline()
-sealed, taken = (Sealed(kind, (root / kind).read_bytes()) for kind in ("attestation", "snapshot"))
-print(gate.publish(sealed, taken, Place("patients"), POLICY, SETUP).id, flush=True)
-"""
-
-
-def start(root: Path, bucket: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
-    command = [sys.executable, "-c", _PUBLISHER, str(root), bucket]
-    process = subprocess.Popen(command, stdin=-1, stdout=-1, text=True, env=environment)
-    assert process.stdout is not None and process.stdout.readline() == "ready\n"
-    return process
-
-
 @pytest.mark.slow
-def test_a_process_that_is_killed_leaves_the_old_release_or_the_new_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["publish", "back"])
+def test_a_process_that_is_killed_leaves_the_old_release_or_the_new_one(tmp_path: Path, kind: str) -> None:
     bucket = new_bucket()
-    gate, rng = remote(tmp_path, bucket), random.Random(SEED)
-    big = pd.DataFrame({"noise": pd.Series(range(200_000)).astype(float)})
-    found, whole = Counter[str](), []
-    for number in range(100):
-        part = chain(gate, frame=big.assign(noise=big["noise"] * (number + 1)))
-        before = shown(gate, PLACE)
-        (tmp_path / "attestation").write_bytes(part.sealed.data)
-        (tmp_path / "snapshot").write_bytes(part.taken.data)
-        with start(tmp_path, bucket) as process:
-            assert process.stdin is not None and process.stdout is not None
-            process.stdin.write("\n")
-            process.stdin.flush()
-            began = time.perf_counter()
-            if len(whole) < 3:
-                assert process.stdout.readline()
-                whole.append(time.perf_counter() - began)
-            else:
-                time.sleep(rng.uniform(0, 1.1 * statistics.median(whole)))
-                process.send_signal(signal.SIGKILL)
-        after = shown(gate, PLACE)
-        assert after in (before, part.sealed.data)
-        if len(whole) < 3 or process.returncode != -signal.SIGKILL:
-            continue
-        found["after the pointer" if after != before else "before"] += 1
-        part.publish()  # the same once more
-        assert shown(gate, PLACE) == part.sealed.data
-        if found.total() == KILLS:
-            break
-    print(f"seed {SEED}: publishing took {statistics.median(whole) * 1e3:.0f} ms; the kills found it {dict(found)}")
-    assert found.total() == KILLS
-    assert found["before"] > KILLS // 4
+    prepare({role: location(f"{bucket}/{role}") for role in ("releases", "private")})
+    gate = replace(
+        publisher.deployment(tmp_path),
+        releases=location(f"{bucket}/releases"),
+        private=location(f"{bucket}/private"),
+    )
+    with publisher.victim(tmp_path, bucket) as victim:
+        seen = publisher.kill_at_random(gate, tmp_path, victim, kind, publisher.KILLS // 2)
+    assert seen["old"] > publisher.KILLS // 10
 
 
 # Where nothing is decided
@@ -477,7 +428,7 @@ def test_places_have_one_role_in_one_deployment(gate: Gate) -> None:
             prepare({"releases": location(one), "private": location(two)})
 
 
-@pytest.mark.parametrize("url", ["memory://x/releases", "file+x://x/y", "gs://nobody-has-gcsfs-here/x"])
+@pytest.mark.parametrize("url", ["memory://x/releases", "http://x/y", "gs://nobody-has-gcsfs-here/x"])
 def test_other_stores_are_not_written_to(url: str) -> None:
     place = location(url)
     assert isinstance(place, ObjectPath)
@@ -570,7 +521,7 @@ def test_numbers_that_nobody_took_are_no_numbers(gate: Gate) -> None:
     part = chain(gate)
     stray = PLACE.below(gate.private / "looks") / "released" / "²²²²²²²²"
     stray.put(b"{}")
-    with pytest.raises(PublicationRefused, match="another table was released since"):
+    with pytest.raises(PublicationRefused, match="memory of releases is damaged"):
         part.publish()
     stray.unlink()
     part.publish()

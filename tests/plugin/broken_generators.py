@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
+import os
 import sys
+import threading
+import warnings
 from typing import Any
 
-import dagster as dg
 import pandas as pd
-from planting import PLANTED, plain, row_of
-from standins import independent
+from drawing import PLANTED, independent, plain, row_of
 
 from privacy_assets.errors import InputError
 
 
 def honest(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
     return independent(plain(train), rows, seed)
+
+
+def prints(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    """In every way that a library has."""
+    row = row_of(train)
+    print(row)
+    print(row, file=sys.stderr)
+    os.write(1, row.encode())
+    logging.getLogger("dagster").error(row)
+    warnings.warn(row, stacklevel=1)
+    atexit.register(print, row)
+    thread = threading.Thread(target=raises, args=(train, rows, seed))
+    thread.start()
+    thread.join()
+    return honest(train, rows, seed)
 
 
 def raises(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
@@ -40,11 +58,34 @@ def exits(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
     sys.exit(row_of(train))
 
 
+def interrupts(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    raise KeyboardInterrupt(row_of(train))
+
+
+def talks(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    """Says a private row in every way but by raising it, and returns a table that may be published."""
+
+    def fails() -> None:
+        raise ValueError(row_of(train))
+
+    print(row_of(train))
+    print(row_of(train), file=sys.stderr)
+    os.write(2, row_of(train).encode())
+    warnings.warn(row_of(train), stacklevel=1)
+    logging.getLogger(__name__).warning(row_of(train))
+    thread = threading.Thread(target=fails)
+    thread.start()
+    thread.join()
+    return honest(train, rows, seed)
+
+
 def panics(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
     raise type("PanicException", (BaseException,), {})(row_of(train))
 
 
 def fails_like_dagster(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    import dagster as dg
+
     raise dg.Failure(row_of(train), metadata={"row": row_of(train)})
 
 

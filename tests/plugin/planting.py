@@ -16,21 +16,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from drawing import PLANTED, plain, row_of
 from standins import QUICK, resources
 
 from privacy_assets import build_privacy_assets
 from privacy_assets.plugin.alerts import new_failures
 
-# One value a column; a boolean cannot be recognised, and stands beside the others in its row.
-PLANTED: dict[str, Any] = {
-    "pid": "SUBJECT-41c9",
-    "name": "SECRET-7f3a",
-    "plan": "CATEGORY-9b21",
-    "income": 987654.321,
-    "visits": 1234567891,
-    "born": pd.Timestamp("1907-03-04"),
-    "member": True,
-}
+__all__ = ["PLANTED", "SPELLINGS", "World", "leaks", "plain", "private", "readable", "row_of", "traces"]
+
 SPELLINGS = {
     "pid": r"SUBJECT-41c9",
     "name": r"SECRET-7f3a",
@@ -72,16 +65,6 @@ def private(subjects: int = 400, seed: int = 0) -> pd.DataFrame:
     for name in list(PLANTED)[1:]:
         frame.loc[rows, name] = PLANTED[name]
     return frame.assign(plan=frame["plan"].astype("category"))
-
-
-def plain(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows without planted values."""
-    return frame[frame["name"] != PLANTED["name"]].reset_index(drop=True)
-
-
-def row_of(frame: pd.DataFrame) -> str:
-    """One planted row in words."""
-    return str(frame[frame["name"] == PLANTED["name"]].iloc[0].to_dict())
 
 
 class World:

@@ -1,7 +1,7 @@
 """What the tests of routes around the gate share: a table that only Dagster's blocking checks guard, a gated one,
 and what to look for after a run."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,18 +46,25 @@ class World:
     def store(self) -> ReleaseStore:
         return ReleaseStore(self.root / "releases")
 
-    def run(self, defs: dg.Definitions, *assets: str, partition: str | None = None) -> dg.ExecuteInProcessResult:
+    def run(
+        self, defs: dg.Definitions, *assets: str, partition: str | None = None, tags: Mapping[str, str] | None = None
+    ) -> dg.ExecuteInProcessResult:
         """Materialise ``assets`` ("table/asset"; all when none is named) with their checks."""
         selection = dg.AssetSelection.assets(*assets) if assets else dg.AssetSelection.all()
-        return self.execute(self.job(defs, selection), partition)
+        return self.execute(self.job(defs, selection), partition, tags)
 
     def job(self, defs: dg.Definitions, selection: dg.AssetSelection) -> dg.JobDefinition:
         """A job over ``selection``, as it would stand in the definitions."""
         whole = dg.Definitions.merge(defs, dg.Definitions(jobs=[dg.define_asset_job("chosen", selection)]))
         return whole.resolve_job_def("chosen")
 
-    def execute(self, job: dg.JobDefinition, partition: str | None = None) -> dg.ExecuteInProcessResult:
-        return job.execute_in_process(instance=self.instance, raise_on_error=False, partition_key=partition)
+    def execute(
+        self, job: dg.JobDefinition, partition: str | None = None, tags: Mapping[str, str] | None = None
+    ) -> dg.ExecuteInProcessResult:
+        """Run ``job``; ``tags`` are those that somebody adds at launch."""
+        return job.execute_in_process(
+            instance=self.instance, raise_on_error=False, partition_key=partition, tags=tags and dict(tags)
+        )
 
     def write_public(self, frame: pd.DataFrame, name: str, run_id: str) -> None:
         """Publish without a gate: one file a run."""

@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
-import numpy as np
-import pandas as pd
+from drawing import independent, memorise, people
 
-from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource
+from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, fixed
+
+__all__ = [
+    "LENIENT", "QUICK", "checks", "failures", "independent", "made", "memorise", "people", "resources", "run",
+    "sqlite_instance",
+]  # fmt: skip
 
 LENIENT = {
     "name": "lenient",
@@ -31,40 +35,11 @@ QUICK: dict[str, Any] = {
 }
 
 
-def people(subjects: int = 400, seed: int = 0) -> pd.DataFrame:
-    """Two rows a person, every kind of column, missing values in most."""
-    rng = np.random.default_rng(seed)
-    n = 2 * subjects
-    frame = pd.DataFrame(
-        {
-            "pid": np.repeat([f"p{i}" for i in range(subjects)], 2),
-            "age": rng.integers(18, 90, n),
-            "region": rng.choice(["north", "south"], n),
-            "income": np.where(rng.random(n) < 0.1, np.nan, rng.gamma(2, 1000, n).round(2)),
-            "plan": pd.Series(rng.choice(["a", "b", "c"], n)).astype("category"),
-            "member": rng.random(n) < 0.4,
-            "joined": pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 3, n), unit="D"),
-        }
-    )
-    frame.loc[rng.random(n) < 0.05, "plan"] = None
-    return frame
-
-
-def independent(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    """Each column drawn on its own: no row is a copy but by chance."""
-    rng = np.random.default_rng(seed)
-    return pd.DataFrame({name: train[name].sample(rows, replace=True, random_state=rng).array for name in train})
-
-
-def memorise(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    """Rows of the training table."""
-    return train.sample(rows, replace=True, random_state=seed).reset_index(drop=True)
-
-
 def resources(folder: Path) -> dg.Definitions:
     """Resources below one folder, and the in-process executor."""
     return dg.Definitions(
         resources={
+            "io_manager": fixed(dg.FilesystemIOManager()),
             "privacy_io": PrivacyIOManager(base=str(folder / "storage"), releases=str(folder / "releases")),
             "releases": ReleaseResource(root=str(folder / "releases"), private=str(folder / "private")),
             "gpu": GpuResource(device="cpu", lock_folder=str(folder / "locks")),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import traceback
 from pathlib import Path
 
 import dagster as dg
+import pandas as pd
 import pytest
 import yaml
+from dagster.components.core.component_tree import ComponentTreeException
+from dagster.components.testing import create_defs_folder_sandbox
 from standins import LENIENT, QUICK, independent, resources
 
 from privacy_assets import PrivacyGate, build_privacy_assets, build_privacy_checks
@@ -42,6 +46,11 @@ def shape(defs: dg.Definitions) -> dict[str, object]:
         ({"source": "dmo"}, "Did you mean 'demo'?"),
         ({"source": "people.xlsx"}, "not a path of .parquet or .csv"),
         ({"source": 3}, "not int"),
+        ({"source": pd.DataFrame({"name": ["Zebulon"]})}, "not DataFrame"),
+        ({"source": "s4://bucket/people.parquet"}, "Did you mean s3://?"),
+        ({"source": "htp://host/people.csv"}, "Did you mean http://?"),
+        ({"source": "demo", "policy": [{"figure": "dcr.privacy_score"}]}, "expected a mapping with 'limits', not list"),
+        ({"source": "demo", "subject": ["pid"]}, "subject must be the name of a column, not list"),
         ({"source": {"key": "raw"}}, "{asset: KEY}"),
         ({"source": "demo", "generator": "synthpob"}, "Did you mean 'synthpop'?"),
         ({"source": "demo", "generator": {"name": "synthpop", "settings": {"min_leav": 3}}}, "min_lea"),
@@ -66,7 +75,7 @@ def shape(defs: dg.Definitions) -> dict[str, object]:
         ({"source": "a_{partition}.csv"}, "no partitions_def"),
         ({"source": "demo", "partition_column": "region"}, "without partitions_def"),
         ({"source": "demo", "gpu_tags": []}, "gpu_tags is a mapping of tags, not list"),
-        ({"source": "demo", "gpu_tags": {1: "a"}}, "the tag 1 must be text"),
+        ({"source": "demo", "gpu_tags": {1: "a"}}, "the tag int must be text"),
         (
             {"source": "demo", "gpu_tags": {"dagster-k8s/config": {"a": {1}}}},
             "dagster-k8s/config holds what JSON cannot",
@@ -219,6 +228,33 @@ def test_the_component_has_every_argument_of_the_factory() -> None:
     assert list(PrivacyGate.model_fields) == list(factory)
     defaults = {name: entry.default for name, entry in PrivacyGate.model_fields.items() if name != "name"}
     assert defaults == {name: parameter.default for name, parameter in factory.items() if name != "name"}
+
+
+TWICE = """
+type: privacy_assets.PrivacyGate
+attributes:
+  name: people
+  source: demo
+  policy:
+    extends: default
+    limits: [{figure: dcr.privacy_score, at_most: 0.01}]
+    limits: [{figure: dcr.privacy_score, at_most: 0.9}]
+"""
+
+
+def test_a_key_that_stands_twice_in_the_file_of_a_component_is_an_error() -> None:
+    """Dagster's own parser lets the last one win."""
+    with create_defs_folder_sandbox() as sandbox:
+        file = sandbox.defs_folder_path / "people" / "defs.yaml"
+        file.parent.mkdir()
+        file.write_text(TWICE)
+        with pytest.raises(ComponentTreeException) as caught, sandbox.build_all_defs():
+            pass
+        told = "".join(traceback.format_exception(caught.value))
+        assert "ConfigError" in told and "defs.yaml, line 9: the key 'limits' stands twice, first in line 8" in told
+        file.write_text("\n".join(line for line in TWICE.splitlines() if "0.9" not in line))
+        with sandbox.build_all_defs() as defs:
+            assert dg.AssetKey(["people", "published"]) in shape(defs)["deps"]
 
 
 def test_a_key_that_the_component_does_not_know_is_an_error() -> None:

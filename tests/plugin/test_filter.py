@@ -9,6 +9,7 @@ from pathlib import Path
 import dagster as dg
 import pandas as pd
 import pytest
+from drawing import half_memorised
 from standins import QUICK, failures, independent, made, memorise, people, resources, run
 
 from privacy_assets import build_privacy_assets, read_published
@@ -21,12 +22,6 @@ from privacy_assets.plugin.io import load_value
 from privacy_assets.plugin.tagging import data_columns, schema_of
 
 FILTER = {"name": "memorization", "settings": {"quantile": 0.2, "crowd": 3}}
-
-
-def half_memorised(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    """Independent rows, of which a third is replaced by training rows."""
-    made_up, copies = independent(train, rows, seed), memorise(train, rows, seed)
-    return pd.concat([copies.iloc[: rows // 3], made_up.iloc[rows // 3 :]], ignore_index=True)
 
 
 def table(place: Path, **changes: object) -> dg.Definitions:

@@ -132,7 +132,7 @@ def test_it_goes_on_and_takes_config(
         ({"fractions": []}, "at least one number"),
         ({"noise": []}, "at least one number"),
         ({"noise": [2.0]}, "p must be a number from 0 to 1"),
-        ({"metrics": ["drc"]}, "Did you mean 'dcr'"),
+        ({"metrics": ["drc"]}, "metrics[0] is none that this study can run"),
     ],
 )
 def test_config_that_cannot_be_run(

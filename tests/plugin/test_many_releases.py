@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 import pytest
+from nights import drop_by_drop, honest
 from standins import checks, made, people, resources
 
 from privacy_assets import build_privacy_assets, read_published
@@ -16,7 +18,6 @@ from privacy_assets.errors import ConfigError
 from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.gate.statements import Place
 
-LEAKED = 30  # rows of train in each table, of 15 people, other ones each time
 POLICY = {
     "limits": [
         {"figure": "dcr.identical_excess", "at_most": 0.2, "bound": "lower"},
@@ -27,31 +28,19 @@ POLICY = {
 }
 
 
-NIGHT = {"number": 0}
-
-
-def honest(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    """Rows of people nobody knows, other ones each night."""
-    NIGHT["number"] += 1
-    return people(rows, seed=1000 + NIGHT["number"])[list(train.columns)].iloc[:rows]
-
-
-def drop_by_drop(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    """The same with a few training rows, other ones each night."""
-    others, first = honest(train, rows - LEAKED, seed), NIGHT["number"] * LEAKED
-    return pd.concat([train.iloc[first : first + LEAKED], others], ignore_index=True)
-
-
 class Deployment:
     """A table whose generator makes another table every night, or, of ``more``, of each partition."""
 
     def __init__(self, folder: Path, generator: Callable[..., pd.DataFrame], **more: Any) -> None:
         people(600).to_parquet(folder / "people.parquet")
-        self.folder, NIGHT["number"] = folder, 0
+        self.folder = folder
+        os.environ["NIGHTS"] = str(folder / "nights")
+        function = f"{generator.__module__}:{generator.__name__}"
+        nightly_other = {"name": "callable", "settings": {"function": function, "variables": ["NIGHTS"]}}
         self.instance = dg.DagsterInstance.ephemeral()
         settings = {"dcr": {"bootstraps": 50, "permutations": 199}, "composition": {"permutations": 199}}
         table = build_privacy_assets(
-            "drops", source=more.pop("from_", folder / "people.parquet"), subject="pid", generator=generator,
+            "drops", source=more.pop("from_", folder / "people.parquet"), subject="pid", generator=nightly_other,
             metrics=settings, policy=POLICY, embedder=False, **more,
         )  # fmt: skip
         nightly = dg.ScheduleDefinition(name="nightly", job_name="drops_pipeline", cron_schedule="0 2 * * *")
@@ -98,7 +87,7 @@ def test_readers_keep_the_last_release(leaking) -> None:
     history = ReleaseStore(deployment.folder / "releases").history(Place("drops"))
     assert len(history) == sum(result.success for result, _ in nights)
     shown = read_published(deployment.folder / "releases", "drops")
-    pd.testing.assert_frame_equal(shown, pd.read_parquet(history[-1].table))
+    pd.testing.assert_frame_equal(shown, pd.read_parquet(history[-1].table).astype(shown.dtypes))
 
 
 def test_attempts_are_counted(leaking) -> None:

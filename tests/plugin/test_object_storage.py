@@ -57,8 +57,10 @@ def deployed(bucket: ObjectPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "a secret of this deployment")
     monkeypatch.setenv("PRIVACY_ASSETS_TRUSTED_KEYS", str(tmp_path / "keys"))
     prepare({"releases": bucket / "releases", "private": bucket / "private"})
+    storage = PrivacyIOManager(base=f"{bucket}/storage", releases=f"{bucket}/releases")
     return {
-        "privacy_io": PrivacyIOManager(base=f"{bucket}/storage", releases=f"{bucket}/releases"),
+        "io_manager": storage,
+        "privacy_io": storage,
         "releases": ReleaseResource(root=f"{bucket}/releases", private=f"{bucket}/private"),
         "gpu": GpuResource(device="cpu", lock_folder=str(tmp_path / "locks")),
     }
@@ -103,8 +105,7 @@ def test_a_generator_comes_back_as_it_was_sealed(bucket: ObjectPath) -> None:
     made = [build_generator("synthpop").fit(frame, schema, seed=seed) for seed in (1, 2)]
     for fitted in made:
         store_value(Trained(fitted, "print", keyed=str), bucket / "generator")
-    loaded = load_value(bucket / "generator", dg.AssetKey(["people", "generator"]), None)
-    loaded.check(str)
+    loaded = load_value(bucket / "generator", dg.AssetKey(["people", "generator"]), None).check(str)
     pd.testing.assert_frame_equal(loaded.generator.sample(20, seed=3), made[1].sample(20, seed=3))
     folders = [name for name in (bucket / "generator").names() if name.startswith("model-")]
     assert len(folders) == 1  # the first one is gone

@@ -7,11 +7,13 @@ import json
 import re
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pandas as pd
+import polars as pl
 import pytest
 from standins import LENIENT, QUICK, checks, failures, independent, made, memorise, people, resources, run
 
@@ -202,10 +204,11 @@ def test_a_synthetic_file_changed_after_scoring_is_refused(tmp_path: Path) -> No
     assert "changed after it was judged" in failures(refused)["people__published"].user_failure_data.description
 
 
-def test_an_upstream_asset_is_a_source(tmp_path: Path) -> None:
+@pytest.mark.parametrize("library", [pd.DataFrame, pl.from_pandas])
+def test_an_upstream_asset_is_a_source(tmp_path: Path, library: Callable[[pd.DataFrame], Any]) -> None:
     @dg.asset(io_manager_def=dg.InMemoryIOManager())
-    def raw() -> pd.DataFrame:
-        return people()
+    def raw():
+        return library(people())
 
     tables = build_privacy_assets("people", source=raw, subject="pid", generator=independent, **QUICK)
     defs = dg.Definitions.merge(tables, dg.Definitions(assets=[raw]), resources(tmp_path))

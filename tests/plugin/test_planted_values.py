@@ -63,23 +63,24 @@ def generator_case(function: Callable[..., Any], words: str) -> None:
 
 
 for broken_generator, told in {
-    wrong.raises: "ValueError at",
-    wrong.raises_from: "RuntimeError at",
-    wrong.raises_while_handling: "InputError at",
-    wrong.exits: "SystemExit at",
-    wrong.panics: "PanicException at",
-    wrong.fails_like_dagster: "Failure at",
-    wrong.returns_nothing: "NoneType, not a table",
-    wrong.returns_rows: "list, not a table",
-    wrong.returns_an_object: "Model, not a table",
+    wrong.raises: "exit status 1 (ValueError at",
+    wrong.raises_from: "exit status 1 (RuntimeError at",
+    wrong.raises_while_handling: "exit status 1 (at",
+    wrong.exits: "exit status 1. ",
+    wrong.interrupts: "signal 2 (KeyboardInterrupt at",
+    wrong.panics: "exit status 1 (at",
+    wrong.fails_like_dagster: "exit status 1 (at",
+    wrong.returns_nothing: "that is not a table",
+    wrong.returns_rows: "that is not a table",
+    wrong.returns_an_object: "that is not a table",
     wrong.lacks_columns: "the column is missing",
     wrong.names_columns_by_values: "do not stand in the schema",
-    wrong.names_columns_by_numbers: "not text",
-    wrong.repeats_columns_named_by_values: "twice",
+    wrong.names_columns_by_numbers: "none of the columns of the private table",
+    wrong.repeats_columns_named_by_values: "cannot be written as Parquet",
     wrong.writes_numbers_as_text: "a value is not a number",
     wrong.mixes_types: "a value is not a whole number",
-    wrong.holds_lists: "a list is not a category",
-    wrong.holds_foreign_objects: "TypeError at",
+    wrong.holds_lists: "is not a category",
+    wrong.holds_foreign_objects: "cannot be written as Parquet (TypeError at",
     wrong.returns_few: "3 rows came",
 }.items():
     generator_case(broken_generator, told)
@@ -90,6 +91,7 @@ def quoting(argument: int = 0) -> Callable[..., Any]:
 
     def fails(*args: Any, **kwargs: Any) -> Any:
         given = args[argument]
+        given = given[0] if isinstance(given, list) else given  # tables by role
         frame = given.train if hasattr(given, "train") else given.to_pandas() if isinstance(given, pa.Table) else given
         raise ValueError(frame.to_string() + row_of(frame)) from KeyError(row_of(frame))
 
@@ -135,7 +137,7 @@ def a_row_without_subject(world: World, _: pytest.MonkeyPatch) -> str:
     return world.run()
 
 
-@case("the name stands twice")
+@case("stands twice")
 def duplicate_columns(world: World, _: pytest.MonkeyPatch) -> str:
     table = pa.Table.from_pandas(private(), preserve_index=False)
     pq.write_table(table.append_column("name", table["name"]), world.data / "people.parquet")
@@ -157,7 +159,7 @@ def upstream(world: World, value: Any, **more: Any) -> str:
     return world.run(upstream=True)
 
 
-@case("Type check failed")
+@case("it is a list, not a table")
 def an_upstream_asset_of_rows(world: World, _: pytest.MonkeyPatch) -> str:
     return upstream(world, private().to_dict("records"))
 
@@ -194,12 +196,12 @@ def train_and_holdout_that_are_not_alike(world: World, _: pytest.MonkeyPatch) ->
 @case("schema_and_values is red")
 def values_outside_the_set(world: World, _: pytest.MonkeyPatch) -> str:
     real, copy = private(), private(seed=1).drop(columns="pid")
-    train, holdout = plain(real), real[real["name"] == PLANTED["name"]]
+    train, holdout = plain(real), plain(private(seed=2))
     world.table(**world.brought(train=train, holdout=holdout, synthetic=copy), policy=NEVER)
     return world.run()
 
 
-NEVER = {"limits": [{**LENIENT["limits"][0], "at_most": -1.0}]}
+NEVER = {"limits": [{"figure": "dcr.privacy_score", "at_most": 0.0}]}
 
 
 @case("schema_and_values is red")
@@ -487,7 +489,6 @@ def test_the_guard_keeps_what_dagster_reads() -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        KeyboardInterrupt(),
         dg.Failure("x"),
         dg.RetryRequested(2),
         dg.DagsterInvariantViolationError("x"),
@@ -508,6 +509,19 @@ def test_what_steers_a_step_passes_without_its_chain(error: BaseException) -> No
     assert caught.value is error and error.__cause__ is None and error.__context__ is None
     info = serializable_error_info_from_exc_info((type(error), error, error.__traceback__))
     assert traces(info.to_string()) == set()
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit, dg.DagsterExecutionInterruptedError])
+def test_an_interrupt_passes_without_its_words(kind: type[BaseException]) -> None:
+    own = type("Own", (kind,), {"__str__": lambda self: PLANTED["name"]})
+    for raised in (kind(PLANTED["name"]), own()):
+
+        def step(error: BaseException = raised) -> None:
+            raise error
+
+        with pytest.raises(kind) as caught:
+            guarded(step)()
+        assert type(caught.value) is kind and caught.value.args == () and caught.value.__context__ is None
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -548,6 +562,11 @@ def test_nothing_private_is_told_when_it_succeeds(world: World, tmp_path: Path) 
     )
     for part in places:
         assert [where for where in found if part in f"/{where}"], (part, sorted(found))
+
+
+def test_what_a_function_prints_is_dropped(world: World) -> None:
+    world.table(generator=wrong.prints)
+    assert world.run() == "" and leaks(world) == {}
 
 
 def test_the_planted_values_are_in_reach() -> None:

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 from standins import QUICK, independent, made, people, resources
 
-from privacy_assets import build_privacy_assets
+from privacy_assets import build_privacy_assets, fixed
 from privacy_assets.errors import ConfigError
 from tests.rays import ray_alone
 
@@ -43,7 +43,7 @@ def test_a_pipeline_on_a_cluster_publishes_the_same_figures(tmp_path: Path, monk
         folder = tmp_path / workers
         folder.mkdir()
         bound = resources(folder)
-        ray = {"ray": dagster_ray.LocalRay(ray_init_options=options)} if workers == "ray" else {}
+        ray = {"ray": fixed(dagster_ray.LocalRay(ray_init_options=options))} if workers == "ray" else {}
         defs = dg.Definitions.merge(table(folder, workers=workers), bound, dg.Definitions(resources=ray))
         monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "the same split in both folders, please")
         with ray_alone(), dg.DagsterInstance.ephemeral() as instance:

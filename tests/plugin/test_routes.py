@@ -123,7 +123,7 @@ def test_route_03_a_derived_asset_in_a_later_run(world: World, failed: Failed) -
     assert "it was not materialised yet" in reason(result, of_published)
     assert list((world.root / "public").glob(f"*_{failed.leaky}")) == []
     (record,) = seen
-    assert set(stated(record)) == {"table", "partition", "rows", "train", "content", "filter", "generator"}
+    assert set(stated(record)) == {"table", "partition", "rows", "train", "content", "dtypes", "filter", "generator"}
     nothing_published(world, failed.leaky, failed.partition)
 
 

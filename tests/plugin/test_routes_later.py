@@ -9,6 +9,7 @@ from pathlib import Path
 import dagster as dg
 import pandas as pd
 import pytest
+from drawing import memorise_the_north
 from routes import (
     BOTH,
     HOLDS,
@@ -34,10 +35,6 @@ from privacy_assets.gate.statements import Place
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with World.open(tmp_path_factory.mktemp("world")) as opened:
         yield opened
-
-
-def memorise_the_north(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    return (memorise if set(train["region"]) == {"north"} else independent)(train, rows, seed)
 
 
 def test_route_14_a_failed_partition_published_alone(world: World) -> None:

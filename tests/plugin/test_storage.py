@@ -125,25 +125,67 @@ def test_a_published_pointer_reads_the_current_release(tmp_path: Path) -> None:
         load_value(tmp_path / "io", dg.AssetKey(["people", "published"]), None, pd.DataFrame, Readable(tmp_path))
 
 
+def deployment(folder: Path) -> ReleaseResource:
+    return ReleaseResource(root=str(folder / "releases"), private=str(folder / "private"))
+
+
 def test_the_secret_is_made_once_and_for_the_owner_only(tmp_path: Path) -> None:
-    releases = ReleaseResource(private=str(tmp_path / "private"))
+    releases, private = deployment(tmp_path), tmp_path / "private"
     first = releases.key("split")
     assert releases.key("split") == first != releases.key("fingerprints")
-    path = tmp_path / "private" / "secret.key"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert [file.name for file in path.parent.iterdir()] == ["secret.key"]
-    assert ReleaseResource(private=str(tmp_path / "other")).key("split") != first
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    assert {file.name: stat.S_IMODE(file.stat().st_mode) for file in private.iterdir()} == {
+        "secret.key": 0o600,
+        "secret.check": 0o600,
+    }
+    assert deployment(tmp_path).key("split") == first
+    assert deployment(tmp_path / "other").key("split") != first
 
 
 def test_a_secret_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    releases = ReleaseResource(private=str(tmp_path))
+    releases = deployment(tmp_path)
     monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "s" * 32)
-    assert releases.key("split") == ReleaseResource(private=str(tmp_path / "x")).key("split")
-    assert not list(tmp_path.iterdir())
+    assert releases.key("split") == deployment(tmp_path / "x").key("split")
+    assert [file.name for file in (tmp_path / "private").iterdir()] == ["secret.check"]
+    assert b"s" * 8 not in (tmp_path / "private" / "secret.check").read_bytes()
     monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "short")
     with pytest.raises(ConfigError, match="PRIVACY_ASSETS_SECRET: the secret needs"):
         releases.key("split")
+
+
+def test_another_secret_is_refused_also_in_a_process_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    releases = deployment(tmp_path)
+    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "s" * 32)
+    first = releases.key("split")
+    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "t" * 32)
+    for one in (releases, deployment(tmp_path)):
+        with pytest.raises(ConfigError, match="not the secret of this deployment") as caught:
+            one.key("split")
+        assert "t" * 8 not in str(caught.value)
+    monkeypatch.delenv("PRIVACY_ASSETS_SECRET")
+    with pytest.raises(ConfigError, match=r"secret\.key: the secret of this deployment is gone"):
+        releases.key("split")
+    assert [file.name for file in (tmp_path / "private").iterdir()] == ["secret.check"]  # none was made
+    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "s" * 32)
+    assert releases.key("split") == first
+
+
+@pytest.mark.parametrize(
+    "there", ["private/snapshots", "private/failures", "private/looks", "releases/t/_all/releases"]
+)
+@pytest.mark.parametrize("variable", ["", "s" * 32], ids=["file", "variable"])
+def test_what_remembers_is_no_first_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str, variable: str
+) -> None:
+    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", variable)
+    (tmp_path / "private").mkdir(mode=0o700)
+    (tmp_path / there).mkdir(parents=True)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="bring it back"):
+            deployment(tmp_path).key("split")
+    assert not list((tmp_path / "private").glob("secret*"))
 
 
 def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:

@@ -51,12 +51,10 @@ def test_run_configuration_chooses_no_folder_and_no_key(tmp_path: Path, monkeypa
         "privacy_io": PrivacyIOManager(base=str(tmp_path)),
     }
     evil = {"env": "PRIVACY_ASSETS_SIGNING_KEY"}
-    config = {
-        "releases": {"config": {"trusted_keys": evil, "private": "/elsewhere", "secret_variable": "HOME"}},
-        "privacy_io": {"config": {"base": evil}},
-        "gpu": {"config": {"lock_folder": evil}},
-    }
-    assert looked(resources, {"resources": config}) == looked(resources)
+    for name, field in (("releases", "trusted_keys"), ("privacy_io", "base"), ("gpu", "lock_folder")):
+        with pytest.raises(dg.DagsterInvalidConfigError, match=f'unexpected config entry "{field}"'):
+            looked(resources, {"resources": {name: {"config": {field: evil}}}})
+    assert looked(resources)["releases"]["root"] == str(tmp_path / "releases")
 
 
 def test_values_of_the_code_and_of_the_environment_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +115,9 @@ def test_rows_moved_between_train_and_holdout_are_refused(world: World) -> None:
     assert world.store.history(Place("halved")) == []
 
 
-@pytest.mark.parametrize("change", [{"seed": 3}, {"subject": None}, {"kinds": {"age": "numeric"}}])
+@pytest.mark.parametrize(
+    "change", [{"seed": 3}, {"shares": {"train": 0.5, "holdout": 0.3, "reference": 0.2}}, {"kinds": {"age": "numeric"}}]
+)
 def test_settings_restored_after_the_attestation_do_not_publish(world: World, change: dict[str, object]) -> None:
     name = f"restored_{next(iter(change))}"
     assert world.run(gated(world, name, independent, **change)).success

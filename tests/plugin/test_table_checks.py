@@ -18,7 +18,7 @@ from privacy_assets.plugin.tagging import canonical_source, data_columns, schema
 def broken(frame: pd.DataFrame) -> set[tuple[str, str]]:
     table = canonical_source(people(), "pid", None)
     schema, train = schema_of(table, "train"), data_columns(table, "train")
-    return {(o.name, o.column) for o in check_synthetic(frame, schema, train) if not o.passed}
+    return {(o.name, o.column) for o in check_synthetic(frame, schema, [train]) if not o.passed}
 
 
 def canonical() -> pd.DataFrame:
@@ -38,7 +38,7 @@ def test_the_training_rows_themselves_hold() -> None:
         ("region", "east", "expect_column_values_to_be_in_set"),
         ("age", 999, "expect_column_values_to_be_between"),
         ("age", pd.NA, "expect_column_values_to_not_be_null"),
-        ("income", -1.0, "expect_column_values_to_be_between"),
+        ("income", -1e6, "expect_column_values_to_be_between"),
         ("joined", pd.Timestamp("2031-01-01"), "expect_column_values_to_be_between"),
     ],
 )
@@ -60,7 +60,7 @@ def test_the_result_holds_no_private_value() -> None:
     frame = canonical()
     frame.loc[0, "region"] = "SECRET"
     table = canonical_source(people(), "pid", None)
-    result = expectation_result(check_synthetic(frame, schema_of(table, "x"), data_columns(table, "x")))
+    result = expectation_result(check_synthetic(frame, schema_of(table, "x"), [data_columns(table, "x")]))
     assert not result.passed
     assert "SECRET" not in repr(result) and "north" not in repr(result)
 

@@ -115,6 +115,27 @@ def test_a_stored_generator_that_was_changed_makes_no_table(tmp_path: Path, wher
     assert "not as this deployment stored it" in str(failures(result))
 
 
+def test_no_module_is_imported_for_a_stored_generator_that_was_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model can name a function of any module; importing it runs code, so the seal comes first."""
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    ran = tmp_path / "ran"
+    (modules / "planted_module.py").write_text(
+        f"open({str(ran)!r}, 'w').close()\n\n\ndef sample(train, rows, seed):\n    return train\n"
+    )
+    monkeypatch.syspath_prepend(str(modules))
+    defs = table(tmp_path, "standins:independent")
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert run(defs, "people_pipeline", instance).success
+        (manifest,) = (tmp_path / "storage/people/generator").glob("model-*/generator.json")
+        manifest.write_text(manifest.read_text().replace("standins:independent", "planted_module:sample"))
+        result = run(defs, "people_pipeline", instance, only="people/synthetic")
+    assert "not as this deployment stored it" in str(failures(result))
+    assert not ran.exists()
+
+
 def test_rows_in_another_order_are_another_training(tmp_path: Path) -> None:
     """Batches are drawn by position: what a checkpoint holds belongs to one order of the rows."""
     seen: list[Path] = []

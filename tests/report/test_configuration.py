@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
+import numpy as np
 import pandas as pd
 import pytest
 from test_report import HOSTILE, Page, report
@@ -98,7 +99,7 @@ def test_evaluate_knows_the_generator_that_it_is_told_and_no_more():
     frame = pd.DataFrame({"a": range(40), "b": list("xy") * 20})
     sides = [frame[:20], frame[20:], frame]
     assert {one.state for one in evaluate(*sides, metrics=["dcr"], embedder=False).privacy_configuration} == {"unknown"}
-    frame = pd.DataFrame({"a": range(400), "b": list("xyzw") * 100})
+    frame = pd.DataFrame({"a": np.arange(400) / 7, "b": list("xyzw") * 100})
     sides, small = [frame[:200], frame[200:], frame], {"records": 3, "tests": 100, "shadows": 60, "size": 20}
     made = evaluate(*sides, metrics={"shadow_membership": small}, generator="baynet", embedder=False)
     found = {one.name: one.state for one in made.privacy_configuration}

@@ -45,7 +45,12 @@ def test_recourses_stand_in_order_of_loss_each_with_a_reason():
 def test_every_default_limit_has_recourses_when_it_is_broken(limit):
     state = broken(limit)
     assert state.status == "fail"
-    assert {"more training people", "similarity filter", "less fitting", "differential privacy"} <= set(names(state))
+    cells = {"value_disclosure.foreign_cells": "values of the real table"}  # of these none of the others helps
+    if limit.metric == "value_disclosure":
+        assert names(state) == [cells.get(limit.figure, "invented values")]
+    else:
+        wanted = {"more training people", "similarity filter", "less fitting", "differential privacy"}
+        assert wanted <= set(names(state))
     assert [found["limits"] for found in recourses([state])] == [[limit.key]] * len(names(state))
 
 

@@ -12,7 +12,7 @@ from privacy_assets.engine.controls.study import Case
 from privacy_assets.engine.generators.registry import GENERATORS, build_generator
 from privacy_assets.engine.inputs import Progress, silent
 from privacy_assets.engine.tables.schema import TableSchema
-from privacy_assets.errors import ConfigError
+from privacy_assets.errors import ConfigError, shown
 
 RATIOS = (1.0, 1.25, 1.5, 1.75, 2.0)
 
@@ -38,7 +38,7 @@ def overfit_cases(
     able = sorted(name for name, kind in GENERATORS.items() if hasattr(kind, "overfit"))
     if generator not in able:
         raise ConfigError(
-            f"generator {generator!r} cannot over-fit to a ratio of losses; these can: {', '.join(able)}."
+            f"generator {shown(generator)} cannot over-fit to a ratio of losses; these can: {', '.join(able)}."
         )
     chosen = dict(settings or {})
     label = ", ".join([generator, *(f"{key} {value}" for key, value in chosen.items() if not isinstance(value, str))])

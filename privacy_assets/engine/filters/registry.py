@@ -8,7 +8,7 @@ from typing import Any
 from privacy_assets.engine.filters.base import Filter
 from privacy_assets.engine.filters.near import MemorizationFilter, SimilarityFilter
 from privacy_assets.engine.filters.outliers import OutlierFilter
-from privacy_assets.errors import ConfigError, did_you_mean
+from privacy_assets.errors import ConfigError, did_you_mean, shown
 
 FILTERS: dict[str, type[Filter]] = {kind.name: kind for kind in (SimilarityFilter, MemorizationFilter, OutlierFilter)}
 
@@ -18,11 +18,11 @@ FilterLike = str | Mapping[str, Any]
 def build_filter(name: str, settings: Mapping[str, Any] | None = None) -> Filter:
     """Return the filter ``name`` with ``settings`` in place of its defaults; ConfigError for an unknown name or key."""
     if name not in FILTERS:
-        raise ConfigError(f"unknown filter {name!r}.{did_you_mean(name, FILTERS)}")
+        raise ConfigError(f"unknown filter {shown(name)}.{did_you_mean(name, FILTERS)}")
     known = FILTERS[name].__dataclass_fields__
     for key in settings or {}:
         if key not in known:
-            raise ConfigError(f"filter {name} has no setting {key!r}.{did_you_mean(str(key), known)}")
+            raise ConfigError(f"filter {name} has no setting {shown(key)}.{did_you_mean(key, known)}")
     return FILTERS[name](**(settings or {}))
 
 

@@ -6,9 +6,10 @@ import json
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, is_dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from privacy_assets.engine.inputs import Progress, silent
+from privacy_assets.engine.tables.conversion import canonical
+from privacy_assets.engine.tables.given import given_frame
 from privacy_assets.engine.tables.schema import TableSchema, conform
 from privacy_assets.errors import InputError
 
@@ -71,8 +74,10 @@ class Generator(ABC):
     ``name`` is file name and registry key. ``modules`` must be importable to run it and come with ``extra`` (None: with
     the package itself); ``licence`` is that of the code that does the work. ``repeatable``: the same seed twice gives
     the same rows; False where that is up to somebody else's code. ``secret_seed``: noise that protects people is made
-    from the seed of fitting, which nobody else must know or guess. ``apart`` names a module that may be installed in an
-    environment of its own instead, and the command for that.
+    from the seed of fitting, which nobody else must know or guess. ``invents``: its values need not be those of real
+    rows, so that it may make generated columns; what all others make of a closed column of numbers is moved to the
+    nearest that may stand there. ``apart`` names a module that may be installed in an environment of its own instead,
+    and the command for that.
     """
 
     name: ClassVar[str]
@@ -82,6 +87,7 @@ class Generator(ABC):
     extra: ClassVar[str | None] = None
     repeatable: ClassVar[bool] = True
     secret_seed: ClassVar[bool] = False
+    invents: ClassVar[bool] = False
     apart: ClassVar[tuple[str, str] | None] = None
 
     def fit(
@@ -95,7 +101,8 @@ class Generator(ABC):
         checkpoint: Path | None = None,
         people: np.ndarray | None = None,
     ) -> FittedGenerator:
-        """Fit to ``train``, a canonical frame with exactly the columns of ``schema`` (no subject column).
+        """Fit to ``train``, a canonical frame with exactly the columns of ``schema`` (no subject column), or a
+        dataframe of another library, which is brought into that form.
 
         ``seed`` >= 0: the same seed gives the same generator. ``device`` is a torch device name, ``progress`` is told
         what happens in words without values. ``checkpoint`` is a folder where long training keeps what it has done: an
@@ -103,12 +110,17 @@ class Generator(ABC):
         that rows held out for early stopping are of people who are not trained on (None: each row is a person).
         Raises InputError for other columns or no rows.
         """
+        if not isinstance(train, pd.DataFrame):
+            train = conform(given_frame(train, where="train"), schema, where="train")
         if list(train.columns) != schema.names:
             fix = "conform the table to its schema, without the subject column"
             raise InputError("the columns are not those of the schema", where="train", fix=fix)
         if train.empty:
             raise InputError("a generator cannot be fitted to no rows", where="train", fix="give more rows")
-        return self._fit(train, schema, Training(seed, device, progress, checkpoint, people))
+        fitted = self._fit(train, schema, Training(seed, device, progress, checkpoint, people))
+        if not self.invents:
+            fitted.keep_to_levels(train)
+        return fitted
 
     @abstractmethod
     def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
@@ -135,22 +147,40 @@ class FittedGenerator(ABC):
     """A generator after fitting. It holds values of the private table: keep it and its files as private as that.
 
     ``history`` is the training curve, one mapping of numbers an epoch ("epoch", then losses), where there is one.
+    ``levels`` are the numbers that may stand in closed columns.
     """
 
     generator: Generator
     schema: TableSchema
     privacy: PrivacyBudget = PrivacyBudget()
     history: tuple[Mapping[str, float], ...] = ()
+    levels: Mapping[str, Sequence[float]] = MappingProxyType({})
 
     def sample(self, rows: int, *, seed: int) -> pd.DataFrame:
-        """Return ``rows`` >= 1 synthetic rows as a canonical frame; the same seed gives the same rows."""
+        """Return ``rows`` >= 1 synthetic rows as a canonical frame, numbers and times at the precision of the columns.
+
+        The same seed gives the same rows.
+        """
         if rows < 1:
             raise InputError(f"{rows} synthetic rows were asked for", fix="ask for at least one")
         where = f"the output of generator {self.generator.name}"
-        frame = conform(self._sample(rows, seed), self.schema, where=where)
+        frame = conform(self._sample(rows, seed), self.schema, where=where, synthetic=True)
         if len(frame) != rows:
             raise InputError(f"{len(frame)} rows came where {rows} were asked for", where=where, fix="return them all")
+        for name, levels in self.levels.items():
+            frame[name] = _nearest(frame[name], levels)
         return frame
+
+    def keep_to_levels(self, train: pd.DataFrame) -> None:
+        """From now on numbers of a closed column are the nearest of its declared domain; without one, of ``train``."""
+        closed = [c for c in self.schema.columns if c.role == "closed" and c.kind in ("integer", "numeric")]
+        known = {c.name: canonical(pd.Series(list(c.domain), dtype=object), c, "domains") for c in closed if c.domain}
+        read = {c.name: train[c.name] for c in closed if not c.domain}
+        self.levels = {name: sorted(one.dropna().unique().tolist()) for name, one in {**known, **read}.items()}
+        if self.privacy.epsilon is not None:
+            stated = self.privacy.unpaid
+            more = [f"few values of {name}" for name in read if f"range or few values of {name}" not in stated]
+            self.privacy = replace(self.privacy, unpaid=(*stated, *more))
 
     def described(self) -> dict[str, Any]:
         """What made its rows, in plain values: "name", "settings", "overfitting" protection and "privacy" budget."""
@@ -172,6 +202,7 @@ class FittedGenerator(ABC):
             "schema": self.schema.to_json(),
             "privacy": asdict(self.privacy),
             "history": [dict(epoch) for epoch in self.history],
+            "levels": dict(self.levels),
             **self._save(target),
         }
         (target / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
@@ -179,6 +210,16 @@ class FittedGenerator(ABC):
     @abstractmethod
     def _save(self, folder: Path) -> dict[str, Any]:
         """Write arrays and tables; return what is to stand in the manifest beside name, settings and schema."""
+
+
+def _nearest(numbers: pd.Series, levels: Sequence[float]) -> pd.Series:
+    """Each number of a canonical column moved to the nearest of the sorted ``levels``; missing stays missing."""
+    if not levels:
+        return numbers
+    known = np.asarray(levels, dtype=np.float64)
+    values = numbers.to_numpy(dtype=np.float64, na_value=np.nan)
+    nearest = known[np.searchsorted((known[1:] + known[:-1]) / 2, values)]
+    return pd.Series(np.where(np.isnan(values), np.nan, nearest), name=numbers.name).astype(numbers.dtype)
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:

@@ -42,6 +42,7 @@ class CommandGenerator(ProgramGenerator):
     name = "command"
     summary = "A program of your own: a command that reads a Parquet file and writes the synthetic rows to another."
     repeatable = False
+    invents = True
 
     command: Sequence[str]
     train: Sequence[str] | None = None
@@ -50,10 +51,9 @@ class CommandGenerator(ProgramGenerator):
     log: str | None = None
 
     def __post_init__(self) -> None:
-        for setting in ("command", "variables", *(["train"] if self.train is not None else [])):
+        for setting in ("command", *(["train"] if self.train is not None else [])):
             value = getattr(self, setting)
-            if isinstance(value, str) or not all(isinstance(part, str) for part in value):
-                raise ConfigError(f"command: {setting} must be a list of texts.")
+            _check_texts(self.name, setting, value)
             object.__setattr__(self, setting, tuple(value))
         if self.train is None:
             _check_marks("command", self.command, ("{train}", *_MADE))
@@ -62,7 +62,8 @@ class CommandGenerator(ProgramGenerator):
             _check_marks("command", self.command, ("{model}", *_MADE))
             if any("{train}" in part for part in self.command):
                 raise ConfigError("command: command cannot read {train} beside train; let train write it to {model}.")
-        check_program(self.name, self.timeout, self.log)
+        check_program(self.name, self.timeout, self.log, self.variables)
+        object.__setattr__(self, "variables", tuple(self.variables))
 
     @property
     def passed(self) -> tuple[str, ...]:
@@ -94,10 +95,9 @@ class CommandGenerator(ProgramGenerator):
 class FittedCommand(FittedProgram):
     """The command and its training table; what it learns it learns anew for each sample."""
 
-    generator: CommandGenerator
     privacy = PrivacyBudget(known=False)
 
-    def __init__(self, generator: CommandGenerator, schema: TableSchema, train: pd.DataFrame) -> None:
+    def __init__(self, generator: ProgramGenerator, schema: TableSchema, train: pd.DataFrame) -> None:
         self.generator, self.schema, self.train = generator, schema, train
 
     def given(self, folder: Path) -> dict[str, str]:
@@ -121,9 +121,16 @@ def _check_marks(setting: str, arguments: Sequence[str], marks: Sequence[str]) -
         raise ConfigError(f"command: {absent[0]} does not stand in the arguments of {setting}.")
 
 
-def check_program(name: str, timeout: object, log: object) -> None:
-    """ConfigError unless ``timeout`` is a positive number, and ``log`` a path, if anything."""
+def check_program(name: str, timeout: object, log: object, variables: object = ()) -> None:
+    """ConfigError unless ``timeout`` is a positive number, ``log`` a path, if anything, and ``variables`` are names."""
     if not isinstance(log, str | None):
         raise ConfigError(f"{name}: log must be the path of a file.")
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         raise ConfigError(f"{name}: timeout must be a positive number of seconds.")
+    _check_texts(name, "variables", variables)
+
+
+def _check_texts(name: str, setting: str, value: object) -> None:
+    texts = not isinstance(value, str) and isinstance(value, Sequence) and all(isinstance(part, str) for part in value)
+    if not texts:
+        raise ConfigError(f"{name}: {setting} must be a list of texts.")

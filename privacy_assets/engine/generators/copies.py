@@ -11,11 +11,9 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.engine.generators.base import FittedGenerator, Generator, Training, read_train, write_train
-from privacy_assets.engine.generators.layout import decimals_of
+from privacy_assets.engine.tables.precision import UNITS, decimals_of, round_decimals, unit_of, whole_decimals_of
 from privacy_assets.engine.tables.schema import TableSchema
 from privacy_assets.errors import ConfigError
-
-_DAY, _SECOND = 86_400_000_000, 1_000_000  # microseconds
 
 
 @dataclass(frozen=True)
@@ -119,17 +117,19 @@ def redrawn(values: pd.Series, known: pd.Series, probability: float, rng: np.ran
 def jittered(values: pd.Series, known: pd.Series, noise: float, rng: np.random.Generator) -> pd.Series:
     """Canonical ``values`` moved by normal errors of ``noise`` standard deviations of ``known``; a missing one stays.
 
-    They keep the precision and the range of ``known``. Whole numbers and dates move by whole steps and stay exact.
+    They keep the precision and the range of ``known``. Whole numbers and dates move by whole steps of it, exactly.
     """
     there = values.notna().to_numpy()
     moved = values.copy()
     if pd.api.types.is_float_dtype(known.dtype):
         error = noise * known.std(ddof=0) * rng.normal(size=len(values))
-        shifted = (values + error).round(decimals_of(known.to_numpy(dtype=np.float64)))
+        decimals, shifted = decimals_of(known.to_numpy(dtype=np.float64)), values + error
+        if decimals is not None:
+            shifted = pd.Series(round_decimals(shifted.to_numpy(dtype=np.float64), decimals), index=values.index)
         return moved.where(~there, shifted.clip(known.min(), known.max()))
     dates = pd.api.types.is_datetime64_any_dtype(known.dtype)
     numbers = known.astype("datetime64[us]").astype("int64") if dates else known.astype("int64")
-    step = _step(numbers.to_numpy()) if dates else 1
+    step = UNITS[unit_of(numbers.to_numpy())] if dates else 10 ** -whole_decimals_of(numbers.to_numpy())
     error = noise * numbers.astype("float64").std(ddof=0) * rng.normal(size=len(values))
     steps = pd.Series(np.round(error / step).astype("int64") * step, dtype="Int64")
     current = (
@@ -137,8 +137,3 @@ def jittered(values: pd.Series, known: pd.Series, noise: float, rng: np.random.G
     )
     shifted = (current.astype("Int64") + steps).clip(int(numbers.min()), int(numbers.max()))
     return pd.to_datetime(shifted, unit="us").astype("datetime64[us]") if dates else shifted
-
-
-def _step(micros: np.ndarray) -> int:
-    """Largest of day, second and microsecond that every time is a multiple of."""
-    return next(step for step in (_DAY, _SECOND, 1) if not (micros % step).any())

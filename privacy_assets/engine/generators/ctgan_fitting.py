@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _ARRAYS = "ctgan.npz"
 _WEIGHTS = "network."
+_LARGEST = 1e38  # of a rate or a weight: beyond it, a short float is infinite
 
 
 class LibraryGenerator(Generator):
@@ -151,9 +152,10 @@ class LibraryGenerator(Generator):
     def _check_real(self, *settings: str, positive: bool = False) -> None:
         for setting in settings:
             value = getattr(self, setting)
-            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-            if not number or value < 0 or (positive and value == 0):
-                raise ConfigError(f"{self.name}: {setting} must be a {'positive ' * positive}number, at least 0.")
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not 0 <= value <= _LARGEST or (positive and value == 0):
+                least = "a positive number" if positive else "a number, at least 0"
+                raise ConfigError(f"{self.name}: {setting} must be {least} and at most {_LARGEST:g}.")
 
 
 class FittedLibrary(FittedGenerator):

@@ -1,131 +1,145 @@
-"""Any Python function as a generator."""
+"""Any Python function as a generator: a program that calls it."""
 
 from __future__ import annotations
 
-import inspect
+import json
+import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 
-from privacy_assets.engine.generators.base import (
-    FittedGenerator,
-    Generator,
-    PrivacyBudget,
-    Training,
-    read_train,
-    write_train,
-)
-from privacy_assets.engine.tables.schema import TableSchema, restore
-from privacy_assets.errors import ConfigError, InputError, StepError
+from privacy_assets.engine.generators import _function_worker as worker
+from privacy_assets.engine.generators.base import FittedGenerator, Training, read_train
+from privacy_assets.engine.generators.commands import FittedCommand, check_program
+from privacy_assets.engine.generators.programs import THREADS, ProgramGenerator
+from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.errors import ConfigError, StepError, shown
 
 SampleFunction = Callable[[pd.DataFrame, int, int], pd.DataFrame]
 
 
 @dataclass(frozen=True)
-class CallableGenerator(Generator):
+class CallableGenerator(ProgramGenerator):
     """``function(train, rows, seed) -> DataFrame``, given itself or as ``"module:function"``.
 
     It is called for every sample, with the training table in the dtypes of the private table (a copy that it may
     change), and returns ``rows`` rows with the same columns. That the same seed gives the same rows is up to it.
+
+    It runs in a process of its own, which imports its module by name, and what that process can see and say is said in
+    :class:`ProgramGenerator`: neither the keys nor the objects of this one. A module that is not imported here is not
+    imported for a look at the function either: whether it is there is told by the first sample. ``variables`` are
+    further environment variables that it sees, ``timeout`` is in seconds.
     """
 
     name = "callable"
     summary = "A Python function of your own: function(train, rows, seed) returns the synthetic rows."
     repeatable = False
+    invents = True
+    endings: ClassVar[Mapping[int, str]] = {
+        **ProgramGenerator.endings,
+        worker.NOT_FOUND: "cannot be imported in a process of its own",
+        worker.NOT_CALLED: "is not a function of three arguments: train, rows, seed",
+        worker.NO_TABLE: "returned something that is not a table: return a DataFrame",
+        worker.NOT_WRITTEN: "returned a table that cannot be written as Parquet",
+    }
 
     function: SampleFunction | str
+    timeout: float = 86_400.0
+    variables: Sequence[str] = ()
+    log: str | None = None
 
     def __post_init__(self) -> None:
-        found = _import(self.function) if isinstance(self.function, str) else self.function
-        if not callable(found):
-            raise ConfigError(f"generator {self.function!r} is not a function.")
-        try:
-            inspect.signature(found).bind(None, 1, 0)
-        except TypeError:
-            raise ConfigError(f"generator {_label(found)} must take three arguments: train, rows, seed.") from None
-        except ValueError:  # a built-in that does not tell its arguments
-            pass
-        object.__setattr__(self, "function", found)
+        reference = self.function if isinstance(self.function, str) else _label(self.function)
+        found = _loaded(reference)
+        if not isinstance(self.function, str) and found is not self.function:
+            raise ConfigError(f"generator {reference} cannot be imported by name. Fix: define it with def in a module.")
+        if found is None and not _waits(reference):
+            raise ConfigError(f"generator {shown(reference)} cannot be imported. Fix: check the name.")
+        if found is not None and not worker.takes_three(found):
+            raise ConfigError(f"generator {reference} must take three arguments: train, rows, seed.")
+        object.__setattr__(self, "function", reference)
+        check_program(self.name, self.timeout, self.log, self.variables)
+        object.__setattr__(self, "variables", tuple(self.variables))
 
     @property
     def reference(self) -> str:
         """``"module:function"``, under which another process finds the function."""
-        return _label(self.function)
+        return str(self.function)
 
-    def check_importable(self) -> None:
-        """ConfigError unless :attr:`reference` names the function: a model of it could not be loaded again."""
-        try:
-            same = _import(self.reference) is self.function
-        except ConfigError:
-            same = False
-        if not same:
-            raise ConfigError(
-                f"generator {self.reference} cannot be imported by name. Fix: define it with def in a module."
-            )
+    @property
+    def passed(self) -> tuple[str, ...]:
+        """See :attr:`ProgramGenerator.passed`."""
+        return (*self.variables, *(name for name in THREADS if name in os.environ))
 
-    def settings(self) -> dict[str, Any]:
-        """See :meth:`Generator.settings`."""
-        return {"function": self.reference}
+    @property
+    def sampler(self) -> Sequence[str]:
+        """See :attr:`ProgramGenerator.sampler`."""
+        told = json.dumps({"function": self.reference, "path": sys.path, "file": self.source})
+        # Beside the script lie modules of ours, which would hide others of the same name: not on the path (-P).
+        return [sys.executable, "-P", worker.__file__, told, "{train}", "{out}", "{rows}", "{seed}"]
+
+    @property
+    def source(self) -> str | None:
+        """See :attr:`ProgramGenerator.source`: the file of the function's module."""
+        name = self.reference.partition(":")[0]
+        file = getattr(sys.modules.get(name), "__file__", None)
+        spec = None if file else _spec(name)
+        return file or (spec.origin if spec and spec.has_location else None)
+
+    def failed(self, program: str, what: str) -> StepError:
+        """See :meth:`ProgramGenerator.failed`."""
+        return super().failed(self.reference, what)
 
     def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
-        return FittedCallable(self, schema, train.copy())
+        return FittedCommand(self, schema, train.copy())
 
     @classmethod
     def load(cls, folder: Path, manifest: Mapping[str, Any]) -> FittedGenerator:
-        """See :meth:`Generator.load`; ConfigError when the function is not there any more."""
+        """See :meth:`Generator.load`; ConfigError when the function's module is not there any more."""
         schema = TableSchema.from_json(manifest["schema"])
-        return FittedCallable(cls(manifest["settings"]["function"]), schema, read_train(folder, schema))
-
-
-class FittedCallable(FittedGenerator):
-    """The function and its training table; what it learns it learns anew for each sample."""
-
-    generator: CallableGenerator
-    privacy = PrivacyBudget(known=False)
-
-    def __init__(self, generator: CallableGenerator, schema: TableSchema, train: pd.DataFrame) -> None:
-        self.generator, self.schema, self.train = generator, schema, train
-
-    def _sample(self, rows: int, seed: int) -> pd.DataFrame:
-        name = self.generator.reference
-        outcome = _call(self.generator.function, restore(self.train, self.schema).copy(), rows, seed)  # type: ignore[arg-type]
-        if isinstance(outcome, StepError):
-            raise outcome  # outside any except block: neither cause nor context may carry the function's own message
-        if not isinstance(outcome, pd.DataFrame):
-            kind = type(outcome).__name__
-            raise InputError(f"it returned {kind}, not a table", where=f"generator {name}", fix="return a DataFrame")
-        return outcome
-
-    def _save(self, folder: Path) -> dict[str, Any]:
-        self.generator.check_importable()
-        write_train(self.train, folder)
-        return {}
-
-
-def _call(function: SampleFunction, train: pd.DataFrame, rows: int, seed: int) -> object:
-    try:
-        return function(train, rows, seed)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 (the user's code can raise anything, and quote what it read)
-        return StepError.hiding(error)
+        return FittedCommand(cls(**manifest["settings"]), schema, read_train(folder, schema))
 
 
 def _label(function: object) -> str:
+    if not callable(function):
+        raise ConfigError(f"generator {type(function).__name__} is not a function.")
     module = getattr(function, "__module__", None) or type(function).__module__
     return f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
-def _import(reference: str) -> Any:
-    """The object named by ``"module:function"``; a module that is being loaded right now counts as well."""
+def _loaded(reference: str) -> Any:
+    """The object named by ``"module:function"``; None when its module is not loaded, or holds none."""
     module, _, path = reference.partition(":")
-    try:
-        found: Any = sys.modules.get(module) or import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"generator {reference!r} cannot be imported ({type(error).__name__}).") from None
+    found: Any = sys.modules.get(module)
+    if module == "__main__" and not hasattr(found, "__file__"):  # typed in: no other process can read it
+        return None
+    for part in path.split("."):
+        found = getattr(found, part, None)
     return found
+
+
+def _waits(reference: str) -> bool:
+    """Whether ``"module:function"`` may be there once somebody imports the module."""
+    module, _, path = reference.partition(":")
+    return bool(path) and module not in sys.modules and _spec(module) is not None
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    """Where ``module`` would be imported from. Unlike :func:`importlib.util.find_spec`, runs none of its packages."""
+    parts = module.split(".")
+    spec: ModuleSpec | None = None
+    for depth in range(1, len(parts) + 1):
+        path = None if spec is None else spec.submodule_search_locations
+        if spec is not None and path is None:  # no package
+            return None
+        name = ".".join(parts[:depth])
+        found = (finder.find_spec(name, path) for finder in sys.meta_path)
+        spec = next((one for one in found if one is not None), None)
+        if spec is None:
+            return None
+    return spec

@@ -10,10 +10,11 @@ import numpy as np
 
 from privacy_assets.engine.generators.domains import Domain, Domains
 from privacy_assets.engine.tables.coding import Coding
+from privacy_assets.engine.tables.precision import decimals_of, round_decimals
 
 _KNOTS = 1000  # quantiles of a number that has many values
 _OFTEN, _FEW = 5, 10  # numbers that as many rows share on average are values to draw from, and so are so few of them
-_MOST_DECIMALS, _ALL_DECIMALS = 6, 15
+_ALL_DECIMALS = 15
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +42,8 @@ class Scale:
         knots = np.quantile(known, levels)
         rises = np.diff(knots) > 0
         ends = np.concatenate([[True], rises]) | np.concatenate([rises, [True]])  # of each run of one quantile
-        return cls(knots[ends], levels[ends], False, decimals_of(values))
+        decimals = decimals_of(values)
+        return cls(knots[ends], levels[ends], False, _ALL_DECIMALS if decimals is None else decimals)
 
     def encode(self, cells: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Levels float64 (n,) in [0, 1] of known numbers: uniform within the levels of a value that has several."""
@@ -58,7 +60,7 @@ class Scale:
         if self.steps:
             place = np.searchsorted(self.levels[1:-1], levels, side="right")
             return self.values[place]
-        return np.round(np.interp(levels, self.levels, self.values), self.decimals)
+        return round_decimals(np.interp(levels, self.levels, self.values), self.decimals)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,11 +157,3 @@ class Layout:
                 Scale(arrays[f"scale.values.{place}"], arrays[f"scale.levels.{place}"], bool(steps), decimals)
             )
         return cls(domains, tuple(scales))
-
-
-def decimals_of(values: np.ndarray) -> int:
-    """Fewest decimals, at most six, that hold every value (n,); more are taken for full precision (fifteen)."""
-    for decimals in range(_MOST_DECIMALS + 1):
-        if np.array_equal(np.round(values, decimals), values):
-            return decimals
-    return _ALL_DECIMALS

@@ -8,41 +8,48 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 import weakref
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory, mkdtemp
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from privacy_assets.engine.generators import _program_supervisor as supervisor
 from privacy_assets.engine.generators.base import FittedGenerator, Generator, Training
 from privacy_assets.engine.generators.reports import Reports, channel_in
 from privacy_assets.engine.inputs import Progress, silent
 from privacy_assets.engine.tables.schema import TableSchema
 from privacy_assets.errors import StepError
+from privacy_assets.work import WorkFolder
 
 MODEL = "model"
 PASSED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ")
+THREADS = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")  # for Python's programs, where they are set
 PRINTED = 1 << 30  # bytes that a program may print before it is ended
-_POLL = 0.1
+_POLL, _GRACE = 0.1, 10.0
 
 
 class ProgramGenerator(Generator):
     """A generator whose work a program does, started anew for every part of it; no shell is involved.
 
-    It runs in the current folder with the rights of this process, and is ended with its process group when it takes
-    longer than ``timeout`` seconds, prints more than a GiB, or is done. Its files, and a ``TMPDIR`` for others,
-    lie in a temporary folder that only this user can read and that is deleted afterwards: unless it ends with exit
-    status 0, nothing of what it wrote is kept. Of the environment it sees ``PATH``, ``HOME``, language, time zone, and
-    :attr:`passed`. What it prints may quote private values: it is in no message, and dropped, unless ``log`` names a
-    file that it is appended to. What it may report besides: ``reports``.
+    It runs in the current folder with the rights of this user, below a supervisor that ends it with everything that it
+    started (on Linux in whatever session; elsewhere its process group) when it takes longer than ``timeout`` seconds,
+    prints more than a GiB, is done, or this process is killed. Its files, and a ``TMPDIR`` for others, lie in a
+    :class:`WorkFolder`: unless it ends with exit status 0, nothing of what it wrote is kept. Of the environment it
+    sees ``PATH``, ``HOME``, language, time zone, and :attr:`passed`: no keys. What it prints may quote private values:
+    it is in no message, and dropped, unless ``log`` names a file that it is appended to. What it may report besides:
+    ``reports``.
     """
+
+    # What an exit status says, where it says more than its number.
+    endings: ClassVar[Mapping[int, str]] = {supervisor.NOT_STARTED: "could not be started"}
 
     timeout: float
     log: str | None
@@ -56,6 +63,11 @@ class ProgramGenerator(Generator):
     @abstractmethod
     def sampler(self) -> Sequence[str]:
         """Arguments of the program that writes the rows."""
+
+    @property
+    def source(self) -> str | None:
+        """The Python file of the user's of which an error may name the line, if it is known."""
+        return None
 
     def run(
         self, arguments: Sequence[str], given: Mapping[str, str], folder: Path, progress: Progress = silent
@@ -74,8 +86,8 @@ class ProgramGenerator(Generator):
     def _watch(self, arguments: list[str], environment: dict[str, str], printed: IO[bytes], reports: Reports) -> None:
         try:
             process = subprocess.Popen(
-                arguments,
-                stdin=subprocess.DEVNULL,
+                [sys.executable, "-I", "-S", supervisor.__file__, *arguments],
+                stdin=subprocess.PIPE,  # never written to: it closes when this process ends, however it does
                 stdout=printed,
                 stderr=subprocess.STDOUT,
                 env=environment,
@@ -86,14 +98,12 @@ class ProgramGenerator(Generator):
         try:
             status = self._wait(process, arguments[0], printed, reports)
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            _end(process)
         while reports.read():
             pass
         if status != 0:
             ended = f"ended with exit status {status}" if status > 0 else f"was ended by signal {-status}"
-            raise self.failed(arguments[0], ended + _last_error(printed))
+            raise self.failed(arguments[0], self.endings.get(status, ended) + _last_error(printed, self.source))
 
     def _wait(self, process: subprocess.Popen[bytes], program: str, printed: IO[bytes], reports: Reports) -> int:
         end = time.monotonic() + self.timeout
@@ -128,7 +138,7 @@ class ProgramGenerator(Generator):
     def trained(self, arguments: Sequence[str], table: pd.DataFrame, training: Training) -> tuple[Model, Reports]:
         """The model folder that ``arguments`` make of ``table``, and what the program reported."""
         model = Model()
-        with workplace() as folder:
+        with WorkFolder() as folder:
             written = {"{train}": str(written_table(table, folder)), "{model}": str(model.path)}
             numbers = {"{seed}": str(training.seed), "{device}": training.device}
             reports = self.run(arguments, {**written, **numbers}, folder, training.progress)
@@ -144,9 +154,9 @@ class Model:
     """A folder of files that a program wrote, kept as long as this object."""
 
     def __init__(self, source: Path | None = None) -> None:
-        folder = mkdtemp(prefix="privacy-assets-")
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        self.path = Path(folder) / MODEL
+        folder = WorkFolder()
+        weakref.finalize(self, folder.close)  # which holds the folder until then
+        self.path = folder.path / MODEL
         if source is None:
             self.path.mkdir()
         else:
@@ -167,7 +177,7 @@ class FittedProgram(FittedGenerator):
         """Write what the program reads into ``folder``; where it is, by mark."""
 
     def _sample(self, rows: int, seed: int) -> pd.DataFrame:
-        with workplace() as folder:
+        with WorkFolder() as folder:
             out = folder / "out.parquet"
             given = {"{out}": str(out), "{rows}": str(rows), "{seed}": str(seed), **self.given(folder)}
             self.generator.run(self.generator.sampler, given, folder)
@@ -199,13 +209,6 @@ class FittedModel(FittedProgram):
         return {}
 
 
-@contextmanager
-def workplace() -> Iterator[Path]:
-    """A temporary folder for this user only."""
-    with TemporaryDirectory(prefix="privacy-assets-") as folder:
-        yield Path(folder)
-
-
 def written_table(frame: pd.DataFrame, folder: Path) -> Path:
     """The Parquet file in ``folder`` that a program reads its training table from."""
     path = folder / "train.parquet"
@@ -219,10 +222,32 @@ def _filled(part: str, given: Mapping[str, str]) -> str:
     return part
 
 
-def _last_error(printed: IO[bytes]) -> str:
-    """Name of the exception of Python that the last line printed begins with, if any: a name cannot be private."""
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a supervisor, which ends its program first, and what is left of its process group."""
+    if process.stdin is not None:
+        process.stdin.close()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_GRACE)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _last_error(printed: IO[bytes], source: str | None) -> str:
+    """Name of the exception of Python that the last line printed begins with, if any, and where in ``source`` it arose.
+
+    Nothing else of what was printed: neither of the two can hold a private value.
+    """
     printed.seek(max(os.fstat(printed.fileno()).st_size - 65_536, 0))
-    lines = printed.read().decode("utf-8", "replace").strip().splitlines()
-    name = re.match(r"\w*", lines[-1] if lines else "")
+    text = printed.read().decode("utf-8", "replace").strip()
+    name = re.match(r"\w*", text.splitlines()[-1]) if text else None
     found = getattr(builtins, name[0], None) if name else None
-    return f" ({found.__name__})" if isinstance(found, type) and issubclass(found, BaseException) else ""
+    told = found.__name__ if isinstance(found, type) and issubclass(found, BaseException) else ""
+    lines = re.findall(rf'^  File "{re.escape(source)}", line (\d{{1,6}}),', text, re.MULTILINE) if source else []
+    if source and lines and int(lines[-1]) <= _length(Path(source)):
+        told += f"{' ' if told else ''}at {source}:{lines[-1]}"
+    return f" ({told})" if told else ""
+
+
+def _length(file: Path) -> int:
+    return len(file.read_bytes().splitlines()) if file.is_file() else 0

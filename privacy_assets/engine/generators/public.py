@@ -14,7 +14,7 @@ import pandas as pd
 from privacy_assets.engine.generators.domains import Domain, Domains
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.schema import ColumnSchema, TableSchema
-from privacy_assets.errors import ConfigError, did_you_mean
+from privacy_assets.errors import ConfigError, did_you_mean, shown
 
 Bounds = Mapping[str, Sequence[float] | Sequence[str]]
 Categories = Mapping[str, Sequence[str]]
@@ -25,8 +25,8 @@ class PublicKnowledge:
     """The settings ``bounds`` ({number: [low, high]}, dates as text) and ``categories`` ({column: [texts]}).
 
     Numbers stand in ``bins`` of equal width between their bounds, beyond which they count to the nearest bin; texts
-    that are no category count as missing. The schema is public: names and kinds of columns, which have gaps, and which
-    dates have a time of day. What is not given is read from the private rows: :meth:`unpaid` names it.
+    that are no category count as missing. The schema is public: names, kinds and precision of columns, which have gaps,
+    and which dates have a time of day. What is not given is read from the private rows: :meth:`unpaid` names it.
     """
 
     generator: str
@@ -66,7 +66,7 @@ class PublicKnowledge:
         return None if given is None else tuple(sorted(set(given)))
 
     def _of_bounds(self, column: ColumnSchema, cells: np.ndarray) -> Domain:
-        wrong = f"{self.generator}: bounds of {column.name!r} must be [low, high], "
+        wrong = f"{self.generator}: bounds of {shown(column.name)} must be [low, high], "
         pair = (self.bounds or {})[column.name]
         if column.kind == "datetime":
             try:
@@ -90,9 +90,9 @@ class PublicKnowledge:
             for name in getattr(self, setting) or {}:
                 if name not in schema.names:
                     hint = did_you_mean(name, schema.names)
-                    raise ConfigError(f"{self.generator}: {setting} names the unknown column {name!r}.{hint}")
+                    raise ConfigError(f"{self.generator}: {setting} names the unknown column {shown(name)}.{hint}")
                 if schema[name].kind not in kinds:
-                    wrong = f"{setting} cannot be given for the {schema[name].kind} {name!r}."
+                    wrong = f"{setting} cannot be given for the {schema[name].kind} {shown(name)}."
                     raise ConfigError(f"{self.generator}: {wrong}")
 
 
@@ -108,7 +108,7 @@ def freeze_public(generator: Any) -> None:
         object.__setattr__(generator, setting, plain)
     for name, texts in (generator.categories or {}).items():
         if not texts or not all(isinstance(text, str) for text in texts):
-            raise ConfigError(f"{generator.name}: categories of {name!r} must be one or more texts.")
+            raise ConfigError(f"{generator.name}: categories of {shown(name)} must be one or more texts.")
 
 
 def _as_text(value: object) -> object:

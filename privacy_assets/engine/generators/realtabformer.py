@@ -17,7 +17,7 @@ import pandas as pd
 from privacy_assets.engine.generators.base import FittedGenerator, Training
 from privacy_assets.engine.generators.commands import check_program
 from privacy_assets.engine.generators.digits import DigitCoding
-from privacy_assets.engine.generators.programs import MODEL, FittedModel, Model, ProgramGenerator
+from privacy_assets.engine.generators.programs import MODEL, THREADS, FittedModel, Model, ProgramGenerator
 from privacy_assets.engine.tables.schema import TableSchema
 from privacy_assets.errors import ConfigError
 
@@ -27,7 +27,6 @@ INSTALL = (
     "rtf/bin/pip install 'realtabformer>=0.2.4,<0.3' 'transformers<5' 'datasets<5' 'pandas<3' pyarrow"
 )
 _COLUMNS = "columns.json"
-_PASSED = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")  # where they are set
 _LEAST = {"epochs": 1, "batch_size": 1, "layers": 1, "width": 64, "patience": 0, "n_critic": 0, "sample_batch": 1}
 
 
@@ -99,7 +98,7 @@ class RealTabFormer(ProgramGenerator):
     @property
     def passed(self) -> tuple[str, ...]:
         """See :attr:`ProgramGenerator.passed`."""
-        return tuple(name for name in _PASSED if name in os.environ)
+        return tuple(name for name in THREADS if name in os.environ)
 
     @property
     def sampler(self) -> Sequence[str]:

@@ -24,7 +24,7 @@ from privacy_assets.engine.generators.realtabformer import RealTabFormer
 from privacy_assets.engine.generators.rvae import RVAE
 from privacy_assets.engine.generators.synthpop import SynthPop
 from privacy_assets.engine.generators.wgan_gp import WGANGP
-from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, did_you_mean
+from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, did_you_mean, shown
 
 GENERATORS: dict[str, type[Generator]] = {
     kind.name: kind
@@ -123,17 +123,15 @@ def build_generator(
     if callable(generator) or ":" in generator:
         if given:
             raise ConfigError("a function takes no settings; bind them inside the function.")
-        built = CallableGenerator(generator)
-        built.check_importable()
-        return built
+        return CallableGenerator(generator)
     if generator not in GENERATORS:
-        raise ConfigError(f"unknown generator {generator!r}.{did_you_mean(generator, GENERATORS)}")
+        raise ConfigError(f"unknown generator {shown(generator)}.{did_you_mean(generator, GENERATORS)}")
     kind = GENERATORS[generator]
     info = GeneratorInfo.of(kind)
     known = {*info.settings, *info.required}
     for key in given:
         if key not in known:
-            raise ConfigError(f"generator {generator} has no setting {key!r}.{did_you_mean(key, known)}")
+            raise ConfigError(f"generator {generator} has no setting {shown(key)}.{did_you_mean(key, known)}")
     absent = [key for key in info.required if key not in given]
     if absent:
         raise ConfigError(f"generator {generator} needs the settings {', '.join(absent)}.")
@@ -166,11 +164,12 @@ def load_generator(folder: str | Path) -> FittedGenerator:
     manifest = read_manifest(folder)
     name = str(manifest.get("name"))
     if name not in GENERATORS:
-        raise InputError(f"unknown generator {name!r}.{did_you_mean(name, GENERATORS)}", where=str(folder))
+        raise InputError(f"unknown generator {shown(name)}.{did_you_mean(name, GENERATORS)}", where=str(folder))
     GeneratorInfo.of(GENERATORS[name]).check_available()
     try:
         fitted = GENERATORS[name].load(Path(folder), manifest)
         fitted.history, fitted.privacy = tuple(manifest["history"]), PrivacyBudget(**manifest["privacy"])
+        fitted.levels = manifest["levels"]
     except PrivacyAssetsError:
         raise
     except DAMAGED as error:

@@ -17,7 +17,7 @@ from privacy_assets.engine.generators.trees import Tree
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.encoding import as_float
 from privacy_assets.engine.tables.schema import ColumnSchema, TableSchema
-from privacy_assets.errors import ConfigError, InputError, did_you_mean
+from privacy_assets.errors import ConfigError, InputError, did_you_mean, shown
 
 _ARRAYS = "trees.npz"
 _TEXTS = "categories.json"
@@ -104,7 +104,7 @@ class SynthPop(CodedGenerator):
         order = list(self.visit) if self.visit is not None else names
         for name in order:
             if name not in names:
-                raise ConfigError(f"synthpop: visit names the unknown column {name!r}.{did_you_mean(name, names)}")
+                raise ConfigError(f"synthpop: visit names the unknown column {shown(name)}.{did_you_mean(name, names)}")
         if sorted(order) != sorted(names):
             raise ConfigError("synthpop: visit must name every column once.")
         return order

@@ -24,7 +24,7 @@ from privacy_assets.engine.geometry.neighbours import distinct_rows
 from privacy_assets.engine.inputs import Progress, silent
 from privacy_assets.engine.tables.encoding import Encoder
 from privacy_assets.engine.tables.schema import TableSchema
-from privacy_assets.errors import ConfigError, InputError, did_you_mean
+from privacy_assets.errors import ConfigError, InputError, did_you_mean, shown
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +63,7 @@ class EmbedderSettings:
 
     def __post_init__(self) -> None:
         if self.preset not in _WIDTHS:
-            raise ConfigError(f"embedder: unknown preset {self.preset!r}.{did_you_mean(str(self.preset), _WIDTHS)}")
+            raise ConfigError(f"embedder: unknown preset {shown(self.preset)}.{did_you_mean(self.preset, _WIDTHS)}")
         if self.width is None:
             object.__setattr__(self, "width", _WIDTHS[self.preset])
         for name in ("width", "dims", "batch", "max_epochs", "window", "patience"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -20,12 +21,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FigureSpec:
-    """What a figure is, for the policy page, the report and the help texts. ``meaning`` is one plain sentence."""
+    """What a figure is, for the policy page, the report and the help texts. ``meaning`` is one plain sentence.
+
+    ``range`` is what a limit on it can be, where :attr:`limits` does not say so already.
+    """
 
     name: str
     meaning: str
     direction: Direction = "higher_is_riskier"
     null: float = 0.0
+    range: tuple[float, float] | None = None
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Between which values a limit can lie: those of a share, of a score to 100, or of a distance from the null."""
+        if self.range is not None:
+            return self.range
+        if self.direction == "two_sided":
+            return 0.0, max(self.null, 1 - self.null)
+        return 0.0, max(self.null, 1.0) if math.isfinite(self.null) else 1.0
 
 
 @dataclass(frozen=True, slots=True)

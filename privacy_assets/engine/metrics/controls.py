@@ -27,7 +27,7 @@ from privacy_assets.engine.metrics.membership_scores import SMALLEST_SIDE
 from privacy_assets.engine.metrics.scratch_tables import STEP, ScratchTables
 from privacy_assets.engine.policy import Limit, Policy
 from privacy_assets.engine.results import Figure
-from privacy_assets.errors import ConfigError
+from privacy_assets.errors import ConfigError, shown
 
 _LOOKED_AT = {
     "dcr": ("member_excess", "member_excess_any", "identical_excess"),
@@ -35,15 +35,19 @@ _LOOKED_AT = {
 }
 _TEXT = {
     "exact": "copies of training rows",
-    "jittered": "copies of training rows whose numbers moved by a tenth of a standard deviation",
+    "jittered": "copies of training rows whose numbers moved by about a tenth of a standard deviation",
     "redrawn": "copies of training rows with one column of each drawn anew",
     "rare": "moved copies of training rows that are like nobody else's",
 }
 _AT_MOST = {"exact": 0.1, "jittered": 0.5, "redrawn": 0.5, "rare": 0.5}
+_LARGEST = 0.5  # of the synthetic rows: more is never planted
 _FEW_ROWS = 0.05  # of the synthetic rows: where no more can be planted, no leak that counts can pass
 _SOURCE = {
     "exact": "chosen: above 0.02 and 0.05 on Adult and UK census (8,000/2,000/8,000 rows), 0.04 at 1,000/300/1,000",
-    **dict.fromkeys(("jittered", "redrawn", "rare"), "chosen: each of eight leaks of 20 % is caught, and most by far"),
+    **dict.fromkeys(
+        ("jittered", "redrawn", "rare"),
+        "chosen: a table half of which is such rows never passes, and far smaller leaks seldom do",
+    ),
 }
 
 
@@ -54,10 +58,15 @@ class Controls(Metric):
     ``smallest_leak_*``: the fraction of the synthetic rows, planted with one kind of canary in place of rows of the
     table's own, at which a limit that the table holds is broken with probability 95 % (a tolerance limit at 90 %
     confidence, from ``draws`` random plantings; the threshold of each is found on a grid with four steps a halving, and
-    taken to be log-normal). Planted are rows that one person alone has, "rare" ones of the isolated tenth: whatever
-    others share gives nobody away; where all such rows together are less than 5 % of the table and are not caught, the
-    fraction is theirs, and 0 where there is none. The low end is the fraction at which half of the plantings are
-    caught. NaN when a leak of ``largest`` passes, or the table itself breaks every limit.
+    taken to be log-normal). Up to the dose of the kind in ``doses`` is planted: what the policy in force lets pass, and
+    at most half. Where a planting of the dose was missed, or the tolerance limit lies beyond it, fresh plantings of the
+    dose decide: it is stated when they show, at a level of 5 %, that more than 95 % are caught
+    (:func:`~privacy_assets.engine.intervals.shown_above`; 73 without a miss, 113 with one, 200 at most).
+
+    Planted are rows that one person alone has, "rare" ones of the isolated tenth: whatever others share gives nobody
+    away; where all such rows together are less than 5 % of the table and are not caught, the fraction is theirs, and 0
+    where there is none. The low end is the fraction at which half of the plantings are caught. NaN when plantings of
+    the dose are missed and it is not shown that few are, or the table itself breaks every limit.
 
     ``false_alarm_rate``: share of null tables that break a limit: ``nulls`` labellings of the people of train and
     holdout, and both halves of the reference, when there is one, in place of the synthetic table. NaN when both halves
@@ -72,7 +81,7 @@ class Controls(Metric):
 
     draws: int = 8
     nulls: int = 20
-    largest: float = 0.2
+    doses: Mapping[str, float] = field(default_factory=lambda: dict(_AT_MOST))
     limits: tuple[Mapping[str, Any], ...] = ()
     closeness: Mapping[str, Any] = field(default_factory=dict)
     attacked: int | None = None
@@ -104,8 +113,9 @@ class Controls(Metric):
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(f"controls: {key} must be a whole number of at least {least}.")
-        if not 0 < self.largest <= 0.5:
-            raise ConfigError("controls: largest must be above 0 and at most 0.5.")
+        numbers = [dose for dose in self.doses.values() if isinstance(dose, (int, float)) and 0 <= dose <= _LARGEST]
+        if set(self.doses) != set(KINDS) or len(numbers) < len(KINDS):
+            raise ConfigError(f"controls: doses must be a number from 0 to {_LARGEST} for each of {', '.join(KINDS)}.")
         check_attacked("controls", self.attacked)
         if self.limits:
             return
@@ -113,13 +123,23 @@ class Controls(Metric):
         object.__setattr__(self, "limits", _looked_at(found))
 
     def under(self, policy: Policy, metrics: Mapping[str, Metric]) -> Metric:
-        """With the limits of ``policy``; ConfigError when it has none on what controls look at."""
+        """With the limits of ``policy`` and the leaks that it lets pass; ConfigError when nothing is to be proven."""
         limits, dcr, membership = _looked_at(policy.limits), metrics.get("dcr"), metrics.get("membership_inference")
         if not limits:
             known = " or ".join(f"{metric}.{name}" for metric, names in _LOOKED_AT.items() for name in names)
-            raise ConfigError(f"controls have nothing to prove: the policy {policy.name!r} has no limit on {known}.")
+            raise ConfigError(
+                f"controls have nothing to prove: the policy {shown(policy.name)} has no limit on {known}."
+            )
         attacked = self.attacked if membership is None else membership.settings()["attacked"]
-        return replace(self, limits=limits, closeness={} if dcr is None else dcr.settings(), attacked=attacked)
+        allowed = {limit.figure: limit.at_most for limit in policy.limits if limit.at_most is not None}
+        passing = {kind: allowed.get(f"controls.smallest_leak_{kind}", most) for kind, most in _AT_MOST.items()}
+        return replace(
+            self,
+            doses={kind: min(max(most, 0.0), _LARGEST) for kind, most in passing.items()},
+            limits=limits,
+            closeness={} if dcr is None else dcr.settings(),
+            attacked=attacked,
+        )
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute the figures and the table "thresholds": kind and caught fraction of each planting."""
@@ -137,7 +157,7 @@ class Controls(Metric):
         for kind in KINDS:
             inputs.progress(f"controls: planting {_TEXT[kind]}")
             thresholds = scratch.thresholds(kind)
-            figures.append(self._smallest_leak(kind, thresholds, scratch.largest(kind), counts))
+            figures.append(self._smallest_leak(kind, thresholds, scratch, counts))
             rows += [{"kind": kind, "caught": one} for one in thresholds]
         return Measured(tuple(figures), {"thresholds": rows})
 
@@ -154,21 +174,25 @@ class Controls(Metric):
         note = f"{sum(refused)} of {len(refused)} null tables"
         return Figure("false_alarm_rate", share, low, high, *counts, about="gate", note=note)
 
-    def _smallest_leak(self, kind: str, thresholds: list[float], largest: float, counts: tuple[int, int]) -> Figure:
-        name = f"smallest_leak_{kind}"
+    def _smallest_leak(
+        self, kind: str, thresholds: list[float], scratch: ScratchTables, counts: tuple[int, int]
+    ) -> Figure:
+        name, dose = f"smallest_leak_{kind}", scratch.largest(kind)
         if not thresholds:
             return Figure(name, 0.0, 0.0, 0.0, *counts, about="gate", note="no such row is one person's own")
-        if not all(map(math.isfinite, thresholds)):
-            if largest < _FEW_ROWS:
-                note = f"such rows of one person alone are {largest:.2%} of the table at most: fewer than show"
-                return Figure(name, largest, largest, largest, *counts, about="gate", note=note)
-            missed = sum(not math.isfinite(one) for one in thresholds)
-            leak = f"a leak of {largest:.1%} passed in {missed} of {len(thresholds)} plantings"
+        middle, stated = _tolerance_limit(thresholds)
+        if stated <= dose:
+            return Figure(name, stated, min(middle, stated), stated, *counts, about="gate")
+        if math.isinf(stated) and scratch.all_planted(kind) and dose < _FEW_ROWS:
+            note = f"such rows of one person alone are {dose:.2%} of the table at most: fewer than show"
+            return Figure(name, dose, dose, dose, *counts, about="gate", note=note)
+        decided = scratch.caught_at_largest(kind)
+        leak = f"a leak of {dose:.1%} passed in {decided.missed} of {decided.trials} plantings"
+        if decided.shown:
+            return Figure(name, dose, min(middle, dose), dose, *counts, about="gate", note=leak)
+        if math.isinf(stated):
             return _blind(name, counts, f"the gate is blind here: {leak}")
-        places = np.log(thresholds)
-        middle, spread = float(places.mean()), max(float(places.std(ddof=1)), -math.log(STEP) / math.sqrt(12))
-        stated = math.exp(middle + _tolerance(len(places)) * spread)
-        return Figure(name, stated, min(math.exp(middle), stated), stated, *counts, about="gate")
+        return Figure(name, stated, middle, stated, *counts, about="gate", note=leak)
 
 
 def _looked_at(limits: Any) -> tuple[dict[str, Any], ...]:
@@ -180,6 +204,15 @@ def _looked_at(limits: Any) -> tuple[dict[str, Any], ...]:
 
 def _blind(name: str, counts: tuple[int, int], reason: str) -> Figure:
     return Figure(name, math.nan, math.nan, math.nan, *counts, about="gate", note=reason)
+
+
+def _tolerance_limit(thresholds: list[float]) -> tuple[float, float]:
+    """Fractions at which half, and at 90 % confidence 95 %, of all plantings are caught; inf where one was missed."""
+    if not all(map(math.isfinite, thresholds)):
+        return float(np.median(thresholds)), math.inf
+    places = np.log(thresholds)
+    middle, spread = float(places.mean()), max(float(places.std(ddof=1)), -math.log(STEP) / math.sqrt(12))
+    return math.exp(middle), math.exp(middle + _tolerance(len(places)) * spread)
 
 
 def _tolerance(n: int) -> float:

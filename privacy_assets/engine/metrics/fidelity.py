@@ -19,7 +19,7 @@ from privacy_assets.engine.metrics.fidelity_prediction import Predictions, predi
 from privacy_assets.engine.metrics.fidelity_tables import Compared, Weights
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import Figure
-from privacy_assets.errors import ConfigError, did_you_mean
+from privacy_assets.errors import ConfigError, did_you_mean, shown
 
 _SMALLEST = {"rows": 10, "pairs": 1, "replicates": 20}
 _BINS, _COMMON = 10, 100  # cells of a number and of a category in a pair
@@ -92,8 +92,9 @@ class Fidelity(Metric):
             "correlation_difference",
             "Mean difference of rank correlations from those among unseen people: 0 is equal.",
             null=_NAN,
+            range=(0.0, 2.0),
         ),
-        FigureSpec("correlation_difference_real", _AS_MANY, null=_NAN),
+        FigureSpec("correlation_difference_real", _AS_MANY, null=_NAN, range=(0.0, 2.0)),
         FigureSpec(
             "prediction",
             "How well models that learn from the table predict columns of unseen people: 0.5 is guessing, 1 perfect.",
@@ -152,7 +153,7 @@ class Fidelity(Metric):
     def _targets(self, known: Sequence[str]) -> Sequence[str]:
         for name in self.targets or ():
             if name not in known:
-                raise ConfigError(f"metric fidelity: no table has a column {name!r}.{did_you_mean(name, known)}")
+                raise ConfigError(f"metric fidelity: no table has a column {shown(name)}.{did_you_mean(name, known)}")
         return known if self.targets is None else self.targets
 
     def _figures(

@@ -29,7 +29,7 @@ from privacy_assets.engine.metrics.linkability_attack import (
 from privacy_assets.engine.metrics.singling_out_evidence import People
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import Figure
-from privacy_assets.errors import ConfigError, did_you_mean
+from privacy_assets.errors import ConfigError, did_you_mean, shown
 
 _CALIBRATED = (
     "a leak-free table stays within 0.093 in 99.5 % of splits at 2,000/1,000 people attacked, whatever share of "
@@ -132,7 +132,9 @@ class Linkability(Metric):
         known = inputs.schema.names
         for name in itertools.chain(*self.columns):
             if name not in known:
-                raise ConfigError(f"metric linkability: no table has a column {name!r}.{did_you_mean(name, known)}")
+                raise ConfigError(
+                    f"metric linkability: no table has a column {shown(name)}.{did_you_mean(name, known)}"
+                )
         first, second = (tuple(name for name in names if name in usable) for names in self.columns)
         return [(first, second)] if first and second else []
 

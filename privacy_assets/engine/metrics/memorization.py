@@ -18,7 +18,7 @@ from privacy_assets.engine.metrics.people import People
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import Figure
 from privacy_assets.engine.tables.encoding import EncodedTable
-from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.errors import ConfigError, InputError, shown
 
 SPACES, DISTANCES = ("raw", "embedded"), ("euclidean", "spherelet")
 LISTED = 20  # rows of the table "most_exposed"
@@ -76,9 +76,9 @@ class Memorization(Metric):
 
     def __post_init__(self) -> None:
         if self.space not in SPACES:
-            raise ConfigError(f"memorization: space must be one of {SPACES}, not {self.space!r}.")
+            raise ConfigError(f"memorization: space must be one of {SPACES}, not {shown(self.space)}.")
         if self.distance not in DISTANCES:
-            raise ConfigError(f"memorization: distance must be one of {DISTANCES}, not {self.distance!r}.")
+            raise ConfigError(f"memorization: distance must be one of {DISTANCES}, not {shown(self.distance)}.")
         if self.radius is not None and not (_number(self.radius) and 0 <= self.radius < math.inf):
             raise ConfigError("memorization: radius must be a distance of at least 0.")
         if not (_number(self.quantile) and 0 < self.quantile <= 0.5):

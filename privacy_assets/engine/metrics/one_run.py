@@ -18,6 +18,7 @@ SCORE = "distance / neighbour"
 SPEC = FigureSpec(
     "epsilon_one_run",
     "Were the generator differentially private, its epsilon for replacing one person would be at least this.",
+    range=(0.0, 20.0),  # of e^20 people
 )
 
 

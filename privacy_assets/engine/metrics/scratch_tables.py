@@ -13,6 +13,7 @@ import pandas as pd
 
 from privacy_assets.engine.geometry.neighbours import nearest_rows
 from privacy_assets.engine.inputs import MetricInputs
+from privacy_assets.engine.intervals import Trials, shown_above
 from privacy_assets.engine.metrics.attacked import attacked_rows
 from privacy_assets.engine.metrics.canaries import KINDS, canaries
 from privacy_assets.engine.metrics.closeness import Matches
@@ -22,13 +23,15 @@ from privacy_assets.engine.metrics.isolated import isolated_excess
 from privacy_assets.engine.metrics.membership_inference import PURPOSE
 from privacy_assets.engine.metrics.membership_scores import Population, build_population, ratio
 from privacy_assets.engine.policy import Limit, judge_limit
-from privacy_assets.engine.results import MetricResult
+from privacy_assets.engine.results import Figure, MetricResult
 from privacy_assets.engine.tables.encoding import EncodedTable
 
 if TYPE_CHECKING:
     from privacy_assets.engine.metrics.controls import Controls
 
 STEP = 0.5**0.25  # from one planted fraction to the next smaller one
+CAUGHT = 0.95  # of all plantings of the stated leak
+MOST_PLANTINGS = 200  # of the largest leak: with four missed, not even all others can show it
 _FEW = 8  # neighbours that are looked up before a row is searched again
 
 
@@ -38,7 +41,7 @@ class ScratchTables:
     def __init__(self, inputs: MetricInputs, controls: Controls) -> None:
         self._rng, self._own, self._controls = inputs.rng("controls"), len(inputs.synthetic), controls
         self._dcr, self._limits = Dcr(**controls.closeness), [Limit(**limit) for limit in controls.limits]
-        self._most = max(1, round(controls.largest * self._own))
+        self._most = {kind: max(1, round(controls.doses[kind] * self._own)) for kind in KINDS}
         self._population = build_population(inputs)
         self._attacked = attacked_rows(inputs, ("train", "holdout"), controls.attacked, PURPOSE)
         # Rows in the order of their content, so that what is drawn does not depend on the order they came in.
@@ -48,7 +51,7 @@ class ScratchTables:
         parts = {"own": rows["synthetic"], "unseen": rows.get("reference", rows["synthetic"][:0])}
         for kind in KINDS:
             own = np.flatnonzero(places[kind][order["train"]])
-            parts[kind] = canaries(kind, rows["train"], own, self._most, inputs.schema, self._rng)
+            parts[kind] = canaries(kind, rows["train"], own, self._most[kind], inputs.schema, self._rng)
         ends = np.cumsum([len(part) for part in parts.values()])
         self._places = dict(zip(parts, np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
         together = pd.concat(list(parts.values()), ignore_index=True)
@@ -63,13 +66,13 @@ class ScratchTables:
         """Whether the synthetic table breaks a limit when the sides of the people are drawn anew, each time."""
         own, member = self._places["own"], self._population.member
         for _ in range(self._controls.nulls):
-            yield bool(self._broken_by(own, self._rng.permutation(member)))
+            yield any(self._breaks(own, self._rng.permutation(member)))
 
     def unseen(self) -> Iterator[bool]:
         """Whether each half of the reference breaks a limit in place of the synthetic table; nothing without one."""
         rows = self._rng.permutation(self._places["unseen"])
         for half in np.array_split(rows, 2) if len(rows) > 1 else ():
-            yield bool(self._broken_by(half))
+            yield any(self._breaks(half))
 
     @property
     def breaks_all(self) -> bool:
@@ -77,50 +80,63 @@ class ScratchTables:
         return len(self._broken_already) == len(self._limits)
 
     def largest(self, kind: str) -> float:
-        """The largest fraction that is planted."""
-        return min(self._most, len(self._places[kind])) / self._own
+        """The largest fraction that is planted: the dose of this kind, or all rows of it that there are."""
+        return len(self._places[kind]) / self._own
+
+    def all_planted(self, kind: str) -> bool:
+        """True when the largest fraction falls short of the dose: there are no more such rows."""
+        return len(self._places[kind]) < self._most[kind]
 
     def thresholds(self, kind: str) -> list[float]:
         """The smallest fraction caught in each planting, inf for none; nothing where there is no row to plant."""
-        rows = self._places[kind]
-        most = min(self._most, len(rows))
+        most = len(self._places[kind])
         sizes = sorted({max(1, round(most * STEP**step)) for step in range(128)}, reverse=True)
         found, place = [], len(sizes) // 2
         for _ in range(self._controls.draws if most else 0):
-            caught = self._planting(self._rng.permutation(rows), sizes)
-            place = last_true(len(sizes), place, caught)
+            place = last_true(len(sizes), place, self._planting(kind, sizes))
             found.append(math.inf if place < 0 else sizes[place] / self._own)
             place = max(place, 0)
         return found
 
-    def _planting(self, planted: np.ndarray, sizes: list[int]) -> Callable[[int], bool]:
-        """Whether so many of ``planted``, in place of own rows, break a limit that the table holds itself."""
-        own = self._rng.permutation(self._places["own"])
+    def caught_at_largest(self, kind: str) -> Trials:
+        """Whether more than ``CAUGHT`` of all plantings of the largest fraction are caught.
+
+        All of these rows are planted then: plantings differ in the own rows that make room.
+        """
+        most = len(self._places[kind])
+        return shown_above(CAUGHT, lambda: self._planting(kind, [most])(0), 0.99, 0.05, MOST_PLANTINGS)
+
+    def _planting(self, kind: str, sizes: list[int]) -> Callable[[int], bool]:
+        """Whether rows of ``kind``, as many as each of ``sizes``, break a limit that the table holds with own rows."""
+        planted, own = (self._rng.permutation(self._places[part]) for part in (kind, "own"))
 
         def caught(step: int) -> bool:
-            rows = np.concatenate([own[sizes[step] :], planted[: sizes[step]]])
-            return bool(self._broken_by(rows) - self._broken_already)
+            broken = self._breaks(np.concatenate([own[sizes[step] :], planted[: sizes[step]]]))
+            return any(limit not in self._broken_already for limit in broken)
 
         return caught
 
     @cached_property
     def _broken_already(self) -> set[str]:
-        return self._broken_by(self._places["own"])
+        return set(self._breaks(self._places["own"]))
 
-    def _broken_by(self, rows: np.ndarray, member: np.ndarray | None = None) -> set[str]:
+    def _breaks(self, rows: np.ndarray, member: np.ndarray | None = None) -> Iterator[str]:
         """Keys of the limits that fail for a table of these rows; ``member`` (s,) are others than the real members.
 
-        "Not assessable" is neither: near a limit, chance decides which tables can be judged.
+        "Not assessable" is neither: near a limit, chance decides which tables can be judged. The figure that costs
+        least comes first, so that whoever asks for one broken limit need not wait for the others.
         """
         member = self._population.member if member is None else member
         sides = np.zeros(len(member), dtype=bool)
         sides[self._matches.people.codes] = member[self._population.codes]
+        yield from self._failing("membership_inference", isolated_excess(self._seen_by(rows, member)))
         matches = self._matches.take(rows).relabelled(sides)
-        closest, _ = self._dcr.excesses(matches, self._rng.spawn(1)[0])
-        isolated = isolated_excess(self._seen_by(rows, member))
-        results = {"dcr": tuple(closest), "membership_inference": (isolated,)}
-        found = {name: MetricResult(name, figures) for name, figures in results.items()}
-        return {limit.key for limit in self._limits if judge_limit(limit, found[limit.metric]).status == "fail"}
+        yield from self._failing("dcr", *self._dcr.excesses(matches, self._rng.spawn(1)[0])[0])
+
+    def _failing(self, metric: str, *figures: Figure) -> list[str]:
+        found = MetricResult(metric, figures)
+        of_metric = [limit for limit in self._limits if limit.metric == metric]
+        return [limit.key for limit in of_metric if judge_limit(limit, found).status == "fail"]
 
     def _seen_by(self, rows: np.ndarray, member: np.ndarray) -> Population:
         """The people as these rows see them: only the isolated ones have distances."""

@@ -69,6 +69,7 @@ class ShadowMembership(Metric):
         FigureSpec(
             "epsilon_lower_bound",
             "Smallest epsilon of differential privacy that the attacks leave possible, at 95 % for all records.",
+            range=(0.0, 20.0),  # e^20 tables would have to be attacked to show more
         ),
     )
     default_limits: ClassVar[tuple[Limit, ...]] = (

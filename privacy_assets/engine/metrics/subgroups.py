@@ -16,7 +16,7 @@ from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE, Drawn, not_me
 from privacy_assets.engine.metrics.membership_scores import RATES, REPLICATES, Population, advantages
 from privacy_assets.engine.results import Figure
 from privacy_assets.engine.tables.schema import TableSchema
-from privacy_assets.errors import ConfigError, did_you_mean
+from privacy_assets.errors import ConfigError, did_you_mean, shown
 
 SMALLEST_GROUP = 200  # subjects a side
 
@@ -51,9 +51,9 @@ def check_columns(columns: Sequence[str], schema: TableSchema) -> None:
     grouping = schema.of_kind("categorical", "boolean")
     for name in columns:
         if name not in schema.names:
-            raise ConfigError(f"{_SETTING} names the unknown column {name!r}.{did_you_mean(name, grouping)}")
+            raise ConfigError(f"{_SETTING} names the unknown column {shown(name)}.{did_you_mean(name, grouping)}")
         if name not in grouping:
-            raise ConfigError(f"{_SETTING}: column {name!r} is {schema[name].kind}, not categorical or boolean.")
+            raise ConfigError(f"{_SETTING}: column {shown(name)} is {schema[name].kind}, not categorical or boolean.")
 
 
 def find_subgroups(inputs: MetricInputs, population: Population, columns: Sequence[str]) -> list[Subgroup]:

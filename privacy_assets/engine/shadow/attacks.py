@@ -13,7 +13,7 @@ from privacy_assets.engine.shadow.attention import AttentionAttack, AttentionSet
 from privacy_assets.engine.shadow.forest import Forest
 from privacy_assets.engine.shadow.queries import CountCodes, Queries, matches
 from privacy_assets.engine.tables.coding import Coding
-from privacy_assets.errors import ConfigError, did_you_mean
+from privacy_assets.errors import ConfigError, did_you_mean, shown
 
 
 class Scorer(Protocol):
@@ -114,10 +114,10 @@ def build_attack(name: str, coding: Coding, cells: np.ndarray, settings: Mapping
 def attack_settings(name: str, settings: Mapping[str, Any]) -> Any:
     """The settings of the attack of this name; ConfigError for an unknown name or setting."""
     if name not in ATTACKS:
-        raise ConfigError(f"unknown attack {name!r}.{did_you_mean(name, ATTACKS)}")
+        raise ConfigError(f"unknown attack {shown(name)}.{did_you_mean(name, ATTACKS)}")
     kind = ATTACKS[name][0]
     known = {field.name for field in fields(kind)}
     for key in settings:
         if key not in known:
-            raise ConfigError(f"attack {name} has no setting {key!r}.{did_you_mean(key, known)}")
+            raise ConfigError(f"attack {name} has no setting {shown(key)}.{did_you_mean(key, known)}")
     return kind(**settings)

@@ -15,7 +15,7 @@ from privacy_assets.engine.shadow.attacks import attack_settings
 from privacy_assets.engine.shadow.rates import Cut, EpsilonBound, Rate
 from privacy_assets.engine.shadow.selection import SELECTORS
 from privacy_assets.engine.shadow.vulnerability import DISTANCES
-from privacy_assets.errors import ConfigError, did_you_mean
+from privacy_assets.errors import ConfigError, did_you_mean, shown
 
 Sampling = Literal["subsample", "bootstrap"]
 
@@ -67,12 +67,12 @@ class AuditPlan:
             raise ConfigError("audit: auxiliary must be a share between 0 and 1.")
         if self.sampling not in get_args(Sampling):
             raise ConfigError(
-                f"audit: unknown sampling {self.sampling!r}.{did_you_mean(self.sampling, get_args(Sampling))}"
+                f"audit: unknown sampling {shown(self.sampling)}.{did_you_mean(self.sampling, get_args(Sampling))}"
             )
         for name, known in (("select", SELECTORS), ("distance", DISTANCES)):
             if getattr(self, name) not in known:
                 raise ConfigError(
-                    f"audit: unknown {name} {getattr(self, name)!r}.{did_you_mean(getattr(self, name), known)}"
+                    f"audit: unknown {name} {shown(getattr(self, name))}.{did_you_mean(getattr(self, name), known)}"
                 )
         attack_settings(self.attack, self.attack_settings)
 

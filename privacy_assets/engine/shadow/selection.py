@@ -10,7 +10,7 @@ import numpy as np
 
 from privacy_assets.engine.shadow.vulnerability import Distance, vulnerability
 from privacy_assets.engine.tables.coding import Coding
-from privacy_assets.errors import ConfigError, did_you_mean
+from privacy_assets.errors import ConfigError, did_you_mean, shown
 
 Selector = Literal["distance", "random", "rare_value", "log_likelihood"]
 SELECTORS: tuple[Selector, ...] = get_args(Selector)
@@ -51,7 +51,7 @@ def select_records(
     but what is drawn. Equal scores are ordered by id. Raises ConfigError for settings that are none.
     """
     if by not in SELECTORS:
-        raise ConfigError(f"no records are selected by {by!r}.{did_you_mean(by, SELECTORS)}")
+        raise ConfigError(f"no records are selected by {shown(by)}.{did_you_mean(by, SELECTORS)}")
     if records < 1:
         raise ConfigError(f"records must be at least 1, not {records}.")
     if by == "distance":

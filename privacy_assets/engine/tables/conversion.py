@@ -7,13 +7,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from privacy_assets.engine.tables.precision import (
+    UNITS,
+    Precision,
+    decimals_of,
+    round_decimals,
+    round_to_multiple,
+    unit_of,
+    whole_decimals_of,
+)
 from privacy_assets.errors import InputError
 
 if TYPE_CHECKING:
-    from privacy_assets.engine.tables.schema import ColumnSchema
+    from privacy_assets.engine.tables.schema import ColumnSchema, Kind
 
 _A = {"numeric": "a number", "integer": "a whole number", "boolean": "true or false", "datetime": "a date or time"}
 _WORDS = {"true": True, "false": False, 1: True, 0: False}
+# What pandas holds to the nanosecond: the generators compute with these, and the year 9999 means "no date".
+_TIMES = (pd.Timestamp("1678-01-01").as_unit("us"), pd.Timestamp("2261-12-31T23:59:59.999999").as_unit("us"))
 _CONTAINERS = (bytes, bytearray, list, tuple, dict, set, frozenset, np.ndarray)
 
 
@@ -31,14 +42,72 @@ def canonical(series: pd.Series, column: ColumnSchema, where: str) -> pd.Series:
             f"a value is not {_A[column.kind]}", where=where, column=column.name, row=int(bad[0]),
             fix=f"convert it, or declare the column as categorical; {len(bad)} rows are affected",
         )  # fmt: skip
-    if column.kind in ("numeric", "integer"):
-        infinite = np.flatnonzero(np.isinf(converted.to_numpy(dtype=np.float64, na_value=np.nan)))
-        if len(infinite):
-            fix = "replace it by a number or a missing value"
-            raise InputError("a value is infinite", where=where, column=column.name, row=int(infinite[0]), fix=fix)
-    if column.kind == "integer":
-        return _whole(converted, column.name, where)
-    return converted.astype("float64") if column.kind == "numeric" else converted
+    if column.kind == "datetime":
+        _check_years(converted, column.name, where)
+        return converted
+    if column.kind == "boolean":
+        return converted
+    infinite = np.flatnonzero(np.isinf(converted.to_numpy(dtype=np.float64, na_value=np.nan)))
+    if len(infinite):
+        fix = "replace it by a number or a missing value"
+        raise InputError("a value is infinite", where=where, column=column.name, row=int(infinite[0]), fix=fix)
+    return _whole(converted, column.name, where) if column.kind == "integer" else converted.astype("float64")
+
+
+def _check_years(series: pd.Series, name: str, where: str) -> None:
+    outside = np.flatnonzero(((series < _TIMES[0]) | (series > _TIMES[1])).to_numpy())
+    if len(outside):
+        fix = f"leave it empty where it stands for no date; {len(outside)} rows are affected"
+        problem = f"a date lies outside of the years {_TIMES[0].year} to {_TIMES[1].year}"
+        raise InputError(problem, where=where, column=name, row=int(outside[0]), fix=fix)
+
+
+def precision_of(series: pd.Series, kind: Kind, dtype: str) -> Precision:
+    """The precision of a column as it was read: the coarsest at which each of its values stays itself in ``dtype``."""
+    if kind == "datetime":
+        return unit_of(_datetimes(series).dropna().astype("int64").to_numpy())
+    if kind not in ("numeric", "integer"):
+        return None
+    numbers = _numbers(series).dropna()
+    if pd.api.types.is_integer_dtype(numbers.dtype) and kind == "integer":
+        return whole_decimals_of(numbers.to_numpy())
+    values = numbers.to_numpy(dtype=np.float64)
+    values = values[np.isfinite(values)]
+    if kind == "numeric":
+        return decimals_of(values, _float_dtype(dtype))
+    return whole_decimals_of(values[np.abs(values) < 2**63].astype(np.int64))
+
+
+def rounded(series: pd.Series, column: ColumnSchema) -> pd.Series:
+    """A canonical column at the precision of ``column``: to the nearest number or time of it, the even one of two.
+
+    What is at that precision stays bit for bit what it is, but for -0.0, which becomes 0.0; what is missing stays so.
+    """
+    if column.kind == "numeric":
+        values, fine = series.to_numpy(dtype=np.float64), _float_dtype(column.dtype)
+        if isinstance(column.precision, int):
+            values = round_decimals(values, column.precision)
+        with np.errstate(over="ignore"):
+            short = values.astype(fine).astype(np.float64)
+        # What overflows a short float stays: that it does not fit is found by :func:`restored`.
+        return pd.Series(np.where(np.isinf(short), values, short) + 0.0, index=series.index, name=series.name)
+    if column.kind == "integer" and isinstance(column.precision, int) and column.precision < 0:
+        there = series.notna()
+        known = round_to_multiple(series[there].to_numpy(dtype=np.int64), 10**-column.precision)
+        return series.mask(there, pd.Series(known, index=series.index[there], dtype="Int64"))
+    if column.kind == "datetime" and isinstance(column.precision, str):
+        there = series.notna()
+        micros = round_to_multiple(series[there].astype("int64").to_numpy(), UNITS[column.precision])
+        return series.mask(there, pd.Series(micros.astype("datetime64[us]"), index=series.index[there]))
+    return series
+
+
+def _float_dtype(name: str) -> np.dtype[Any]:
+    """The short float that values of the dtype ``name`` are; else float64."""
+    dtype = pd.api.types.pandas_dtype(name)
+    found: Any = getattr(dtype, "numpy_dtype", dtype)
+    short = isinstance(found, np.dtype) and found.kind == "f" and found.itemsize < 8
+    return found if short else np.dtype(np.float64)
 
 
 def _texts(series: pd.Series, name: str, where: str) -> pd.Series:

@@ -12,57 +12,71 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from privacy_assets.engine.tables.csv_faults import MISSING, check_header, csv_fault
 from privacy_assets.engine.tables.schema import check_frame
-from privacy_assets.errors import InputError
+from privacy_assets.errors import InputError, shown
+from privacy_assets.files import is_path, not_a_file
 from privacy_assets.objects import Location, ObjectPath, location
 
-_MISSING = ["", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null"]
+_NO_TABLES = "the folder holds no .parquet or .csv file"
 SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv"}
 
 
-def table_files(path: str | Path) -> list[Location]:
+def table_files(path: str | Location) -> list[Location]:
     """Files that ``path`` names: itself, or the sorted matches of a glob, or the table files of a folder.
 
     ``path`` may be a URL (``s3://bucket/patients/*.parquet``) of any file system that fsspec has a library for.
+    Raises InputError for anything else; a pipe or device is not opened, because that can wait for ever.
     """
     place = location(path)
+    if isinstance(place, Path) and not is_path(place):
+        fix = "give a dataframe, or the path of a .parquet or .csv file"
+        raise InputError(f"a text of {len(str(place))} characters is no path of a table", fix=fix)
     try:
-        found = sorted(_objects(place) if isinstance(place, ObjectPath) else _on_disk(str(place)))
+        return sorted(_objects(place) if isinstance(place, ObjectPath) else _on_disk(place))
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", where=str(place), fix="check path and rights") from None
-    if not found:
-        raise InputError("no such file", where=str(place), fix="check the path")
-    return found
 
 
 def _objects(place: ObjectPath) -> list[Location]:
     if glob.has_magic(str(place)):
-        return [match for match in place.matches() if match.is_file()]
-    return [place] if place.is_file() else [match for suffix in SUFFIXES for match in place.glob(f"*{suffix}")]
-
-
-def _on_disk(text: str) -> list[Location]:
-    if Path(text).is_dir():
-        return [file for suffix in SUFFIXES for file in Path(text).glob(f"*{suffix}")]
-    if glob.has_magic(text) and not Path(text).exists():
-        found = [Path(match) for match in glob.glob(text)]
+        found = [match for match in place.matches() if match.is_file()]
     else:
-        found = [Path(text)]
-    return list(found) if all(file.is_file() for file in found) else []
+        found = [place] if place.is_file() else [match for suffix in SUFFIXES for match in place.glob(f"*{suffix}")]
+    if not found:
+        raise InputError("there is no such file", where=str(place), fix="check the URL")
+    return list(found)
 
 
-def read_table(path: str | Path) -> pd.DataFrame:
+def _on_disk(place: Path) -> list[Location]:
+    if place.is_dir():
+        found, missing = [file for suffix in SUFFIXES for file in place.glob(f"*{suffix}")], _NO_TABLES
+    elif glob.has_magic(str(place)) and not place.exists():
+        found, missing = [Path(match) for match in glob.glob(str(place))], "no file matches the pattern"
+    else:
+        found, missing = [place], ""
+    if not found:
+        raise InputError(missing, where=str(place), fix="check the path")
+    for file in found:
+        wrong = not_a_file(file)
+        if wrong:
+            raise InputError(wrong, where=str(file), fix="give .parquet or .csv files")
+    return list(found)
+
+
+def read_table(path: str | Location) -> pd.DataFrame:
     """Read a Parquet or CSV file, or several with the same columns, as one frame with a fresh index.
 
     CSV: header line, UTF-8, empty fields, NA, NaN and null are missing, types inferred per file. Parquet: an index that
     pandas stored under a name is a column. Raises InputError naming the file.
     """
-    frames = [(file, _read_file(file)) for file in table_files(path)]
+    place = location(path)
+    frames = [(file, _read_file(file)) for file in table_files(place)]
     first_file, first = frames[0]
     for file, frame in frames[1:]:
         check_same_columns(first.columns, str(first_file), frame.columns, str(file))
     joined = pd.concat([frame[first.columns] for _, frame in frames], ignore_index=True)
-    check_frame(joined, where=str(path))
+    check_frame(joined, where=str(place))
     return joined
 
 
@@ -71,6 +85,8 @@ def check_same_columns(first: Iterable[str], first_file: str, names: Iterable[st
     differing = sorted(set(first) ^ set(names))
     if differing:
         fix = "give all files of a glob the same columns"
+        if not set(first) & set(names):
+            raise InputError(f"it shares no column with {first_file}", where=file, fix=fix)
         raise InputError(f"the columns differ from {first_file}", where=file, column=differing[0], fix=fix)
 
 
@@ -81,7 +97,7 @@ def kind_of(file: Location) -> str:
     if size == 0:
         raise InputError("the file is empty", where=str(file), fix="give a file with a header and rows")
     if kind is None:
-        raise InputError(f"unknown file type {file.suffix!r}", where=str(file), fix="give .parquet or .csv")
+        raise InputError(f"unknown file type {shown(file.suffix)}", where=str(file), fix="give .parquet or .csv")
     return kind
 
 
@@ -106,23 +122,40 @@ def parse_table(source: Path | BinaryIO, kind: str, *, where: str) -> pd.DataFra
     """Parse one file, or a stream of its bytes, of ``kind`` "parquet" or "csv"; InputError naming ``where``."""
     try:
         if kind == "parquet":
-            table = pa.parquet.ParquetFile(source).read()
-        else:
-            options = pa.csv.ConvertOptions(strings_can_be_null=True, null_values=_MISSING)
-            table = pa.csv.read_csv(source, convert_options=options)
+            return frame_of(pa.parquet.ParquetFile(source).read(), where, kind)
+        options = pa.csv.ConvertOptions(strings_can_be_null=True, null_values=list(MISSING))
+        table = pa.csv.read_csv(source, convert_options=options)
+        # What is no UTF-8 is found late: cells of it become bytes, and a name is decoded when it is asked for.
+        clean = bool(table.column_names) and not any(map(pa.types.is_binary, table.schema.types))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise unreadable(kind, where, error) from None
+        fault = None if kind == "parquet" else _second_look(source, where)
+        (fault or unreadable(kind, where, error)).raise_alone()
+    fault = None if clean else _second_look(source, where)
+    if fault is not None:
+        raise fault
+    check_header(table, where)
     return frame_of(table, where, kind)
+
+
+def _second_look(source: Path | BinaryIO, where: str) -> InputError | None:
+    try:
+        if not isinstance(source, Path):
+            return csv_fault(source, where)
+        with source.open("rb") as stream:
+            return csv_fault(stream, where)
+    except OSError:
+        return None
 
 
 def frame_of(table: pa.Table, where: str, kind: str = "parquet") -> pd.DataFrame:
     """An Arrow table as a frame; an index that pandas stored under a name is a column. InputError naming ``where``."""
     repeated = [name for name in table.column_names if table.column_names.count(name) > 1]
     if repeated:
-        raise InputError("the name stands twice", where=where, column=repeated[0], fix="rename one of the columns")
+        problem = f"the name of column {table.column_names.index(repeated[0])} stands twice"
+        raise InputError(problem, where=where, fix="rename one of the columns")
     try:
         frame: pd.DataFrame = table.to_pandas(date_as_object=False)
-    except (pa.ArrowException, ValueError) as error:
-        raise unreadable(kind, where, error) from None
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        unreadable(kind, where, error).raise_alone()
     stored = [name for name in frame.index.names if name is not None]
     return frame.reset_index(level=stored) if stored else frame

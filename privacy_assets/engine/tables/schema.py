@@ -16,10 +16,14 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 import pandas as pd
 
-from privacy_assets.engine.tables.conversion import canonical, restored
-from privacy_assets.errors import ConfigError, InputError, did_you_mean
+from privacy_assets.engine.tables.conversion import canonical, precision_of, restored, rounded
+from privacy_assets.engine.tables.precision import Precision
+from privacy_assets.errors import ConfigError, InputError, did_you_mean, shown
+
+_LOOK, _FEW, _CODES = 1000, 0.01, 20  # rows for a first look, share of strays, different values that can be codes
 
 Kind = Literal["numeric", "integer", "categorical", "boolean", "datetime"]
+Role = Literal["closed", "number", "date", "generated"]  # open columns are refused: see .roles
 
 
 class Table(Protocol):
@@ -36,12 +40,20 @@ class Table(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ColumnSchema:
-    """Name, kind and nullability of a column, and the pandas dtype that :func:`restore` gives back."""
+    """Name, kind and nullability of a column, and the pandas dtype that :func:`restore` gives back.
+
+    ``precision`` is that of its numbers and times, see :mod:`.precision`. ``role`` says what may stand in it once it is
+    published, None where nobody has looked, and ``domain`` which values may in a closed one beside those of the real
+    tables; see :mod:`.roles`.
+    """
 
     name: str
     kind: Kind
     nullable: bool
     dtype: str
+    precision: Precision = None
+    role: Role | None = None
+    domain: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +81,16 @@ class TableSchema:
         """The schema less the named columns."""
         return TableSchema(tuple(column for column in self.columns if column.name not in names))
 
+    @property
+    def measured(self) -> TableSchema:
+        """The schema less generated columns: those that metrics, filters and the embedder set side by side."""
+        return self.without(*self.generated)
+
+    @property
+    def generated(self) -> list[str]:
+        """Names of the columns in which new values are allowed."""
+        return [column.name for column in self.columns if column.role == "generated"]
+
     def to_json(self) -> list[dict[str, Any]]:
         """Return one plain mapping a column."""
         return [asdict(column) for column in self.columns]
@@ -76,7 +98,7 @@ class TableSchema:
     @classmethod
     def from_json(cls, data: list[dict[str, Any]]) -> TableSchema:
         """Inverse of :meth:`to_json`."""
-        return cls(tuple(ColumnSchema(**column) for column in data))
+        return cls(tuple(ColumnSchema(**{**column, "domain": tuple(column["domain"])}) for column in data))
 
 
 def check_frame(frame: Table, *, where: str, smallest: int = 1) -> None:
@@ -98,8 +120,14 @@ def check_frame(frame: Table, *, where: str, smallest: int = 1) -> None:
         )
 
 
-def infer_schema(frame: Table, overrides: Mapping[str, Kind] | None = None, *, where: str = "table") -> TableSchema:
-    """Infer kind and nullability of each column; ``overrides`` win.
+def infer_schema(
+    frame: Table,
+    overrides: Mapping[str, Kind] | None = None,
+    *,
+    where: str = "table",
+    dtypes: Mapping[str, str] | None = None,
+) -> TableSchema:
+    """Infer kind, nullability and precision of each column; ``overrides`` win, as do ``dtypes``, if given, by name.
 
     Booleans are boolean, whole numbers integer (also when stored as floats beside missing values), other numbers
     numeric, timestamps and dates datetime, all else categorical. A column without any value cannot be typed and is an
@@ -109,10 +137,12 @@ def infer_schema(frame: Table, overrides: Mapping[str, Kind] | None = None, *, w
     overrides = dict(overrides or {})
     for name, kind in overrides.items():
         if name not in frame.columns:
-            raise ConfigError(f"{where}: kind given for unknown column {name!r}.{did_you_mean(name, frame.columns)}")
+            raise ConfigError(
+                f"{where}: kind given for unknown column {shown(name)}.{did_you_mean(name, frame.columns)}"
+            )
         if kind not in get_args(Kind):
             raise ConfigError(
-                f"{where}: unknown kind {kind!r} of column {name!r}.{did_you_mean(str(kind), get_args(Kind))}"
+                f"{where}: unknown kind {shown(kind)} of column {shown(name)}.{did_you_mean(kind, get_args(Kind))}"
             )
     columns = []
     for name in frame.columns:
@@ -122,7 +152,10 @@ def infer_schema(frame: Table, overrides: Mapping[str, Kind] | None = None, *, w
             fix = "drop the column, fill it, or declare its kind"
             raise InputError("every value is missing", where=where, column=name, fix=fix)
         kind = overrides.get(name) or infer_kind(series, where)
-        columns.append(ColumnSchema(name, kind, bool(missing.any()), dtype_of(frame, series)))
+        if kind == "categorical" and name not in overrides:
+            check_stray(series, where)
+        dtype = (dtypes or {}).get(name) or dtype_of(frame, series)
+        columns.append(ColumnSchema(name, kind, bool(missing.any()), dtype, precision_of(series, kind, dtype)))
     return TableSchema(tuple(columns))
 
 
@@ -176,6 +209,26 @@ def _infer_object(series: pd.Series, where: str) -> Kind:
     return found.pop() if len(found) == 1 else "categorical"
 
 
+def check_stray(series: pd.Series, where: str) -> None:
+    """InputError where all but a few texts of a column are numbers: it would become a category that nobody meant."""
+    first = series.head(_LOOK).dropna()
+    if 2 * len(stray_rows(first)) > len(first):  # texts, as nearly always
+        return
+    rows = stray_rows(series)
+    there = int(series.notna().sum())
+    if 0 < len(rows) <= max(1, _FEW * there) and series.nunique() > _CODES:
+        fix = "make it a number or leave it empty, or declare the column as categorical"
+        problem = f"a text stands among numbers, in {len(rows)} of {there} rows"
+        raise InputError(problem, where=where, column=str(series.name), row=int(rows[0]), fix=fix)
+
+
+def stray_rows(series: pd.Series) -> np.ndarray:
+    """Positions of the values of a column that are there and read as no number."""
+    codes, values = pd.factorize(series)
+    numbers = pd.to_numeric(pd.Series(values).astype(object), errors="coerce").notna().to_numpy()
+    return np.flatnonzero((codes >= 0) & ~np.append(numbers, True)[codes])
+
+
 _KINDS: tuple[tuple[tuple[type, ...], Kind], ...] = (
     ((bool, np.bool_), "boolean"),
     ((int, np.integer), "integer"),
@@ -192,20 +245,23 @@ def conform(
     where: str,
     smallest: int = 1,
     hold: Callable[[pd.Series], pd.Series] | None = None,
+    synthetic: bool = False,
 ) -> pd.DataFrame:
     """Return a canonical copy of ``frame`` with exactly the columns of ``schema``, in its order and a fresh index.
 
     Missing values are allowed in any column (a missing value that the private table does not have is a value of its
-    own to the metrics). ``hold`` says how a column is held from then on, see :mod:`.holding`. Raises InputError for
-    missing or extra columns, values that do not convert, and infinities.
+    own to the metrics). ``synthetic`` rows are rounded to the precision of each column, which all real rows have: the
+    digits after that could carry anything. ``hold`` says how a column is held from then on, see :mod:`.holding`. Raises
+    InputError for missing or extra columns, values that do not convert, and infinities.
     """
     check_frame(frame, where=where, smallest=smallest)
     names = schema.names
     absent = [name for name in names if name not in frame.columns]
     if absent:
-        raise InputError(
-            "the column is missing", where=where, column=absent[0], fix="give every table the same columns"
-        )
+        fix = "give every table the same columns"
+        if len(absent) == len(names):  # this table or the private one may be turned, its names the cells of a row
+            raise InputError("it has none of the columns of the private table", where=where, fix=fix)
+        raise InputError("the column is missing", where=where, column=absent[0], fix=fix)
     extra = [position for position, name in enumerate(frame.columns) if name not in names]
     if extra:
         problem = f"{len(extra)} columns do not stand in the schema, the first at position {extra[0]}"
@@ -213,6 +269,7 @@ def conform(
     data = {}
     for column in schema.columns:
         series = canonical(frame[column.name], column, where)
+        series = rounded(series, column) if synthetic else series
         data[column.name] = series if hold is None else hold(series)
     return pd.DataFrame(data, columns=names, copy=hold is None)
 

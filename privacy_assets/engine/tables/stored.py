@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,19 +20,20 @@ from privacy_assets.engine.tables.reading import (
     unreadable,
 )
 from privacy_assets.engine.tables.schema import Table, check_frame
-from privacy_assets.objects import Location, ObjectPath
+from privacy_assets.objects import Location, ObjectPath, location
 
 
-def open_table(path: str | Path) -> pd.DataFrame | StoredTable:
+def open_table(path: str | Location) -> pd.DataFrame | StoredTable:
     """The table that ``path`` names, see :func:`~.reading.read_table`: in Parquet files as a :class:`StoredTable`.
 
     A CSV file is read as a whole. Raises InputError naming the file.
     """
-    files = table_files(path)
+    place = location(path)
+    files = table_files(place)
     if {kind_of(file) for file in files} != {"parquet"}:
-        return read_table(path)
+        return read_table(place)
     table = StoredTable(files)
-    check_frame(table, where=str(path))
+    check_frame(table, where=str(place))
     return table
 
 
@@ -112,7 +112,7 @@ class _Part:
         try:
             self._source = file.open("rb") if isinstance(file, ObjectPath) else file  # an object is fetched once
         except OSError as error:
-            raise unreadable("parquet", self.where, error) from None
+            unreadable("parquet", self.where, error).raise_alone()
         opened = self._opened()
         layout, self.rows = opened.schema_arrow, opened.metadata.num_rows
         listed = (layout.pandas_metadata or {}).get("index_columns", [])
@@ -141,18 +141,18 @@ class _Part:
                     coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
                     yield coded.dictionary.to_pylist(), coded.indices.fill_null(-1).to_numpy()
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise unreadable("parquet", self.where, error) from None
+            unreadable("parquet", self.where, error).raise_alone()
 
     def _frame(self, names: Sequence[str]) -> pd.DataFrame:
         """The frame of some columns, and of an index that was stored under a name."""
         try:
             table = self._opened().read(columns=[*self._index, *(name for name in names if name not in self._index)])
         except (pa.ArrowException, OSError) as error:
-            raise unreadable("parquet", self.where, error) from None
+            unreadable("parquet", self.where, error).raise_alone()
         return frame_of(table, self.where)
 
     def _opened(self, **options: Any) -> pa.parquet.ParquetFile:
         try:
             return pa.parquet.ParquetFile(self._source, **options)
         except (pa.ArrowException, OSError) as error:
-            raise unreadable("parquet", self.where, error) from None
+            unreadable("parquet", self.where, error).raise_alone()

@@ -1,0 +1,63 @@
+"""Routes over the tags of a run that need a real webserver: see test_routes_served."""
+
+import pytest
+from quotas import KEY, gave_away_all
+from served import Served
+
+from privacy_assets import read_published
+from privacy_assets.errors import InputError
+from privacy_assets.gate.releases import ReleaseStore
+from privacy_assets.gate.statements import Place
+
+pytestmark = pytest.mark.slow
+
+STOCK = ("piece", "published")
+GATED = ("source", "train", "holdout", "reference", "generator", "synthetic", "dcr", "attestation", "published")
+START, END = (f"dagster/asset_partition_range_{end}" for end in ("start", "end"))
+DAY, NEXT = "2024-01-01", "2024-01-02"
+
+
+def night(served: Served, location: str, table: str, tags: dict[str, str]) -> str:
+    """A run of the whole table with tags that somebody wrote in the launchpad; its id."""
+    assets = STOCK if location == "stock" else GATED
+    return served.launch(location, *[f"{table}/{asset}" for asset in assets], tags=tags)
+
+
+def refused(served: Served, table: str, tags: dict[str, str], why: str) -> None:
+    """Neither the whole table nor its publication alone runs with these tags; both say why."""
+    whole, alone = night(served, "gated", table, tags), served.launch("gated", f"{table}/published", tags=tags)
+    for run, step in ((whole, f"{table}__source"), (alone, f"{table}__published")):
+        failure = served.failures(run)[step].user_failure_data
+        assert failure is not None and why in failure.description
+    assert served.checks(alone) == {"released": False}
+
+
+def test_route_28_a_run_tag_on_a_table_without_partitions(served: Served) -> None:
+    nights = [served.finished(night(served, "stock", "nights", tags)) for tags in ({}, {}, {KEY: "0"}, {KEY: "1"})]
+    assert nights == [True, False, True, True]
+    gave_away_all(served.root, "nights")
+
+    assert served.finished(night(served, "gated", "nights", {}))
+    for tags in ({KEY: "shop-0"}, {f"{KEY}/shop": "0"}, {START: "a", END: "a"}):
+        refused(served, "nights", tags, "nights has no partitions")
+    store = ReleaseStore(served.root / "releases")
+    assert list(store.places("nights")) == [Place("nights")]
+    assert len(store.history(Place("nights"))) == 1
+    with pytest.raises(InputError, match="nothing was published"):
+        read_published(served.root / "releases", "nights", "shop-0")
+
+
+def test_routes_29_and_30_another_spelling_of_a_partition_and_a_range(served: Served) -> None:
+    keys = (DAY, DAY, "2024-1-1", "2024-01-1")
+    nights = [served.finished(night(served, "stock", "nights_by_day", {KEY: key})) for key in keys]
+    assert nights == [True, False, True, True]
+    gave_away_all(served.root, "nights_by_day")
+
+    assert served.finished(night(served, "gated", "nights_by_day", {KEY: DAY}))
+    refused(served, "nights_by_day", {KEY: "2024-1-1"}, "there is no such partition")
+    refused(served, "nights_by_day", {START: DAY, END: DAY}, "one partition a run")
+    assert not served.finished(night(served, "gated", "nights_by_day", {START: DAY, END: NEXT}))
+    store = ReleaseStore(served.root / "releases")
+    assert list(store.places("nights_by_day")) == [Place("nights_by_day", DAY)]
+    assert len(store.history(Place("nights_by_day", DAY))) == 1
+    assert set(read_published(served.root / "releases", "nights_by_day", DAY)["joined"].astype(str)) == {DAY}

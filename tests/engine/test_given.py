@@ -1,0 +1,136 @@
+"""Dataframes of any library are tables at every door, and none of them is ever a message."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import duckdb
+import nanoarrow
+import narwhals as nw
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from privacy_assets.engine.evaluation import prepare_inputs
+from privacy_assets.engine.generators import build_generator
+from privacy_assets.engine.tables.given import given_frame
+from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.errors import InputError
+from privacy_assets.report.evaluate import evaluate
+
+SECRET = "Zebulon-77123"
+
+
+def people(seed: int, rows: int = 60) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "name": [f"{SECRET}-{seed}-{row}" for row in range(rows)],
+            "age": rng.integers(18, 90, rows),
+            "dose": rng.normal(size=rows),
+            "plan": rng.choice(["a", "b", None], rows),
+            "member": rng.random(rows) < 0.5,
+            "since": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 900, rows), unit="D"),
+        }
+    )
+
+
+def arrow(frame: pd.DataFrame) -> pa.Table:
+    return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+
+
+def duck(frame: pd.DataFrame) -> Any:
+    own = frame  # noqa: F841 (DuckDB looks it up by its name)
+    return duckdb.connect().sql("select * from own")
+
+
+LIBRARIES: dict[str, Callable[[pd.DataFrame], Any]] = {
+    "pandas": lambda frame: frame,
+    "polars": pl.from_pandas,
+    "polars lazy": lambda frame: pl.from_pandas(frame).lazy(),
+    "duckdb": duck,
+    "pyarrow table": arrow,
+    "pyarrow batch": lambda frame: arrow(frame).to_batches()[0],
+    "pyarrow reader": lambda frame: arrow(frame).to_reader(),
+    "nanoarrow": lambda frame: nanoarrow.ArrayStream(arrow(frame)),
+    "narwhals": lambda frame: nw.from_native(pl.from_pandas(frame)),
+}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_every_library_gives_the_same_inputs(library: str) -> None:
+    frames = {"train": people(0), "holdout": people(1), "reference": people(2), "synthetic": people(3)}
+    frames["synthetic"] = frames["synthetic"].drop(columns="name")
+    given = {role: LIBRARIES[library](frame) for role, frame in frames.items()}
+    found = prepare_inputs(**given, subject="name", released=[LIBRARIES[library](frames["synthetic"])])
+    expected = prepare_inputs(**frames, subject="name", released=[frames["synthetic"]])
+    assert found.fingerprints == expected.fingerprints
+    assert [c.kind for c in found.schema.columns] == [c.kind for c in expected.schema.columns]
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_table_is_never_taken_for_a_path(library: str) -> None:
+    """The repr of a polars or Arrow table was the message, ten people with their names."""
+    wrong = people(3).drop(columns=["name", "age"])
+    given = [LIBRARIES[library](frame) for frame in (people(0), people(1), wrong)]
+    with pytest.raises(InputError, match="column 'age': the column is missing") as caught:
+        evaluate(*given, subject="name")
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+UNREADABLE: dict[str, Callable[[], Any]] = {
+    "lazy polars that fails": lambda: pl.LazyFrame({"name": [SECRET]}).select(pl.col("name").cast(pl.Int64)),
+    "duckdb that fails": lambda: duckdb.connect().sql(f"select cast(x as int) from (values ('{SECRET}')) t(x)"),
+    "own stream": lambda: Stream(),
+}
+
+
+class Stream:
+    """Offers Arrow, and quotes a cell where it is asked for it."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        raise RuntimeError(SECRET)
+
+    def __repr__(self) -> str:
+        return SECRET
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_what_a_library_says_is_not_told(kind: str) -> None:
+    with pytest.raises(InputError, match=r"^train: the \w+ cannot be read \(\w+\)\. Fix: give a dataframe") as caught:
+        given_frame(UNREADABLE[kind](), where="train")
+    assert caught.value.__context__ is None and caught.value.__cause__ is None
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("given", [[SECRET], {"name": [SECRET]}, SECRET.encode(), np.array([SECRET]), iter([SECRET])])
+def test_what_is_no_table_is_named_by_its_type(given: object) -> None:
+    with pytest.raises(InputError, match=f"train: it is a {type(given).__name__}, not a table"):
+        given_frame(given, where="train")
+
+
+def test_the_text_of_a_table_is_no_path() -> None:
+    rows = people(0).to_csv(index=False)
+    for given in (rows, rows.replace("\n", ";")):
+        with pytest.raises(InputError, match="a text of [0-9]+ characters is no path") as caught:
+            evaluate(given, given, given)
+        assert SECRET not in str(caught.value)
+
+
+def test_one_table_where_several_are_wanted_is_an_error() -> None:
+    with pytest.raises(InputError, match="earlier releases: give a list"):
+        prepare_inputs(people(0), people(1), people(2), released=people(3))
+
+
+def test_a_generator_is_fitted_to_any_of_them() -> None:
+    frame = people(0).drop(columns="name")
+    schema = infer_schema(frame)
+    fitted = [
+        build_generator("synthpop").fit(train, schema, seed=0)
+        for train in (conform(frame, schema, where="train"), pl.from_pandas(frame))
+    ]
+    pd.testing.assert_frame_equal(*(one.sample(20, seed=1) for one in fitted))

@@ -1,0 +1,186 @@
+"""The precision of columns: found from all real rows, kept by every synthetic one."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from privacy_assets.engine.evaluation import joint_schema, prepare_inputs
+from privacy_assets.engine.generators import build_generator
+from privacy_assets.engine.tables.precision import decimals_of, round_decimals, round_to_multiple
+from privacy_assets.engine.tables.schema import Kind, TableSchema, conform, infer_schema, restore
+
+WHOLE = st.integers(-(2**63), 2**63 - 1)
+
+
+def found(values: Any, kind: Kind | None = None) -> object:
+    return infer_schema(pd.DataFrame({"x": values}), {"x": kind} if kind else None)["x"].precision
+
+
+@pytest.mark.parametrize(
+    ("values", "precision"),
+    [
+        ([0.5, 0.25, 100.0], 2),
+        ([1.0, 2.5], 1),
+        ([1 / 3, 0.5], None),
+        ([0.1 + 0.2, 0.5], None),  # 0.30000000000000004
+        ([1e-20, 1.5], None),
+        ([1.5, 123456789012.34], 2),
+        ([1200.5, np.nan, 7.0], 1),
+        (pd.array([0.1, 2.7], dtype="float32"), 1),
+        (pd.array([0.1, None], dtype="Float32"), 1),
+        (pd.array([0.1, 16.3], dtype="float32").astype("float64"), None),
+        (pd.array([0.1, 0.7], dtype="float16"), 1),
+        ([Decimal("1.50"), Decimal("2.25")], 2),
+        ([1.5, 2], 1),
+        ([3, 7], 0),
+        ([500, 1200, 0], -2),
+        ([0, 0], 0),
+        ([10.0, np.nan, 30.0], -1),
+        (pd.array([2**60, 2**60 + 10], dtype="Int64"), 0),
+        (pd.array([10 * 2**53, None, 10 * (2**53 + 1)], dtype="Int64"), -1),
+        ([True, False], None),
+        (["a", "b"], None),
+        (pd.to_datetime(["2024-01-01", None]), "day"),
+        (pd.to_datetime(["2024-01-01 05:00", "2024-01-02 00:00"]), "hour"),
+        (pd.to_datetime(["2024-01-01 05:30", "1913-01-02 00:00"]), "minute"),
+        (pd.to_datetime(["2024-01-01 05:30:01"]), "second"),
+        (pd.to_datetime(["2024-01-01 05:30:01.250"]), "millisecond"),
+        (pd.to_datetime(["2024-01-01 05:30:01.000001"]), "microsecond"),
+        (pd.to_datetime(["2024-06-01"]).tz_localize("Europe/Berlin"), "hour"),  # of the same moment in UTC
+        ([pd.Timestamp("2024-01-01").date()], "day"),
+    ],
+)
+def test_the_coarsest_precision_that_changes_no_value(values: Any, precision: object) -> None:
+    assert found(values) == precision
+    frame = pd.DataFrame({"x": values})
+    schema = infer_schema(frame)
+    real = conform(frame, schema, where="t")
+    pd.testing.assert_frame_equal(conform(frame, schema, where="t", synthetic=True), real, check_exact=True)
+    pd.testing.assert_frame_equal(restore(real, schema), restore(real, schema))
+
+
+def test_of_declared_kinds() -> None:
+    assert found(["1.50", "2.25"], "numeric") == 2
+    assert found([30, 40], "numeric") == -1 and found([30.0, 41.0], "integer") == 0
+    assert found([1, 2], "categorical") is None
+    assert found(["2024-01-01", "2024-01-02 12:00"], "datetime") == "hour"
+    assert found([None, None], "numeric") == 0 and found([None, None], "datetime") == "day"
+
+
+def test_a_schema_goes_through_json() -> None:
+    schema = infer_schema(pd.DataFrame({"a": [1.5], "b": [1 / 3], "d": pd.to_datetime(["2024-01-01"]), "c": ["x"]}))
+    again = TableSchema.from_json(json.loads(json.dumps(schema.to_json())))
+    assert again == schema and [column.precision for column in again.columns] == [1, None, "day", None]
+
+
+def synthetic(real: Any, made: Any, **more: Any) -> list[Any]:
+    frame = pd.DataFrame({"x": real})
+    rounded = conform(pd.DataFrame({"x": made}), infer_schema(frame, **more), where="t", synthetic=True)
+    return rounded["x"].tolist()
+
+
+def test_rounding_goes_to_the_nearest_and_of_two_to_the_even() -> None:
+    assert synthetic([0.1, 2.2], [0.25, 0.35, 1.449, -0.05, 7.0]) == [0.2, 0.4, 1.4, 0.0, 7.0]  # 3.5 of 0.35: even, 4
+    assert synthetic([100, 300], [149, 150, 250, 251, -150, -49]) == [100, 200, 200, 300, -200, 0]
+    assert synthetic([0.5, 1.5], pd.array([None, 2.34], dtype="Float64"))[1] == 2.3
+    assert synthetic([3, 4], [3.0, 4.0]) == [3, 4] and synthetic([3.0, 4.5], [3, 4]) == [3.0, 4.0]
+    days = pd.to_datetime(["2024-01-01", "2024-01-02"])
+    noon = [pd.Timestamp("2024-01-01 11:59"), pd.Timestamp("2024-01-01 12:00:01"), pd.NaT]
+    assert synthetic(days, noon)[:2] == list(days) and synthetic(days, noon)[2] is pd.NaT
+
+
+def test_what_is_missing_stays_missing_and_zero_has_no_sign() -> None:
+    whole = synthetic([100, 300], pd.array([None, 149], dtype="Int64"))
+    assert whole[0] is pd.NA and whole[1] == 100
+    (number, missing) = synthetic([0.5, 1.5], [-0.0, np.nan])
+    assert not np.signbit(number) and np.isnan(missing)
+    (full,) = synthetic([1 / 3], [-0.0])
+    assert not np.signbit(full)
+    assert synthetic([True, False], pd.array([None, True], dtype="boolean"))[1] is True
+
+
+def test_short_floats_are_rounded_as_what_they_are() -> None:
+    """A synthetic 0.1 that was written as text is the very 0.1 of a float32 column, or no copy would be found."""
+    real = pd.array([0.1, 16.3], dtype="float32")
+    assert synthetic(real, [0.1, 16.3, 16.26]) == [float(np.float32(x)) for x in (0.1, 16.3, 16.3)]
+    thirds = pd.array([1 / 3, 0.5], dtype="float32")
+    assert synthetic(thirds, [1 / 3]) == [float(np.float32(1 / 3))]
+    assert synthetic(real, [1e300]) == [1e300]  # it does not fit, which is found when it is written
+
+
+def test_the_largest_whole_numbers_do_not_overflow() -> None:
+    top = 2**63 - 1024  # the largest that is taken
+    assert synthetic([10, 20], [top, -top]) == [top // 10 * 10, -(top // 10) * 10]
+    assert synthetic([2**53, 2**53 + 1], [2**53 + 1]) == [2**53 + 1]
+
+
+@given(st.lists(WHOLE, min_size=1), st.integers(0, 18))
+def test_whole_numbers_are_rounded_exactly(values: list[int], digits: int) -> None:
+    step = 10**digits
+    rounded = round_to_multiple(np.array(values, dtype=np.int64), step).tolist()
+    top = (2**63 - 1) // step * step
+    assert rounded == [min(max(round(value / Decimal(step)) * step, -top), top) for value in values]
+
+
+@settings(max_examples=300)
+@given(st.lists(st.integers(-(2**50), 2**50), min_size=1), st.integers(-15, 15))
+def test_numbers_of_so_many_decimals_stay_bit_for_bit(whole: list[int], decimals: int) -> None:
+    values = np.array([float(Decimal(number).scaleb(-decimals)) for number in whole])
+    assert round_decimals(values, decimals).tobytes() == values.tobytes()
+    least = decimals_of(values)
+    assert least is not None and least <= max(decimals, 0)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1), st.integers(-15, 15))
+def test_what_was_rounded_stays(values: list[float], decimals: int) -> None:
+    once = round_decimals(np.array(values), decimals)
+    assert round_decimals(once, decimals).tobytes() == once.tobytes()
+
+
+@settings(max_examples=300)
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1))
+def test_no_real_value_changes(values: list[float]) -> None:
+    for dtype in ("float32", "float64"):
+        frame = pd.DataFrame({"x": np.array(values, dtype=dtype)})
+        schema = infer_schema(frame, {"x": "numeric"})
+        real = conform(frame, schema, where="t")
+        pd.testing.assert_frame_equal(conform(frame, schema, where="t", synthetic=True), real, check_exact=True)
+
+
+def test_all_real_tables_count_and_train_says_what_a_short_float_is() -> None:
+    train = pd.DataFrame({"x": pd.array([0.5, 1.5], dtype="float32"), "y": [10, 20]})
+    holdout = pd.DataFrame({"x": [0.1, 0.25], "y": [10, 21]})
+    schema = joint_schema({"train": train, "holdout": holdout}, {"train": "train", "holdout": "holdout"}, None)
+    assert [(column.dtype, column.precision) for column in schema.columns] == [("float32", 2), ("int64", 0)]
+
+
+def test_what_is_scored_is_rounded_and_real_rows_are_not() -> None:
+    rng = np.random.default_rng(0)
+    real = [pd.DataFrame({"x": rng.normal(size=50).round(1)}) for _ in range(2)]
+    made = pd.DataFrame({"x": rng.normal(size=50)})
+    inputs = prepare_inputs(*real, made)
+    np.testing.assert_array_equal(inputs.tables["synthetic"]["x"], made["x"].round(1) + 0.0)
+    np.testing.assert_array_equal(inputs.train["x"], real[0]["x"])
+
+
+def fine(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    """A generator that knows nothing of precision."""
+    made = train.sample(rows, replace=True, random_state=seed).reset_index(drop=True)
+    return made.assign(x=made["x"] + 1e-6, day=made["day"] + pd.Timedelta(1, "h"))
+
+
+def test_generators_keep_the_precision() -> None:
+    frame = pd.DataFrame({"x": [1.25, 2.5, 3.75], "day": pd.to_datetime(["2024-01-01", "2024-01-02", "2024-01-03"])})
+    schema = infer_schema(frame)
+    train = conform(frame, schema, where="t")
+    made = build_generator(fine).fit(train, schema, seed=0).sample(30, seed=1)
+    assert set(made["x"]) <= set(frame["x"]) and set(made["day"]) <= set(frame["day"])

@@ -1,0 +1,208 @@
+"""Roles of columns: which are open, what may stand in the others, and what an owner can declare."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from privacy_assets import evaluate
+from privacy_assets.engine.evaluation import prepare_inputs
+from privacy_assets.engine.generators import build_generator
+from privacy_assets.engine.tables.demo import load_patients
+from privacy_assets.engine.tables.roles import Declared, foreign_cells
+from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.plugin.tagging import canonical_source, schema_of
+
+N = 1500
+RNG = np.random.default_rng(0)
+
+
+def roles(frame: pd.DataFrame, subject: str | None = None, **declared: Any) -> dict[str, str | None]:
+    kinds = declared.pop("kinds", None)
+    given = Declared.of(declared.get("drop"), declared.get("generated"), declared.get("domains"))
+    schema = schema_of(canonical_source(frame, subject, kinds, given), "source")
+    return {column.name: column.role for column in schema.columns}
+
+
+def text(name: str, values: Any) -> Any:
+    return pytest.param(pd.DataFrame({"x": RNG.normal(size=len(values)), name: values}), id=name)
+
+
+OPEN = [
+    text("claim", [f"CLM-{i:06d}" for i in range(N)]),
+    text("note", [f"fell on the {i % 31}st, case {RNG.integers(1e9)}" for i in range(N)]),
+    text(
+        "some_notes", ["none" if i % 4 else f"patient {RNG.integers(1e9)} has pain in her left knee" for i in range(N)]
+    ),
+    text("four_rows_each", np.repeat([f"name{i}" for i in range(N // 4)], 4)),
+    text("row_number", RNG.permutation(N) + 100),
+    text("numbers_with_gaps", RNG.choice(30_000, N, replace=False)),
+    text("long_numbers", RNG.integers(10**9, 10**10 - 1, N)),
+    text("number_of_four_rows", np.repeat(np.arange(N // 4), 4)),
+    text("dates_as_text", pd.date_range("2020-01-01", periods=N).astype(str)),
+    text("mail", RNG.choice([f"a{i}@b.example" for i in range(10)], N)),
+    text("phone", RNG.choice([f"+49 170 12345{i:02d}" for i in range(30)], N)),
+    text("card", RNG.choice(["4111 1111 1111 1111", "5500-0000-0000-0004"], N)),
+    text("account", RNG.choice(["DE89 3704 0044 0532 0130 00", "GB82WEST12345698765432"], N)),
+]
+
+
+@pytest.mark.parametrize("frame", OPEN)
+def test_an_open_column_is_refused_by_name_and_without_a_value(frame: pd.DataFrame) -> None:
+    name = frame.columns[1]
+    with pytest.raises(InputError, match="belongs to single people") as refused:
+        roles(frame)
+    told = str(refused.value)
+    assert f"'{name}'" in told and f"drop: [{name}]" in told and "generated" in told and "kinds" in told
+    assert not any(str(value) in told for value in frame[name].unique() if len(str(value)) > 3)
+    assert roles(frame, drop=[name]) == {"x": "number"}
+    assert roles(frame, generated={name: "made up"})[name] == "generated"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        RNG.integers(1, 10**9, N),  # leading zeros are gone
+        [f"p{i}@x.org" if i % 7 == 0 else "none" for i in range(N)],
+        [f"C{i:07d}" if i % 5 < 2 else "unknown" for i in range(N)],
+    ],
+    ids=["short keys", "some addresses", "codes or unknown"],
+)
+def test_identifiers_show_beside_fillers_and_without_leading_zeros(values: Any) -> None:
+    with pytest.raises(InputError, match="belongs to single people"):
+        roles(pd.DataFrame({"x": RNG.normal(size=N), "it": values}))
+
+
+CLOSED_OR_NUMBER = {
+    "thirty of sixty": ("closed", RNG.choice([f"c{i}" for i in range(30)], 60)),
+    "ICD, long tail": ("closed", [f"A{min(z, 9999):04d}" for z in RNG.zipf(1.3, N)]),
+    "cities, long tail": ("closed", [f"city {min(z, 9999)}" for z in RNG.zipf(1.15, N)]),
+    "few numbers": ("closed", RNG.choice([0.5, 1.0, 7.25], N)),
+    "weights": ("number", RNG.lognormal(12, 0.5, N).astype(int)),
+    "amounts": ("number", RNG.integers(0, 10**6, N)),
+    "any number up to 1500": ("number", RNG.integers(0, N, N)),
+    "ages of sixty": ("number", RNG.integers(18, 90, 60)),
+    "years": ("number", np.arange(1700, 2000)),
+    "days": ("date", pd.Timestamp("2024-01-01") + pd.to_timedelta(np.arange(N), unit="h")),
+    "truth": ("closed", RNG.random(N) < 0.5),
+}
+
+
+@pytest.mark.parametrize("name", CLOSED_OR_NUMBER)
+def test_categories_and_measures_are_not_taken_for_identifiers(name: str) -> None:
+    role, values = CLOSED_OR_NUMBER[name]
+    assert roles(pd.DataFrame({"it": values})) == {"it": role}
+
+
+def test_the_demo_and_the_tables_of_scikit_learn_have_no_open_column() -> None:
+    from sklearn import datasets
+
+    assert roles(load_patients(), "person")["physical_limitation"] == "closed"
+    for name in ("iris", "wine", "breast_cancer", "diabetes"):
+        assert "generated" not in roles(getattr(datasets, f"load_{name}")(as_frame=True).frame).values()
+
+
+def test_adult_and_the_census_have_no_open_column(adult: pd.DataFrame, uk_census: pd.DataFrame) -> None:
+    for frame in (adult, adult.iloc[:N], uk_census, uk_census.iloc[:N]):
+        found = roles(frame.reset_index(drop=True))
+        assert found.get("fnlwgt", "number") == "number"
+
+
+def test_a_name_on_all_rows_of_its_person_is_still_that_persons() -> None:
+    people = pd.DataFrame({"pid": np.repeat(np.arange(40), 4), "name": np.repeat([f"n{i}" for i in range(40)], 4)})
+    with pytest.raises(InputError, match="'name'"):
+        roles(people, "pid")
+    assert roles(people) == {"pid": "number", "name": "closed"}  # as far as anybody can tell without the subject
+
+
+def test_what_was_declared_a_measure_is_one_and_a_text_is_none() -> None:
+    frame = pd.DataFrame({"size": RNG.permutation(N), "code": [f"CLM-{i}" for i in range(N)]})
+    assert roles(frame, kinds={"size": "integer"}, drop=["code"]) == {"size": "number"}
+    with pytest.raises(InputError, match="'code'"):
+        roles(frame, kinds={"size": "integer", "code": "categorical"})
+
+
+def test_a_public_list_is_declared_and_holds_all_values() -> None:
+    airports = [f"A{i:03d}" for i in range(N)]
+    frame = pd.DataFrame({"airport": airports})
+    assert roles(frame, domains={"airport": [*airports, "ZZZ"]}) == {"airport": "closed"}
+    with pytest.raises(InputError, match="'airport'"):
+        roles(frame, domains={"airport": airports[1:]})
+
+
+@pytest.mark.parametrize(
+    ("declared", "told"),
+    [
+        ({"drop": "x"}, "list of column names"),
+        ({"drop": ["regoin"]}, "Did you mean 'region'"),
+        ({"generated": {"regoin": "made up"}}, "Did you mean 'region'"),
+        ({"domains": {"regoin": ["a"]}}, "Did you mean 'region'"),
+        ({"generated": {"region": " "}}, "no reason"),
+        ({"generated": ["region"]}, "column: reason"),
+        ({"domains": {"region": "north"}}, "list of texts or numbers"),
+        ({"drop": ["region"], "generated": {"region": "made up"}}, "named twice"),
+    ],
+)
+def test_what_cannot_be_declared_is_told(declared: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        roles(pd.DataFrame({"region": ["a", "b"] * 30}), **declared)
+
+
+def test_evaluate_refuses_the_same_columns() -> None:
+    frame = pd.DataFrame({"id": [f"K{i}" for i in range(600)], "x": RNG.normal(size=600), "e": ["a@b.example"] * 600})
+    parts = [frame.iloc[start::2].reset_index(drop=True) for start in (0, 1)]
+    with pytest.raises(InputError, match="2 columns hold.*'id'.*'e' \\(e-mail addresses\\)"):
+        evaluate(*parts, parts[0], metrics="value_disclosure")
+    with pytest.raises(ConfigError, match="is the subject"):
+        evaluate(*parts, parts[0], subject="id", drop=["id"])
+    report = evaluate(*parts, parts[0], metrics="value_disclosure", drop=["id", "e"], embedder=False)
+    assert report.verdict == "pass" and report.tables["synthetic"]["columns"] == 1
+
+
+def test_generated_columns_stand_apart_from_what_is_measured() -> None:
+    frame = pd.DataFrame({"id": [f"K{i}" for i in range(600)], "x": RNG.normal(size=600)})
+    parts = [frame.iloc[start::2].reset_index(drop=True) for start in (0, 1)]
+    inputs = prepare_inputs(*parts, parts[0], declared=Declared(generated={"id": "made up"}))
+    assert inputs.schema.names == list(inputs.train.columns) == ["x"]
+    assert {role: list(own.columns) for role, own in inputs.generated.items()} == dict.fromkeys(inputs.tables, ["id"])
+    other = prepare_inputs(*parts, parts[0].assign(id="new"), declared=Declared(generated={"id": "made up"}))
+    assert other.fingerprints["synthetic"] != inputs.fingerprints["synthetic"]
+    assert other.fingerprints["train"] == inputs.fingerprints["train"]
+
+
+@pytest.mark.parametrize(
+    ("values", "new", "foreign"),
+    [
+        (["a", "b"] * 50, ["a", "c", None], [False, True, True]),
+        (["a", None] * 50, ["a", "c", None], [False, True, False]),
+        ([1, 2] * 50, [1, 3, 2], [False, True, False]),
+        ([0.5, 2.0] * 50, [0.5, 0.75, 2.0], [False, True, False]),
+        ([True, True] * 50, [True, False, True], [False, True, False]),
+        (list(range(100)), [50, 150, -500], [False, False, True]),  # farther out than the range is wide
+        (list(pd.date_range("2024", periods=100)), list(pd.to_datetime(["2024-03-01", "2024-05-01", "2200-01-01"])),
+         [False, False, True]),
+    ],
+)  # fmt: skip
+def test_what_may_not_stand_in_a_column(values: list[Any], new: list[Any], foreign: list[bool]) -> None:
+    real = canonical_source(pd.DataFrame({"it": values}), None, {"it": "integer"} if values[0] == 0 else None)
+    schema: TableSchema = schema_of(real, "source")
+    kind = {schema["it"].name: schema["it"].kind}
+    made = canonical_source(pd.DataFrame({"it": new}), None, kind)["it"]
+    assert foreign_cells(schema["it"], [real["it"]], made).tolist() == foreign
+
+
+def test_noise_paid_for_by_a_budget_stays_so_where_the_few_values_are_public() -> None:
+    frame = canonical_source(
+        pd.DataFrame({"level": RNG.choice([0.0, 1.0, 5.0], N), "x": RNG.normal(size=N)}), None, None
+    )
+    schema = schema_of(frame, "source")
+    given = {"bounds": {"level": [0, 10], "x": [-5, 5]}}
+    public = TableSchema((replace(schema["level"], domain=(0, 1, 5, 10)), schema["x"]))
+    read, known = (build_generator("privbayes", given).fit(frame, one, seed=0) for one in (schema, public))
+    assert set(read.sample(500, seed=0)["level"]) <= {0, 1, 5} and read.privacy.unpaid == ("few values of level",)
+    assert set(known.sample(500, seed=0)["level"]) <= {0, 1, 5, 10} and known.privacy.unpaid == ()

@@ -1,0 +1,87 @@
+"""What the code of a step prints, logs, warns of or raises in a thread is kept in no instance that we ship."""
+
+import logging
+import threading
+from pathlib import Path
+
+import broken_generators as wrong
+import dagster as dg
+import pandas as pd
+import pytest
+import yaml
+from planting import PLANTED, SPELLINGS, World, leaks, private, traces
+from standins import sqlite_instance
+
+from privacy_assets.plugin.demo import INSTANCE
+from privacy_assets.plugin.scrubbing import guarded
+
+ROOT = Path(__file__).parents[2]
+CONSOLE = {"stdout", "stderr", "logging"}  # of the one who started the process; nothing reads it into the instance
+
+
+@pytest.fixture
+def chatty(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> World:
+    """A deployment whose upstream asset says private rows; what is found of them is in the world's own folder."""
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # put back by the end of the test
+    caplog.set_level(logging.DEBUG)
+    world = World(tmp_path / "deployment", dg.DagsterInstance.ephemeral(), wrong.honest, capfd, caplog)
+
+    @dg.asset(io_manager_key="privacy_io")
+    def raw() -> pd.DataFrame:
+        wrong.talks(private(), 1, 0)
+        return private()
+
+    world.table(raw, source=raw)
+    return world
+
+
+def run_in(world: World, instance: dg.DagsterInstance) -> dict[str, set[str]]:
+    """Where private values stand after a run of the pipeline, the console aside."""
+    world.instance = instance
+    assert world.run(upstream=True) == ""
+    found = leaks(world)
+    assert CONSOLE & set(found)  # it did say them
+    return {where: values for where, values in found.items() if where not in CONSOLE}
+
+
+@pytest.mark.parametrize("shipped", ["dagster.yaml", "demo"])
+def test_nothing_that_is_printed_is_kept(chatty: World, shipped: str) -> None:
+    home = chatty.place / "home"
+    home.mkdir()
+    (home / "dagster.yaml").write_text(INSTANCE if shipped == "demo" else (ROOT / shipped).read_text())
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        assert run_in(chatty, instance) == {}
+
+
+def test_an_instance_of_ones_own_keeps_it(chatty: World) -> None:
+    with sqlite_instance(chatty.place) as instance:
+        found = run_in(chatty, instance)
+    assert found and all("compute_logs" in where for where in found)
+    assert set.union(*found.values()) == set(SPELLINGS)
+
+
+def test_the_instance_of_production_keeps_no_compute_logs() -> None:
+    production = yaml.safe_load((ROOT / "dagster.production.yaml").read_text())  # it wants a database to be tried
+    assert production["compute_logs"] == yaml.safe_load(INSTANCE)["compute_logs"]
+
+
+def test_what_a_thread_raises_is_told_by_its_place(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+
+    def fails(error: BaseException) -> None:
+        raise error
+
+    def step() -> None:
+        for error in (ValueError(PLANTED["name"]), SystemExit(PLANTED["name"])):
+            thread = threading.Thread(target=fails, args=(error,))
+            thread.start()
+            thread.join()
+
+    guarded(step)()
+    said = capsys.readouterr().err
+    assert "In a thread: ValueError at" in said and "in fails" in said and "SystemExit" not in said
+    assert traces(said) == set()

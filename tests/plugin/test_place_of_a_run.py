@@ -1,0 +1,65 @@
+"""Every step of a table asks for its place before it touches anything, and believes no tag that it should not."""
+
+import inspect
+from types import SimpleNamespace
+from typing import Any
+
+import dagster as dg
+import pytest
+from standins import independent
+
+from privacy_assets import build_privacy_assets
+
+REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
+KEY = "dagster/partition"
+RANGE = {"dagster/asset_partition_range_start": "north", "dagster/asset_partition_range_end": "north"}
+BY_REGION: dict[str, Any] = {"partitions_def": REGIONS, "partition_column": "region"}
+BROUGHT = {role: dg.AssetKey(role) for role in ("synthetic", "train", "holdout")}
+
+
+def steps(**arguments: Any) -> dict[str, Any]:
+    """The functions behind all assets and checks of a table, by name of the step."""
+    table = build_privacy_assets("people", **arguments)
+    found = [*table.assets, *table.asset_checks]
+    return {one.node_def.name: one.node_def.compute_fn.decorated_fn for one in found}
+
+
+def outcome(step: Any, tags: dict[str, str]) -> str:
+    """Why the step failed, in a run with ``tags``; its context and inputs hold nothing else."""
+    names = [
+        name for name in inspect.signature(step).parameters if name not in ("context", "inputs", "tables", "given")
+    ]
+    context = SimpleNamespace(run=SimpleNamespace(tags=tags), instance=None)
+    with pytest.raises(dg.Failure) as refused:
+        list(step(context, **dict.fromkeys(names)) or [])
+    return refused.value.description or ""
+
+
+WHOLE = steps(source="demo", generator=independent)
+PARTS = steps(source="demo", generator=independent, **BY_REGION)
+OWN = {f"brought {name}": step for name, step in steps(**BROUGHT, **BY_REGION).items()}
+
+
+def test_these_are_all_steps() -> None:
+    fixed = {"source", "splits", "embedder", "generator", "synthetic", "privacy_report", "attestation", "published"}
+    assert {f"people__{name}" for name in (*fixed, "leaky_study", "dcr", "composition")} <= set(PARTS) == set(WHOLE)
+    assert sum("schema" in name or "exchangeable" in name for name in PARTS) == 3
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_step_of_a_table_with_partitions(name: str) -> None:
+    for tags in ({KEY: "North"}, {KEY: ""}, {KEY: "north", f"{KEY}/region": "south"}, {KEY: "north", **RANGE}):
+        assert "there is no such partition" in outcome(PARTS[name], tags)
+    for tags in ({}, RANGE, {f"{KEY}/region": "north"}):
+        assert "one partition a run" in outcome(PARTS[name], tags)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_step_of_a_table_without_partitions(name: str) -> None:
+    for tags in ({KEY: "north"}, {KEY: ""}, {f"{KEY}/region": "north"}, RANGE):
+        assert "people has no partitions" in outcome(WHOLE[name], tags)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_step_of_a_table_that_was_brought(name: str) -> None:
+    assert "there is no such partition" in outcome(OWN[name], {KEY: "North"})

@@ -1,0 +1,183 @@
+"""Routes beside the cells of a brought table: what is hidden in how its rows are written (see test_routes).
+
+Somebody who has seen the training rows hides them in a table that looks harmless: below the precision of a column, in
+the order of rows, in dictionary values that no row has, in the metadata of the file. A publisher that only stock checks
+guard hands all of it on. The gate writes the rows anew, in the one canonical form: the same rows always give the same
+file, whatever came with them.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from routes import World, gated, released, stock
+from standins import LENIENT, independent, people
+
+from privacy_assets import evaluate, read_published
+from privacy_assets.engine.evaluation import prepare_inputs
+from privacy_assets.plugin import steps
+from privacy_assets.plugin.tagging import canonical_source, schema_of
+
+MEMBER = {"policy": {**LENIENT, "limits": [{**limit, "at_most": 1.0} for limit in LENIENT["limits"]]}}
+DIGITS = 1e7  # what is hidden in an income stands in the digits from here on
+Hide = Callable[[pd.DataFrame, pd.DataFrame], pd.DataFrame]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with World.open(tmp_path_factory.mktemp("world")) as opened:
+        unseen = people(100, 1).assign(pid=lambda frame: "h" + frame["pid"])
+        unseen.to_parquet(opened.root / "holdout.parquet")
+        yield opened
+
+
+def honest(world: World) -> pd.DataFrame:
+    """A table that repeats nobody: each column is drawn on its own, every income is there."""
+    made = independent(world.private, len(world.private), 0)
+    return made.assign(income=made["income"].fillna(1234.5))
+
+
+def spelled(private: pd.DataFrame) -> list[str]:
+    """Whole private rows as texts."""
+    return [json.dumps(row) for row in private.astype(object).astype(str).to_dict("records")]
+
+
+def in_digits(made: pd.DataFrame, private: pd.DataFrame) -> pd.DataFrame:
+    """The age of row k stands after the cents of income k, and as the microseconds of date k."""
+    ages = private["age"].to_numpy()
+    return made.assign(income=made["income"] + ages / DIGITS, joined=made["joined"] + pd.to_timedelta(ages, unit="us"))
+
+
+def in_order(made: pd.DataFrame, private: pd.DataFrame) -> pd.DataFrame:
+    """The rows stand in the order of the incomes of the private rows: each but roughly in the place of a person."""
+    ranks = private["income"].fillna(0).rank(method="first").to_numpy().astype(int) - 1
+    return made.sort_values("income").iloc[ranks].reset_index(drop=True)
+
+
+def in_unused_values(made: pd.DataFrame, private: pd.DataFrame) -> pd.DataFrame:
+    """Whole private rows are categories that no row has."""
+    categories = [*"cab", *dict.fromkeys(spelled(private))]
+    return made.assign(plan=pd.Categorical(made["plan"].astype(object), categories=categories))
+
+
+def in_metadata(made: pd.DataFrame, private: pd.DataFrame) -> pd.DataFrame:
+    """Whole private rows stand in the metadata of the file, which pandas keeps in the attributes of a frame."""
+    made.attrs = {"rows": spelled(private)}
+    return made
+
+
+def ages(public: pd.DataFrame) -> set[tuple[int, ...]]:
+    """What stands below the precision of numbers and of dates."""
+    income = public["income"].to_numpy()
+    hidden = np.rint((income - np.round(income, 2)) * DIGITS).astype(int)
+    micros = public["joined"].astype("datetime64[us]").astype("int64").to_numpy() % 1_000_000
+    return {tuple(hidden), tuple(micros)}
+
+
+def everything(file: Path) -> str:
+    """All that stands in a Parquet file beside its rows: metadata, and the values of its dictionaries."""
+    table = pq.ParquetFile(file, read_dictionary=["plan", "region"]).read()
+    columns = [table.schema.field(name).metadata for name in table.column_names]
+    chunks = [column.combine_chunks() for column in table.columns if pa.types.is_dictionary(column.type)]
+    return f"{table.schema.metadata} {columns} {[chunk.dictionary.to_pylist() for chunk in chunks]}"
+
+
+def published(world: World, name: str, hide: Hide) -> tuple[Path, Path]:
+    """The file of a stock publisher, and that of the gate, of one brought table in which something is hidden."""
+
+    def made(*_: object) -> pd.DataFrame:
+        return hide(honest(world), world.private)
+
+    result = world.run(stock(world, name, generator=made))
+    assert result.success
+    given = world.root / f"{name}.parquet"
+    made().to_parquet(given, index=False)
+    files = {"train": world.root / "people.parquet", "holdout": world.root / "holdout.parquet", "synthetic": given}
+    assert world.run(gated(world, f"gated_{name}", **MEMBER, **files)).success
+    (release,) = released(world, f"gated_{name}")
+    return world.root / "public" / name / f"{result.run_id}.parquet", release.table
+
+
+def test_route_37_rows_in_the_low_digits_of_numbers(world: World) -> None:
+    taken, released_file = published(world, "digits", in_digits)
+    secret, rows = tuple(world.private["age"]), len(world.private)
+    assert ages(pd.read_parquet(taken)) == {secret}
+    assert ages(pd.read_parquet(released_file)) == {(0,) * rows}
+    # Nor do they move a single figure: what is scored is what is published.
+    real = [pd.read_parquet(world.root / f"{name}.parquet").drop(columns="pid") for name in ("people", "holdout")]
+    plain, hidden = (prepare_inputs(*real, made) for made in (honest(world), in_digits(honest(world), world.private)))
+    assert hidden.fingerprints["synthetic"] == plain.fingerprints["synthetic"]
+    report = evaluate(*real, in_digits(honest(world), world.private), metrics=["dcr"], embedder=False)
+    assert report.fingerprints["synthetic"] == plain.fingerprints["synthetic"]
+
+
+def test_route_37_rows_in_the_low_digits_of_a_generator_of_ones_own(world: World) -> None:
+    defs = gated(world, "generated_digits", generated_digits, **MEMBER)
+    assert world.run(defs).success
+    public = read_published(world.root / "releases", "generated_digits")
+    assert ages(public.assign(income=public["income"].fillna(0))) == {(0,) * len(public)}
+
+
+def generated_digits(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    made = independent(train, rows, seed)
+    return in_digits(made, made)
+
+
+def test_route_37_the_precision_is_that_of_all_partitions(world: World) -> None:
+    """What is cut out of the source keeps the precision of the whole, though its own rows happen to be coarse."""
+    frame = people(100)
+    coarse = frame.assign(income=frame["income"].where(frame["region"] == "south", 100.0))
+    whole = canonical_source(coarse, "pid", None)
+    north = steps.select_partition(whole, "region", "north", None, where="source")
+    assert set(north["income"]) == {100.0}
+    found = {column.name: column.precision for column in schema_of(north, "source").columns}
+    assert (found["income"], found["age"], found["joined"], found["plan"]) == (2, 0, "day", None)
+
+
+def test_route_38_rows_in_the_order_of_the_private_ones(world: World) -> None:
+    taken, released_file = published(world, "order", in_order)
+    private = world.private["income"].fillna(0)
+
+    def likeness(file: Path) -> float:
+        return float(private.rank().corr(pd.read_parquet(file)["income"].rank()))
+
+    assert likeness(taken) > 0.99
+    assert abs(likeness(released_file)) < 0.35  # five standard deviations
+
+
+def test_route_39_rows_in_unused_dictionary_values(world: World) -> None:
+    taken, released_file = published(world, "unused", in_unused_values)
+    assert set(spelled(world.private)) <= set(pd.read_parquet(taken)["plan"].cat.categories)
+    assert everything(released_file).count('"age"') == everything(released_file).count("{") == 0
+    assert set(read_published(world.root / "releases", "gated_unused")["plan"].cat.categories) == {"a", "b", "c"}
+
+
+def test_route_40_rows_in_file_metadata(world: World) -> None:
+    taken, released_file = published(world, "metadata", in_metadata)
+    assert pd.read_parquet(taken).attrs["rows"] == spelled(world.private)
+    metadata = pq.ParquetFile(released_file).metadata
+    assert metadata.metadata is None and everything(released_file).startswith("None [None, None")
+    assert read_published(world.root / "releases", "gated_metadata").attrs == {}
+
+
+def test_what_hides_nothing_is_published_in_the_dtypes_of_the_private_table(world: World) -> None:
+    """And whatever way it came: one table, one file."""
+    files = []
+    for name, hide in (("plain", lambda made, _: made), ("again", in_order), ("once_more", in_unused_values)):
+        _, file = published(world, name, hide)
+        files.append(file.read_bytes())
+    assert files[0] == files[1] == files[2]
+    public, private = read_published(world.root / "releases", "gated_plain"), world.private
+    assert public.dtypes.astype(str).to_dict() == private.dtypes.astype(str).to_dict()
+    made = honest(world)
+    order = ["income", "age", "joined", "plan", "region", "member"]
+    pd.testing.assert_frame_equal(
+        public.sort_values(order).reset_index(drop=True).astype({"plan": object}),
+        made.sort_values(order).reset_index(drop=True).astype({"plan": object}),
+        check_dtype=False,
+    )

@@ -1,0 +1,304 @@
+"""Routes over run tags, the spelling of partitions and the Dagster instance (see test_routes)."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pandas as pd
+import pytest
+from dotenv import dotenv_values
+from quotas import KEY, gave_away_all, quota_table
+from routes import (
+    REGIONS,
+    World,
+    exporter,
+    gated,
+    nothing_published,
+    reason,
+    refused,
+    released,
+    stock,
+    with_assets,
+)
+from standins import QUICK, failures, independent, people
+
+from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, build_privacy_assets, read_published
+from privacy_assets.gate.statements import Place
+from privacy_assets.plugin.component import PrivacyGateScaffolder
+
+ROOT = Path(__file__).parents[2]
+DAY = "2024-01-01"
+START, END = (f"dagster/asset_partition_range_{end}" for end in ("start", "end"))
+DAYS = dg.DailyPartitionsDefinition(DAY, end_date="2024-01-04")
+KEYS = {name: dg.AssetKey(["people", name]) for name in ("source", "train")}
+BY_DAY = {"partitions_def": DAYS, "partition_column": "joined"}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with World.open(tmp_path_factory.mktemp("world")) as opened:
+        yield opened
+
+
+def nightly(world: World, name: str, partitions: dg.PartitionsDefinition | None = None) -> dg.Definitions:
+    storage = {"io_manager": dg.FilesystemIOManager(base_dir=str(world.root / "stock"))}
+    own = dg.Definitions(resources=storage, executor=dg.in_process_executor)
+    return dg.Definitions.merge(quota_table(world.root, name, partitions), own)
+
+
+def test_route_28_a_run_tag_on_a_table_without_partitions(world: World) -> None:
+    plain = nightly(world, "nights")
+    nights = [world.run(plain).success, world.run(plain).success]
+    assert nights == [True, False]
+    assert all(world.run(plain, tags={KEY: f"shop-{shop}"}).success for shop in range(2))
+    gave_away_all(world.root, "nights")
+
+    defs = gated(world, "tagged", independent)
+    assert world.run(defs).success
+    for tags in ({KEY: "shop-0"}, {KEY: ""}, {f"{KEY}/shop": "0"}, {START: "shop-0", END: "shop-0"}):
+        result = world.run(defs, tags=tags)
+        assert list(failures(result)) == ["tagged__source"]
+        assert "tagged has no partitions" in reason(result, "tagged__source")
+        refused(world.run(defs, "tagged/published", tags=tags), "tagged", "tagged has no partitions")
+    assert list(world.store.places("tagged")) == [Place("tagged")]
+    assert len(released(world, "tagged")) == 1
+    nothing_published(world, "tagged", "shop-0")
+
+
+def test_route_29_another_spelling_of_a_partition(world: World) -> None:
+    plain = nightly(world, "spelt", DAYS)
+    nights = [world.run(plain, partition=DAY).success, world.run(plain, partition=DAY).success]
+    assert nights == [True, False]
+    assert all(world.run(plain, tags={KEY: key}).success for key in ("2024-1-1", "2024-01-1"))
+    gave_away_all(world.root, "spelt")
+
+    defs = gated(world, "leaky_spelt", independent, **BY_DAY)
+    assert world.run(defs, partition=DAY).success
+    for key in ("2024-1-1", "2024-01-1", "2023-12-31", "2024-01-04"):
+        result = world.run(defs, "leaky_spelt/source", tags={KEY: key})
+        assert list(failures(result)) == ["leaky_spelt__source"]
+        assert not world.run(defs, tags={KEY: key}).success
+        nothing_published(world, "leaky_spelt", key)
+    refused(world.run(defs, "leaky_spelt/published", tags={KEY: "2024-1-1"}), "leaky_spelt", "no such partition")
+    assert list(world.store.places("leaky_spelt")) == [Place("leaky_spelt", DAY)]
+    assert len(released(world, "leaky_spelt", DAY)) == 1
+
+
+RANGES = [{START: "north", END: "north"}, {START: "north", END: "south"}, {}]
+
+
+def test_route_30_a_range_of_partitions(world: World) -> None:
+    plain = stock(world, "ranged", generator=independent, partitions=REGIONS)
+    result = world.run(plain, tags=RANGES[0])
+    assert result.success
+    public = pd.read_parquet(world.root / "public" / "ranged" / f"{result.run_id}.parquet")
+    assert set(public["region"]) == {"north", "south"}
+
+    defs = gated(world, "leaky_ranged", independent, regions=True)
+    assert all(world.run(defs, partition=region).success for region in ("north", "south"))
+    for tags in RANGES:
+        result = world.run(defs, tags=tags)
+        assert list(failures(result)) == ["leaky_ranged__source"]
+        assert "one partition" in reason(result, "leaky_ranged__source")
+        assert not world.run(defs, "leaky_ranged/published", tags=tags).success
+    nothing_published(world, "leaky_ranged")
+    assert [len(released(world, "leaky_ranged", region)) for region in ("north", "south")] == [1, 1]
+
+
+def test_route_31_a_reader_of_one_partition_given_the_record_of_another(world: World) -> None:
+    plain = with_assets(
+        stock(world, "swapped", generator=independent, partitions=REGIONS),
+        exporter(world, "swapped", "synthetic", "of_north", partitions_def=REGIONS),
+    )
+    assert all(world.run(plain, "swapped/synthetic", partition=region).success for region in ("north", "south"))
+    stored = world.root / "stock" / "swapped" / "synthetic"
+    (stored / "north").write_bytes((stored / "south").read_bytes())
+    result = world.run(plain, "of_north", partition="north")
+    public = pd.read_parquet(world.root / "public" / "of_north" / f"{result.run_id}.parquet")
+    assert set(public["region"]) == {"south"}
+
+    defs = with_assets(
+        gated(world, "leaky_swapped", independent, regions=True),
+        exporter(world, "leaky_swapped", "published", "of_gated", partitions_def=REGIONS),
+        exporter(world, "leaky_swapped", "published", "of_all"),
+        unannotated(world, "leaky_swapped"),
+    )
+    inside = [key.to_user_string() for key in defs.resolve_all_asset_keys() if key.path[0] == "leaky_swapped"]
+    assert all(world.run(defs, *inside, partition=region).success for region in ("north", "south"))
+    assert world.run(defs, "of_all").success
+    north, south = (
+        PrivacyIOManager(base=str(world.root / "storage")).folder(dg.AssetKey(["leaky_swapped", "published"]), region)
+        / "published.json"
+        for region in ("north", "south")
+    )
+    kept = north.read_bytes()
+    for record in (south.read_bytes(), kept.replace(b'"north"', b"null"), kept.replace(b"leaky_swapped", b"tagged")):
+        north.write_bytes(record)
+        for result in (world.run(defs, "of_gated", partition="north"), world.run(defs, "of_all", "unannotated")):
+            assert all("this record is of" in reason(result, step) for step in failures(result))
+            assert not result.success
+    north.write_bytes(kept)
+    assert world.run(defs, "of_gated", partition="north").success
+
+
+def unannotated(world: World, table: str) -> dg.AssetsDefinition:
+    """A reader of all partitions that does not say what it wants."""
+
+    @dg.asset(name="unannotated", ins={"rows": dg.AssetIn(key=[table, "published"])})
+    def reading(rows):
+        raise AssertionError("it was given rows")
+
+    return reading
+
+
+def test_a_partition_of_two_dimensions_is_one_place(tmp_path: Path) -> None:
+    both = dg.MultiPartitionsDefinition({"region": REGIONS, "day": DAYS})
+    for day in ("2024-01-01", "2024-01-02"):
+        for region in ("north", "south"):
+            people(100, seed=len(region)).to_csv(tmp_path / f"{day}|{region}.csv", index=False)
+    with World.open(tmp_path) as world:
+        defs = gated(world, "grid", independent, source=str(tmp_path / "{partition}.csv"), partitions_def=both)
+        key = dg.MultiPartitionKey({"day": DAY, "region": "north"})
+        assert world.run(defs, partition=key).success
+        assert world.run(defs, tags={KEY: str(key)}).success
+        for tags in (
+            {f"{KEY}/region": "north", f"{KEY}/day": "2024-1-1"},
+            {KEY: str(key), f"{KEY}/region": "south"},
+            {KEY: str(key), f"{KEY}/shop": "1"},
+            {KEY: f"north|{DAY}"},
+            {KEY: f"{key}|north"},
+            {KEY: "north"},
+            {},
+        ):
+            result = world.run(defs, tags=tags)
+            assert list(failures(result)) == ["grid__source"], tags
+        assert list(world.store.places("grid")) == [Place("grid", str(key))]
+        assert len(released(world, "grid", str(key))) == 2
+
+
+def test_a_dynamic_partition_is_one_that_the_instance_knows(tmp_path: Path) -> None:
+    shops = dg.DynamicPartitionsDefinition(name="shops")
+    with World.open(tmp_path) as world:
+        defs = gated(world, "shops", independent, partitions_def=shops, partition_column="region")
+        assert not world.run(defs, tags={KEY: "north"}).success
+        world.instance.add_dynamic_partitions("shops", ["north", "west"])
+        assert world.run(defs, partition="north").success
+        result = world.run(defs, partition="west")
+        assert "the partition has no rows" in reason(result, "shops__source")  # a new key is no new place for old rows
+        assert list(world.store.places("shops")) == [Place("shops", "north")]
+
+
+def test_route_32_a_release_in_a_folder_that_goes_with_the_instance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    people(100).to_parquet(tmp_path / "people.parquet")
+
+    @dg.asset
+    def stock_release(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+        file = Path(context.instance.root_directory) / "released.parquet"
+        people(100).to_parquet(file)
+        return dg.MaterializeResult(metadata={"file": str(file)})
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        done = dg.materialize([stock_release], instance=instance)
+        (file,) = (event.materialization.metadata["file"].value for event in done.get_asset_materialization_events())
+        assert done.success and Path(file).is_file()
+    assert not Path(file).exists()
+
+    table = build_privacy_assets(
+        "people", source=tmp_path / "people.parquet", subject="pid", generator=independent, **QUICK
+    )
+    of_command = tmp_path / ".tmp_dagster_home_ab12"
+    of_command.mkdir()
+    given = {"root": str(tmp_path / "releases"), "private": str(tmp_path / "private")}
+    for releases in ({}, {"root": given["root"]}, {"private": given["private"]}, given):
+        resources = {
+            "privacy_io": PrivacyIOManager(base=str(tmp_path / "storage")),
+            "releases": ReleaseResource(**releases),
+            "gpu": GpuResource(device="cpu", lock_folder=str(tmp_path / "locks")),
+        }
+        assets = [asset for asset in table.assets if asset.keys & {KEYS["source"], KEYS["train"]}]
+        for instance in (dg.DagsterInstance.ephemeral(), dg.DagsterInstance.local_temp(str(of_command))):
+            with instance:
+                result = dg.materialize(assets, resources=resources, instance=instance, raise_on_error=False)
+            assert result.success is (releases == given)
+            if not result.success:
+                (step,) = failures(result)
+                assert "set DAGSTER_HOME to a folder that stays" in reason(result, step)
+
+
+PROJECT = """
+from pathlib import Path
+import dagster as dg
+from standins import QUICK, independent
+from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, build_privacy_assets
+
+defs = dg.Definitions.merge(
+    build_privacy_assets("people", source=Path("people.parquet"), subject="pid", generator=independent, **QUICK),
+    dg.Definitions(
+        resources={"privacy_io": PrivacyIOManager(), "releases": ReleaseResource(), "gpu": GpuResource(device="cpu")},
+        executor=dg.in_process_executor,
+    ),
+)
+"""
+
+
+@pytest.mark.slow
+def test_route_32_a_dagster_command_without_a_home_and_with_that_of_the_scaffold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(Path(__file__).parent)]))
+    people(100).to_parquet(tmp_path / "people.parquet")
+    (tmp_path / "table.py").write_text(PROJECT)
+    (tmp_path / ".gitignore").write_text("*.log")
+
+    def execute() -> "subprocess.CompletedProcess[str]":
+        command = [Path(sys.executable).parent / "dagster", "job", "execute", "-f", "table.py", "-j", "people_pipeline"]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+
+    lost = execute()
+    assert lost.returncode and "set DAGSTER_HOME to a folder that stays" in lost.stdout + lost.stderr
+    assert not list(tmp_path.rglob("releases"))
+    scaffold(tmp_path)
+    kept = execute()
+    assert kept.returncode == 0, kept.stdout + kept.stderr
+    assert len(read_published(tmp_path / ".dagster_home" / "releases", "people"))
+
+
+def scaffold(project: Path) -> None:
+    """``dg scaffold defs privacy_assets.PrivacyGate patients``."""
+    folder = project / "defs" / "patients"
+    folder.mkdir(parents=True, exist_ok=True)
+    PrivacyGateScaffolder().scaffold(
+        dg.ScaffoldRequest("privacy_assets.PrivacyGate", folder, "yaml", project, params=None)
+    )
+
+
+def test_the_scaffold_names_a_home_that_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    (tmp_path / ".env").write_text("WEBHOOK=x")
+    (tmp_path / ".gitignore").write_text("*.log\n/.dagster_home/")
+    for _ in range(2):
+        scaffold(tmp_path)
+        assert dotenv_values(tmp_path / ".env") == {"WEBHOOK": "x", "DAGSTER_HOME": str(tmp_path / ".dagster_home")}
+        assert (tmp_path / ".gitignore").read_text() == "*.log\n/.dagster_home/\n.env\n"
+    assert (tmp_path / ".dagster_home" / "dagster.yaml").is_file()
+
+
+@pytest.mark.parametrize("line", ["DAGSTER_HOME=/srv/dagster\n", "export DAGSTER_HOME = /srv/dagster\n", None])
+def test_the_scaffold_leaves_the_home_that_there_is(
+    line: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    if line is None:
+        monkeypatch.setenv("DAGSTER_HOME", "/srv/dagster")
+    else:
+        (tmp_path / ".env").write_text(line)
+    scaffold(tmp_path)
+    assert not (tmp_path / ".dagster_home").exists() and not (tmp_path / ".gitignore").exists()
+    assert (tmp_path / ".env").exists() is bool(line)

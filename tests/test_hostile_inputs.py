@@ -1,0 +1,359 @@
+"""Whatever object is given to a door of the package: an error of its own family, and no cell in any message.
+
+A short text that is given as a name or a path is shown: who mistyped it has to see it.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import nanoarrow
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from privacy_assets.engine.generators import build_generator
+from privacy_assets.engine.policy import Limit, Policy
+from privacy_assets.errors import PrivacyAssetsError
+from privacy_assets.plugin.settings import table_settings
+from privacy_assets.report.evaluate import evaluate
+
+NAME, NUMBER = "Zebulon Quist", 771237712377
+NOTE = f"{NAME} came at dawn, and was sent on to the next town with a letter about what had been found in him."
+CELLS = (NAME, str(NUMBER), "Quist", "1987-06-05")
+
+
+def people(rows: int = 30, seed: int = 0) -> pd.DataFrame:
+    """Rows of which every cell but those of two columns is planted."""
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "name": [f"{NAME} {row}" for row in range(rows)],
+            "number": NUMBER + rng.integers(0, 9, rows) * 10**12,
+            "born": pd.Timestamp("1987-06-05") + pd.to_timedelta(rng.integers(0, 99, rows), unit="s"),
+            "age": rng.integers(18, 90, rows),
+            "dose": rng.normal(size=rows),
+        }
+    )
+
+
+# --- what is wrong with a table ---------------------------------------------------------------------------------------
+
+
+def _whole(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame
+
+
+def _gap(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(name=frame["name"].where(frame.index != 7))
+
+
+def _stray(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(age=[NAME, *frame["age"].astype(str)[1:]])
+
+
+def _texts(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(age=frame["name"], dose=frame["name"])
+
+
+def _lists(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(age=[[NAME, NAME]] * len(frame))
+
+
+def _bytes(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(age=[NAME.encode()] * len(frame))
+
+
+def _far(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(born=pd.Series([pd.Timestamp("9999-06-05")] * len(frame)).astype("datetime64[us]"))
+
+
+def _infinite(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(dose=np.inf)
+
+
+def _lacking(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame[["name", "number"]]
+
+
+def _turned(frame: pd.DataFrame) -> pd.DataFrame:
+    """Cells where names should be."""
+    return pd.DataFrame([[1] * 10], columns=[f"{NAME} {place}" for place in range(10)])
+
+
+def _empty(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.iloc[:0]
+
+
+FAULTS = [_whole, _gap, _stray, _texts, _lists, _bytes, _far, _infinite, _lacking, _turned, _empty]
+
+
+def _arrow(frame: pd.DataFrame) -> pa.Table:
+    return pa.Table.from_pandas(frame, preserve_index=False)
+
+
+_DUCK = duckdb.connect()
+
+
+def _duck(frame: pd.DataFrame) -> Any:
+    return _DUCK.from_arrow(_arrow(frame))
+
+
+def _mislabelled(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.set_axis([NUMBER, NAME, None, 1.5, ("a", NAME)][: frame.shape[1]], axis=1) if len(frame) > 1 else frame
+
+
+LIBRARIES: list[Callable[[pd.DataFrame], Any]] = [
+    _whole,
+    _mislabelled,
+    _arrow,
+    _duck,
+    lambda frame: pl.from_arrow(_arrow(frame)),
+    lambda frame: pl.from_arrow(_arrow(frame)).lazy().with_columns(pl.first().cast(pl.Int64)),  # fails late
+    lambda frame: _duck(frame).select(f'cast("{frame.columns[0]}" as int) as x'),
+    lambda frame: _arrow(frame).to_reader(),
+    lambda frame: nanoarrow.ArrayStream(_arrow(frame)),
+]
+TABLES = st.builds(lambda library, fault: library(fault(people())), st.sampled_from(LIBRARIES), st.sampled_from(FAULTS))
+
+
+# --- objects that are no tables ---------------------------------------------------------------------------------------
+
+
+class Hostile:
+    """Shows a cell wherever it is looked at, and raises one wherever it is used."""
+
+    def __init__(self, raising: type[BaseException]) -> None:
+        self.raising = raising
+
+    def __repr__(self) -> str:
+        return NAME
+
+    __str__ = __repr__
+
+    def _raise(self, *_: object, **__: object) -> Any:
+        error = self.raising(NAME)
+        error.add_note(NAME)
+        raise error from ValueError(NAME)
+
+    __fspath__ = __arrow_c_stream__ = __iter__ = __len__ = __bool__ = __call__ = __float__ = __index__ = _raise
+    __eq__ = __lt__ = __gt__ = __contains__ = __getitem__ = __format__ = _raise
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Shown(Hostile):
+    """Shows a cell, and can be used as a key."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+    __eq__ = object.__eq__
+
+
+class Text(str):
+    """A text that shows another one."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return NAME
+
+    def __repr__(self) -> str:
+        return NAME
+
+    def __format__(self, _: str) -> str:
+        return NAME
+
+
+class Place(type(Path())):  # type: ignore[misc]
+    """A path that shows a cell."""
+
+    def __str__(self) -> str:
+        return NAME
+
+    __repr__ = __fspath__ = __str__
+
+
+def _rows() -> Iterator[list[object]]:
+    yield from people().to_numpy().tolist()
+
+
+OBJECTS: list[Callable[[], Any]] = [
+    lambda: Hostile(ValueError),
+    lambda: Hostile(KeyError),
+    lambda: Shown(RuntimeError),
+    lambda: Text("people"),
+    lambda: Place("people.csv"),
+    lambda: people().to_csv(),
+    lambda: people().to_json(orient="records"),
+    lambda: people().to_csv().encode(),
+    lambda: people().to_numpy().tolist(),
+    lambda: people().to_dict(),
+    lambda: people().to_dict("records"),
+    lambda: people().to_numpy(),
+    lambda: people()["name"],
+    lambda: people()["number"],
+    lambda: pl.Series([NAME]),
+    lambda: {"name": [NAME], NOTE: {"deep": [[NAME]]}, NUMBER: 1},
+    lambda: {Shown(KeyError): NAME},
+    lambda: [NOTE, [NAME, [NAME]]] * 9,
+    lambda: {NOTE} | {f"{NOTE} {row}" for row in range(20)},
+    lambda: NAME.encode(),
+    lambda: pickle.dumps(people()),
+    lambda: memoryview(NAME.encode()),
+    lambda: ValueError(NAME),
+    lambda: pd.Timestamp("1987-06-05 01:02:03"),
+    lambda: NUMBER,
+    lambda: float(NUMBER),
+    lambda: -NUMBER,
+    lambda: 10**400,
+    lambda: float("nan"),
+    lambda: True,
+    lambda: object,
+    _rows,
+    lambda: _rows,
+]
+ANYTHING = st.sampled_from(OBJECTS).map(lambda make: make())
+
+# --- doors ------------------------------------------------------------------------------------------------------------
+
+TRAIN, HOLDOUT = people().drop(columns=["name", "number"]), people(seed=1).drop(columns=["name", "number"])
+EVALUATE = {
+    "train": TRAIN, "holdout": HOLDOUT, "synthetic": TRAIN.iloc[::-1], "reference": None, "released": (),
+    "subject": None, "kinds": None, "policy": None, "metrics": "dcr", "generator": None, "embedder": False, "seed": 0,
+    "device": "cpu",
+}  # fmt: skip
+TABLE = (
+    "name", "source", "subject", "kinds", "generator", "rows", "filter", "synthetic", "train", "holdout", "reference",
+    "shares", "metrics", "policy", "embedder", "seed", "workers", "gpu_tags", "partitions_def", "partition_column",
+    "together", "owners", "tags", "group_name",
+)  # fmt: skip
+LIMIT = ("figure", "at_most", "at_least", "bound", "smallest_n", "source", "advice")
+
+
+def _evaluated(argument: str, value: Any) -> None:
+    evaluate(**{**EVALUATE, "progress": lambda _: None, argument: value})
+
+
+def _defined(argument: str, value: Any) -> None:
+    table_settings(**{"name": "people", "source": "demo", argument: value})
+
+
+def _limited(argument: str, value: Any) -> None:
+    Policy.from_dict({"limits": [{"figure": "dcr.privacy_score", "at_most": 0.1, argument: value}]})
+
+
+def _set(name: str) -> Callable[[str, Any], None]:
+    return lambda argument, value: _defined("metrics", {"dcr": {}, name: {argument: value}})  # checked, and not run
+
+
+DOORS: list[tuple[Callable[[str, Any], None], tuple[str, ...]]] = [
+    (_evaluated, tuple(EVALUATE)),
+    (_defined, TABLE),
+    (_limited, LIMIT),
+    (lambda _, value: Policy.from_dict(value), ("",)),
+    (lambda _, value: Policy.from_yaml(value), ("",)),
+    (lambda argument, value: Policy.from_dict({argument: value}), ("limits", "name", "extends")),
+    (lambda argument, value: evaluate(value, value, value), ("",)),
+    (lambda argument, value: _evaluated("policy", {"limits": [value]}), ("",)),
+    (_set("dcr"), ("attacked", "permutations", "negligible", NOTE)),
+    (_set("fidelity"), ("targets", "rows")),
+    (_set("memorization"), ("space", "distance")),
+    (_set("vulnerability"), ("distance", "records")),
+    (
+        lambda argument, value: _defined("generator", {"name": "rvae", "settings": {argument: value}}),
+        ("hidden", "epochs"),
+    ),
+    (lambda argument, value: _defined("generator", {"name": "tvae", "settings": {argument: value}}), ("loss_factor",)),
+    (lambda argument, value: _defined("embedder", {argument: value}), ("preset", "max_epochs")),
+]
+CALLS = st.sampled_from([(door, argument) for door, arguments in DOORS for argument in arguments])
+VALUES = st.one_of(TABLES, ANYTHING)
+
+
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        yield from chain(error.__cause__)
+        error = error.__context__
+
+
+def assert_told_nothing(text: str) -> None:
+    assert not [cell for cell in CELLS if cell in text], text
+
+
+def knock(call: tuple[Callable[[str, Any], None], str], value: Any, caplog: pytest.LogCaptureFixture) -> None:
+    door, argument = call
+    caplog.clear()
+    with warnings.catch_warnings(record=True) as warned, caplog.at_level(logging.DEBUG):
+        warnings.simplefilter("always")
+        try:
+            door(argument, value)
+        except PrivacyAssetsError as raised:
+            for error in chain(raised):
+                parts = [str(error), repr(error), *map(str, error.args), *getattr(error, "__notes__", ())]
+                assert_told_nothing(" ".join(parts))
+            assert_told_nothing("".join(traceback.format_exception(raised)))
+    assert_told_nothing(" ".join(str(one.message) for one in warned) + caplog.text)
+
+
+FEW = settings(
+    max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@FEW
+@given(CALLS, VALUES)
+def test_no_message_holds_a_cell(
+    caplog: pytest.LogCaptureFixture, call: tuple[Callable[[str, Any], None], str], value: Any
+) -> None:
+    knock(call, value, caplog)
+
+
+@pytest.mark.slow
+@settings(FEW, max_examples=500)
+@given(CALLS, VALUES)
+def test_no_message_holds_a_cell_in_many_draws(
+    caplog: pytest.LogCaptureFixture, call: tuple[Callable[[str, Any], None], str], value: Any
+) -> None:
+    knock(call, value, caplog)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_no_fault_of_a_table_is_told_with_a_cell(
+    caplog: pytest.LogCaptureFixture, library: Callable[[pd.DataFrame], Any], fault: Callable[..., pd.DataFrame]
+) -> None:
+    if fault is _turned and library is not _whole:
+        return
+    knock((_evaluated, "train"), library(fault(people())), caplog)
+
+
+@pytest.mark.parametrize("make", OBJECTS)
+def test_no_object_is_told_where_a_table_is_wanted(caplog: pytest.LogCaptureFixture, make: Callable[[], Any]) -> None:
+    for role in ("train", "holdout", "synthetic", "reference", "released"):
+        knock((_evaluated, role), make(), caplog)
+    with pytest.raises(PrivacyAssetsError):
+        evaluate(make(), HOLDOUT, TRAIN)
+
+
+def test_generators_are_fitted_to_tables_only() -> None:
+    with pytest.raises(PrivacyAssetsError) as caught:
+        build_generator("copy").fit([NAME], Policy, seed=0)  # type: ignore[arg-type]
+    assert_told_nothing(str(caught.value))
+
+
+def test_a_limit_shows_no_object() -> None:
+    for argument in LIMIT:
+        with pytest.raises(PrivacyAssetsError) as caught:
+            Limit(**{"figure": "dcr.privacy_score", "at_most": 0.1, argument: Hostile(ValueError)})  # type: ignore[arg-type]
+        assert_told_nothing(str(caught.value))
