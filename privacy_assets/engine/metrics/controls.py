@@ -21,7 +21,7 @@ from privacy_assets.engine.metrics.attacked import check_attacked
 from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
 from privacy_assets.engine.metrics.canaries import KINDS
 from privacy_assets.engine.metrics.dcr import Dcr
-from privacy_assets.engine.metrics.isolated import SPEC as ISOLATED_EXCESS
+from privacy_assets.engine.metrics.isolated import ADVANTAGE_ISOLATED, ISOLATED_EXCESS
 from privacy_assets.engine.metrics.membership_inference import MembershipInference
 from privacy_assets.engine.metrics.membership_scores import SMALLEST_SIDE
 from privacy_assets.engine.metrics.scratch_tables import STEP, ScratchTables
@@ -31,7 +31,7 @@ from privacy_assets.errors import ConfigError, shown
 
 _LOOKED_AT = {
     "dcr": ("member_excess", "member_excess_any", "identical_excess"),
-    "membership_inference": (ISOLATED_EXCESS.name,),
+    "membership_inference": (ISOLATED_EXCESS.name, ADVANTAGE_ISOLATED.name),
 }
 _TEXT = {
     "exact": "copies of training rows",
@@ -73,10 +73,12 @@ class Controls(Metric):
     are refused: rows that nobody has seen can only break a limit where train and holdout are not alike.
 
     Limits: those in force on the label-conditional figures of ``dcr`` (raw distances) and
-    ``membership_inference.isolated_excess``, of the people that its budget ``attacked`` leaves; rows are planted of
-    everybody. The whole gate looks at more, and catches at least as much. These figures
-    tell about the gate: where their limits do not hold it is blind, and nothing is published; that is no verdict on the
-    table, and not remembered as one.
+    ``membership_inference`` (``isolated_excess``, ``advantage_isolated`` with its ``permutations``), of the people that
+    its budget ``attacked`` leaves; rows are planted of everybody. The whole gate looks at more, and catches at least as
+    much. ``advantage_isolated`` costs as much as all others together, and sees far more where isolated people are given
+    away: it is looked at where the others leave a kind open, then in all that is planted of this kind and in the null
+    tables. These figures tell about the gate: where their limits do not hold it is blind, and nothing is published;
+    that is no verdict on the table, and not remembered as one.
     """
 
     draws: int = 8
@@ -85,6 +87,7 @@ class Controls(Metric):
     limits: tuple[Mapping[str, Any], ...] = ()
     closeness: Mapping[str, Any] = field(default_factory=dict)
     attacked: int | None = None
+    permutations: int = 999
 
     name: ClassVar[str] = "controls"
     summary: ClassVar[str] = (
@@ -122,6 +125,11 @@ class Controls(Metric):
         found = [limit for kind in (Dcr, MembershipInference) for limit in kind.default_limits]
         object.__setattr__(self, "limits", _looked_at(found))
 
+    @property
+    def parsed_limits(self) -> list[Limit]:
+        """The limits that decide whether a table shows a leak."""
+        return [Limit(**limit) for limit in self.limits]
+
     def under(self, policy: Policy, metrics: Mapping[str, Metric]) -> Metric:
         """With the limits of ``policy`` and the leaks that it lets pass; ConfigError when nothing is to be proven."""
         limits, dcr, membership = _looked_at(policy.limits), metrics.get("dcr"), metrics.get("membership_inference")
@@ -130,7 +138,7 @@ class Controls(Metric):
             raise ConfigError(
                 f"controls have nothing to prove: the policy {shown(policy.name)} has no limit on {known}."
             )
-        attacked = self.attacked if membership is None else membership.settings()["attacked"]
+        attack = (membership or MembershipInference(attacked=self.attacked)).settings()
         allowed = {limit.figure: limit.at_most for limit in policy.limits if limit.at_most is not None}
         passing = {kind: allowed.get(f"controls.smallest_leak_{kind}", most) for kind, most in _AT_MOST.items()}
         return replace(
@@ -138,7 +146,8 @@ class Controls(Metric):
             doses={kind: min(max(most, 0.0), _LARGEST) for kind, most in passing.items()},
             limits=limits,
             closeness={} if dcr is None else dcr.settings(),
-            attacked=attacked,
+            attacked=attack["attacked"],
+            permutations=attack["permutations"],
         )
 
     def measure(self, inputs: MetricInputs) -> Measured:
@@ -149,17 +158,26 @@ class Controls(Metric):
             reason = f"at least {SMALLEST_SIDE} subjects are needed in train and in holdout, and a synthetic row"
             return Measured(tuple(_blind(spec.name, counts, reason) for spec in self.figures))
         scratch = ScratchTables(inputs, self)
-        inputs.progress("controls: null tables")
-        figures, rows = [self._false_alarms(scratch, counts)], []
+        if scratch.breaks_all:
+            scratch.look_closer()
         if scratch.breaks_all:
             reason = "the table itself breaks every limit on closeness"
-            return Measured((*figures, *(_blind(spec.name, counts, reason) for spec in self.figures[1:])))
-        for kind in KINDS:
-            inputs.progress(f"controls: planting {_TEXT[kind]}")
-            thresholds = scratch.thresholds(kind)
-            figures.append(self._smallest_leak(kind, thresholds, scratch, counts))
-            rows += [{"kind": kind, "caught": one} for one in thresholds]
-        return Measured(tuple(figures), {"thresholds": rows})
+            blind = (_blind(spec.name, counts, reason) for spec in self.figures[1:])
+            return Measured((self._false_alarms(scratch, counts), *blind))
+        planted: dict[str, list[float]] = {}
+        stated: dict[str, Figure | None] = {}
+        for closer in (False, True):
+            left = [kind for kind in KINDS if stated.get(kind) is None]
+            if closer and left:
+                scratch.look_closer()
+            for kind in left:
+                inputs.progress(f"controls: planting {_TEXT[kind]}" + (", looking closer" if closer else ""))
+                planted[kind] = scratch.thresholds(kind)
+                stated[kind] = self._stated(kind, planted[kind], scratch, counts)
+        leaks = [stated[kind] or self._decided(kind, planted[kind], scratch, counts) for kind in KINDS]
+        inputs.progress("controls: null tables")
+        rows = [{"kind": kind, "caught": one} for kind in KINDS for one in planted[kind]]
+        return Measured((self._false_alarms(scratch, counts), *leaks), {"thresholds": rows})
 
     def _false_alarms(self, tables: ScratchTables, counts: tuple[int, int]) -> Figure:
         unseen = list(tables.unseen())
@@ -174,9 +192,10 @@ class Controls(Metric):
         note = f"{sum(refused)} of {len(refused)} null tables"
         return Figure("false_alarm_rate", share, low, high, *counts, about="gate", note=note)
 
-    def _smallest_leak(
+    def _stated(
         self, kind: str, thresholds: list[float], scratch: ScratchTables, counts: tuple[int, int]
-    ) -> Figure:
+    ) -> Figure | None:
+        """The figure, None where these plantings leave open whether the dose is caught."""
         name, dose = f"smallest_leak_{kind}", scratch.largest(kind)
         if not thresholds:
             return Figure(name, 0.0, 0.0, 0.0, *counts, about="gate", note="no such row is one person's own")
@@ -186,6 +205,12 @@ class Controls(Metric):
         if math.isinf(stated) and scratch.all_planted(kind) and dose < _FEW_ROWS:
             note = f"such rows of one person alone are {dose:.2%} of the table at most: fewer than show"
             return Figure(name, dose, dose, dose, *counts, about="gate", note=note)
+        return None
+
+    def _decided(self, kind: str, thresholds: list[float], scratch: ScratchTables, counts: tuple[int, int]) -> Figure:
+        """The figure after fresh plantings of the dose."""
+        name, dose = f"smallest_leak_{kind}", scratch.largest(kind)
+        middle, stated = _tolerance_limit(thresholds)
         decided = scratch.caught_at_largest(kind)
         leak = f"a leak of {dose:.1%} passed in {decided.missed} of {decided.trials} plantings"
         if decided.shown:

@@ -1,26 +1,58 @@
-"""Are the isolated people to whom a synthetic table comes nearest members beyond chance?"""
+"""Are the isolated people members to whom a synthetic table comes nearest? Among all of them, and among the nearest."""
 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
-from privacy_assets.engine.intervals import CONFIDENCE
+from privacy_assets.engine.intervals import CONFIDENCE, permute_labels, resample_subjects
 from privacy_assets.engine.metrics.base import FigureSpec
-from privacy_assets.engine.metrics.entries import not_measurable
+from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE, Drawn, not_measurable, worst_entry
 from privacy_assets.engine.metrics.leaked import leaked
-from privacy_assets.engine.metrics.membership_scores import SMALLEST_SIDE, Population
+from privacy_assets.engine.metrics.membership_scores import (
+    REPLICATES,
+    SMALLEST_SIDE,
+    Population,
+    advantages,
+    named_entries,
+)
 from privacy_assets.engine.results import Figure
 
 MOST_EXPOSED = 40  # people; of fewer than four times as many a quarter is taken
+_TOO_FEW = f"fewer than {SMALLEST_SIDE} isolated subjects on a side"
 EVIDENCE = 8.9  # of so many people, all members, 40 suffice where four in five are
 
-SPEC = FigureSpec(
+ADVANTAGE_ISOLATED = FigureSpec(
+    "advantage_isolated",
+    "The same among the tenth of the people who are least like anybody else.",
+    "two_sided",
+)
+ISOLATED_EXCESS = FigureSpec(
     "isolated_excess",
     "Excess share of members among the 40 people unlike all others to whom the table comes nearest.",
     "two_sided",
 )
+
+
+def advantage_isolated(population: Population, permutations: int, rng: np.random.Generator) -> Figure:
+    """Figure ``advantage_isolated``: the strongest evidence over scores and thresholds, of the isolated tenth of rows.
+
+    Labels are permuted, and subjects drawn anew, among everybody, so that how many isolated people are members varies.
+    NaN with fewer than 20 isolated subjects on a side.
+    """
+    isolated = population.isolated()
+    if not isolated.measurable:
+        return not_measurable(ADVANTAGE_ISOLATED, _TOO_FEW, isolated.counts)
+    statistic, member = partial(advantages, isolated.fitted()), population.member
+    drawn = Drawn(
+        statistic(member.astype(np.float32)[None])[0],
+        permute_labels(member, permutations, rng, statistic, isolated.block),
+        resample_subjects(member, REPLICATES, rng, statistic, isolated.block),
+    )
+    names = named_entries(isolated)
+    return worst_entry(ADVANTAGE_ISOLATED, drawn, LEAK_CONFIDENCE, isolated.counts, names, evidence=True)
 
 
 def isolated_excess(population: Population) -> Figure:
@@ -36,7 +68,7 @@ def isolated_excess(population: Population) -> Figure:
     """
     isolated = population.isolated()
     if not isolated.measurable:
-        return not_measurable(SPEC, f"fewer than {SMALLEST_SIDE} isolated subjects on a side", isolated.counts)
+        return not_measurable(ISOLATED_EXCESS, _TOO_FEW, isolated.counts)
     keys = np.column_stack([isolated.scores["distance / neighbour"], -isolated.neighbour])
     rank = np.unique(keys, axis=0, return_inverse=True)[1].ravel()
     people, codes = np.unique(isolated.codes, return_inverse=True)
@@ -49,6 +81,6 @@ def isolated_excess(population: Population) -> Figure:
     counts = leaked(k, int(member[exposed].sum()), len(people), int(member.sum()), CONFIDENCE)
     value, low, high, resolution = (count / k for count in counts)
     return Figure(
-        SPEC.name, value, low, high, *isolated.counts, direction=SPEC.direction, confidence=CONFIDENCE,
-        resolution=resolution, note=f"the {k} most exposed of {len(people)} isolated people",
+        ISOLATED_EXCESS.name, value, low, high, *isolated.counts, direction=ISOLATED_EXCESS.direction,
+        confidence=CONFIDENCE, resolution=resolution, note=f"the {k} most exposed of {len(people)} isolated people",
     )  # fmt: skip

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,8 +29,12 @@ from privacy_assets.engine.metrics.attacked import attacked_rows, check_attacked
 from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
 from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE, Drawn, not_measurable, worst_entry
 from privacy_assets.engine.metrics.gretel import SMALLEST_POSITIVES, AttackGrid, grade, level_table, mean_points
-from privacy_assets.engine.metrics.isolated import SPEC as ISOLATED_EXCESS
-from privacy_assets.engine.metrics.isolated import isolated_excess
+from privacy_assets.engine.metrics.isolated import (
+    ADVANTAGE_ISOLATED,
+    ISOLATED_EXCESS,
+    advantage_isolated,
+    isolated_excess,
+)
 from privacy_assets.engine.metrics.membership_scores import (
     RATES,
     REPLICATES,
@@ -37,6 +42,7 @@ from privacy_assets.engine.metrics.membership_scores import (
     Population,
     advantages,
     build_population,
+    named_entries,
 )
 from privacy_assets.engine.metrics.no_box import SPECS as NO_BOX
 from privacy_assets.engine.metrics.no_box import auc_figures, score_rows
@@ -63,30 +69,24 @@ _CALIBRATED = "simulated: leak-free rows show less in 99.5 % of splits at 3,200/
 def attack(
     population: Population, permutations: int, rng: np.random.Generator
 ) -> tuple[list[Figure], list[dict[str, Any]]]:
-    """The label-conditional figures, and the table "curve" with bands that hold for the whole of it."""
-    whole, isolated = population.fitted(), population.isolated()
-    remote = isolated.fitted() if isolated.measurable else []
+    """The label-conditional figures of everybody, and the table "curve" with bands that hold for the whole of it."""
+    whole = population.fitted()
 
     def statistic(labels: np.ndarray) -> np.ndarray:
         rates = [score.rates(labels, (*RATES, LOW_RATE)) for score in whole]
         gaps = [(tpr - fpr)[:, :-1] for tpr, fpr in rates]
         precisions = [_precision(tpr[:, _HEADLINE], fpr[:, _HEADLINE]) for tpr, fpr in rates]
         low = [tpr[:, -1] for tpr, _ in rates]
-        far = [advantages(remote, labels)] if remote else []
-        return np.column_stack([*gaps, *precisions, *low, *far])
-
-    def resampled(labels: np.ndarray, times: np.ndarray) -> np.ndarray:
-        return advantages([*whole, *remote], labels, times)
+        return np.column_stack([*gaps, *precisions, *low])
 
     labels = population.member.astype(np.float32)[None]
-    ends = np.cumsum([len(whole) * len(RATES), len(whole), len(whole)])
+    ends = np.cumsum([len(whole) * len(RATES), len(whole)])
     observed = np.split(statistic(labels)[0], ends)
     null = np.split(permute_labels(population.member, permutations, rng, statistic, population.block), ends, axis=1)
-    advantage, precision, low, far = (Drawn(*pair) for pair in zip(observed, null, strict=True))
-    draws = resample_subjects(population.member, REPLICATES, rng, resampled, population.block)
-    parts = np.split(draws, ends[:1], axis=1)
-    advantage, far = (replace(x, resampled=part) for x, part in zip((advantage, far), parts, strict=True))
-    figures = _advantages(population, advantage, isolated, far if remote else None)
+    advantage, precision, low = (Drawn(*pair) for pair in zip(observed, null, strict=True))
+    draws = resample_subjects(population.member, REPLICATES, rng, partial(advantages, whole), population.block)
+    advantage = replace(advantage, resampled=draws)
+    figures = _advantages(population, advantage)
     curve = [score.rates(labels, RATES) for score in whole]
     figures += [_precision_figure(population, precision, curve), _low_rate_figure(population, low)]
     return figures, _curve_table(population, curve, advantage.band(CONFIDENCE))
@@ -98,16 +98,12 @@ def _precision(tpr: np.ndarray, fpr: np.ndarray) -> np.ndarray:
     return np.where(named > 0, tpr / np.where(named > 0, named, 1), 0.5)
 
 
-def _advantages(population: Population, whole: Drawn, isolated: Population, far: Drawn | None) -> list[Figure]:
-    entries = np.array([f"{name} at {rate:.0%} of the non-members" for name in population.scores for rate in RATES])
+def _advantages(population: Population, drawn: Drawn) -> list[Figure]:
+    entries = named_entries(population)
     at = slice(_HEADLINE, None, len(RATES))
-    headline = worst_entry(_SPECS["advantage"], whole[at], CONFIDENCE, population.counts, entries[at])
-    strongest = worst_entry(_SPECS["advantage_any"], whole, LEAK_CONFIDENCE, population.counts, entries, evidence=True)
-    spec = _SPECS["advantage_isolated"]
-    if far is None:
-        reason = f"fewer than {SMALLEST_SIDE} isolated subjects on a side"
-        return [headline, strongest, not_measurable(spec, reason, isolated.counts)]
-    return [headline, strongest, worst_entry(spec, far, LEAK_CONFIDENCE, isolated.counts, entries, evidence=True)]
+    headline = worst_entry(_SPECS["advantage"], drawn[at], CONFIDENCE, population.counts, entries[at])
+    strongest = worst_entry(_SPECS["advantage_any"], drawn, LEAK_CONFIDENCE, population.counts, entries, evidence=True)
+    return [headline, strongest]
 
 
 def _precision_figure(population: Population, drawn: Drawn, rates: Sequence[tuple[np.ndarray, np.ndarray]]) -> Figure:
@@ -193,11 +189,7 @@ _SPECS = {
             "True minus false positive rate where the evidence is strongest, over all attacks and thresholds.",
             "two_sided",
         ),
-        FigureSpec(
-            "advantage_isolated",
-            "The same among the tenth of the people who are least like anybody else.",
-            "two_sided",
-        ),
+        ADVANTAGE_ISOLATED,
         ISOLATED_EXCESS,
         ADVANTAGE_SUBGROUPS,
         FigureSpec(
@@ -289,7 +281,8 @@ class MembershipInference(Metric):
         grouped, groups = advantage_subgroups(inputs, population, self.subgroups, self.permutations, rng)
         others = auc_figures(population, found, self.permutations, inputs.rng("membership_inference.no_box"))
         epsilon = epsilon_one_run(population, inputs.rng("membership_inference.pairs"))
-        every = (*leaks, isolated_excess(population), grouped, protection, *others, epsilon)
+        remote = advantage_isolated(population, self.permutations, inputs.rng("membership_inference.isolated"))
+        every = (*leaks, remote, isolated_excess(population), grouped, protection, *others, epsilon)
         tables, by_name = {"curve": curve, **tables}, {figure.name: figure for figure in every}
         tables |= {"subgroups": groups} if groups else {}
         return Measured(tuple(by_name[name] for name in _SPECS), tables)

@@ -145,6 +145,11 @@ def advantages(fitted: Sequence[CrossFittedScore], labels: np.ndarray, times: np
     return np.column_stack([tpr - fpr for tpr, fpr in rates])
 
 
+def named_entries(population: Population) -> np.ndarray:
+    """What each of the :func:`advantages` is of."""
+    return np.array([f"{name} at {rate:.0%} of the non-members" for name in population.scores for rate in RATES])
+
+
 def ratio(distance: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """``distance / scale`` with 0/0 = 1 and x/0 = inf.
 

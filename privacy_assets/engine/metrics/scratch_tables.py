@@ -19,10 +19,10 @@ from privacy_assets.engine.metrics.canaries import KINDS, canaries
 from privacy_assets.engine.metrics.closeness import Matches
 from privacy_assets.engine.metrics.dcr import Dcr
 from privacy_assets.engine.metrics.identical import own_rows
-from privacy_assets.engine.metrics.isolated import isolated_excess
+from privacy_assets.engine.metrics.isolated import ADVANTAGE_ISOLATED, advantage_isolated, isolated_excess
 from privacy_assets.engine.metrics.membership_inference import PURPOSE
 from privacy_assets.engine.metrics.membership_scores import Population, build_population, ratio
-from privacy_assets.engine.policy import Limit, judge_limit
+from privacy_assets.engine.policy import judge_limit
 from privacy_assets.engine.results import Figure, MetricResult
 from privacy_assets.engine.tables.encoding import EncodedTable
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 STEP = 0.5**0.25  # from one planted fraction to the next smaller one
 CAUGHT = 0.95  # of all plantings of the stated leak
 MOST_PLANTINGS = 200  # of the largest leak: with four missed, not even all others can show it
+_COSTLY = f"membership_inference.{ADVANTAGE_ISOLATED.name}"  # looked at where the other limits leave it open
 _FEW = 8  # neighbours that are looked up before a row is searched again
 
 
@@ -40,7 +41,8 @@ class ScratchTables:
 
     def __init__(self, inputs: MetricInputs, controls: Controls) -> None:
         self._rng, self._own, self._controls = inputs.rng("controls"), len(inputs.synthetic), controls
-        self._dcr, self._limits = Dcr(**controls.closeness), [Limit(**limit) for limit in controls.limits]
+        self._dcr = Dcr(**controls.closeness)
+        self._limits = [limit for limit in controls.parsed_limits if limit.figure != _COSTLY]
         self._most = {kind: max(1, round(controls.doses[kind] * self._own)) for kind in KINDS}
         self._population = build_population(inputs)
         self._attacked = attacked_rows(inputs, ("train", "holdout"), controls.attacked, PURPOSE)
@@ -61,6 +63,11 @@ class ScratchTables:
         self._isolated, self._device = real.take(self._isolated_rows), inputs.device
         known = self._candidates.take(self._places["own"])
         self._near_own = nearest_rows(self._isolated, known, k=min(_FEW, self._own), device=self._device)
+
+    def look_closer(self) -> None:
+        """From now on look at all limits of the controls, the one that costs most too."""
+        self._limits = self._controls.parsed_limits
+        self.__dict__.pop("_broken_already", None)
 
     def relabelled(self) -> Iterator[bool]:
         """Whether the synthetic table breaks a limit when the sides of the people are drawn anew, each time."""
@@ -123,15 +130,19 @@ class ScratchTables:
     def _breaks(self, rows: np.ndarray, member: np.ndarray | None = None) -> Iterator[str]:
         """Keys of the limits that fail for a table of these rows; ``member`` (s,) are others than the real members.
 
-        "Not assessable" is neither: near a limit, chance decides which tables can be judged. The figure that costs
-        least comes first, so that whoever asks for one broken limit need not wait for the others.
+        "Not assessable" is neither: near a limit, chance decides which tables can be judged. The figures come by what
+        they cost, so that whoever asks for one broken limit need not wait for the others.
         """
         member = self._population.member if member is None else member
         sides = np.zeros(len(member), dtype=bool)
         sides[self._matches.people.codes] = member[self._population.codes]
-        yield from self._failing("membership_inference", isolated_excess(self._seen_by(rows, member)))
+        seen, (first, second) = self._seen_by(rows, member), self._rng.spawn(2)
+        yield from self._failing("membership_inference", isolated_excess(seen))
         matches = self._matches.take(rows).relabelled(sides)
-        yield from self._failing("dcr", *self._dcr.excesses(matches, self._rng.spawn(1)[0])[0])
+        yield from self._failing("dcr", *self._dcr.excesses(matches, first)[0])
+        if any(limit.figure == _COSTLY for limit in self._limits):
+            figure = advantage_isolated(seen, self._controls.permutations, second)
+            yield from self._failing("membership_inference", figure)
 
     def _failing(self, metric: str, *figures: Figure) -> list[str]:
         found = MetricResult(metric, figures)
@@ -141,9 +152,13 @@ class ScratchTables:
     def _seen_by(self, rows: np.ndarray, member: np.ndarray) -> Population:
         """The people as these rows see them: only the isolated ones have distances."""
         near, isolated = self._distances(rows), self._isolated_rows
-        scores = np.full(len(isolated), np.inf)
-        scores[isolated] = ratio(near, self._population.neighbour[isolated])
-        seen = replace(self._population, scores={"distance / neighbour": scores}, member=member)
+        found = {"distance": near, "distance / neighbour": ratio(near, self._population.neighbour[isolated])}
+        if self._near_unseen is not None:
+            found["distance / reference"] = ratio(near, self._near_unseen)
+        scores = {name: np.full(len(isolated), np.inf) for name in found}
+        for name, score in found.items():
+            scores[name][isolated] = score
+        seen = replace(self._population, scores=scores, member=member)
         return seen if self._attacked is None else seen.of_people(self._attacked)
 
     @cached_property
@@ -154,6 +169,14 @@ class ScratchTables:
         isolated = np.zeros(len(self._population.codes), dtype=bool)
         isolated[self._attacked[self._population.of_people(self._attacked).isolated_rows]] = True
         return isolated
+
+    @cached_property
+    def _near_unseen(self) -> np.ndarray | None:
+        """Distance of each isolated row to the nearest of the reference; None without one."""
+        unseen = self._candidates.take(self._places["unseen"])
+        if not len(unseen):
+            return None
+        return nearest_rows(self._isolated, unseen, device=self._device).distances[:, 0]
 
     def _distances(self, rows: np.ndarray) -> np.ndarray:
         """Distance of each isolated row to the nearest of these candidates; few of the table's own ones are missing."""
