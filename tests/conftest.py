@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-DATA = Path(os.environ.get("PRIVACY_ASSETS_DATA", Path(__file__).parents[1].parent / "shared" / "data"))
+DATA = Path(__file__).with_name("data")
 
 
 @pytest.fixture(autouse=True)
@@ -20,17 +19,10 @@ def _no_storage_of_a_closed_instance() -> None:
         module._current_storage.set(None)
 
 
-def _read(name: str) -> pd.DataFrame:
-    path = DATA / name
-    if not path.exists():
-        pytest.skip(f"{name} is not there; set PRIVACY_ASSETS_DATA to the folder that holds it")
-    return pd.read_parquet(path)
-
-
 @pytest.fixture(scope="session")
 def adult_file() -> pd.DataFrame:
     """UCI Adult, 48,842 rows x 15 columns, in the order of the file."""
-    return _read("adult.parquet")
+    return pd.read_parquet(DATA / "adult.parquet")
 
 
 @pytest.fixture(scope="session")
@@ -42,5 +34,5 @@ def adult(adult_file: pd.DataFrame) -> pd.DataFrame:
 @pytest.fixture(scope="session")
 def uk_census() -> pd.DataFrame:
     """2011 census microdata, 50,000 rows x 17 columns, every column a category, shuffled by a fixed seed."""
-    frame = _read("uk_census.parquet").drop(columns=["Person ID"])
+    frame = pd.read_parquet(DATA / "uk_census.parquet").drop(columns=["Person ID"])
     return frame.astype(str).sample(frac=1, random_state=0).reset_index(drop=True)
