@@ -1,0 +1,32 @@
+"""The figures, verdicts and reports of frozen releases of known truth stay what they are."""
+
+from __future__ import annotations
+
+import pytest
+from golden import RELEASES, Golden, moved
+
+
+@pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
+def test_nothing_moved(release: Golden) -> None:
+    """On purpose? Then see the first lines of golden.py."""
+    found, expected = release.found(), release.expected()["report"]
+    different = moved(expected, found)
+    assert not different, f"{len(different)} numbers moved: {dict(list(different.items())[:10])}"
+
+
+@pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
+def test_the_expected_verdicts_are_those_of_the_truth(release: Golden) -> None:
+    """These tables are small: without a leak some limits are not assessable, but none fails."""
+    report = release.expected()["report"]
+    failed = [limit["figure"] for limit in report["limits"] if limit["status"] == "fail"]
+    assert (report["verdict"] == "fail") == bool(failed) == release.leaks
+
+
+def test_a_number_that_moves_is_told() -> None:
+    report = RELEASES[0].expected()["report"]
+    assert moved(report, report) == {}
+    metric = report["metrics"]["dcr"]["figures"]["member_excess"]
+    other = {**report, "metrics": {"dcr": {"figures": {"member_excess": {**metric, "low": metric["low"] + 1e-8}}}}}
+    path = "/metrics/dcr/figures/member_excess/low"
+    assert moved(report, other)[path] == (metric["low"], metric["low"] + 1e-8)
+    assert len(moved(report, other)) > 1000  # what is missing counts
