@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from privacy_assets.engine.metrics.attribute_inference import AttributeInference
-from privacy_assets.engine.metrics.base import FigureSpec, Metric
+from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.metrics.composition import Composition
 from privacy_assets.engine.metrics.contamination import Contamination
 from privacy_assets.engine.metrics.controls import Controls
@@ -18,6 +18,7 @@ from privacy_assets.engine.metrics.shadow_membership import ShadowMembership
 from privacy_assets.engine.metrics.singling_out import SinglingOut
 from privacy_assets.engine.metrics.value_disclosure import ValueDisclosure
 from privacy_assets.engine.metrics.vulnerability import Vulnerability
+from privacy_assets.engine.results import FigureSpec
 from privacy_assets.errors import ConfigError, did_you_mean, shown
 
 METRICS: dict[str, type[Metric]] = {

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Direction = Literal["higher_is_riskier", "two_sided", "lower_is_riskier"]
+About = Literal["release", "gate"]
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number of a metric with its interval.
+    """One number of a metric with its interval, made by :meth:`FigureSpec.estimate`.
 
     ``value``, ``low`` and ``high`` share one unit; ``low <= value <= high`` unless NaN, which means "not measurable"
     (``note`` says why) and can never pass a limit. ``n`` counts rows and ``subjects`` independent subjects behind the
@@ -33,7 +34,7 @@ class Figure:
     confidence: float = 0.95
     resolution: float = math.nan
     note: str = ""
-    about: Literal["release", "gate"] = "release"
+    about: About = "release"
 
     @property
     def measurable(self) -> bool:
@@ -50,6 +51,70 @@ class Figure:
         floats = ("value", "low", "high", "resolution", "null", "confidence")
         fixed = {key: (math.nan if data[key] is None else float(data[key])) for key in floats}
         return cls(name=name, **{**data, **fixed})
+
+
+@dataclass(frozen=True, slots=True)
+class FigureSpec:
+    """What a figure is, for the policy page, the report and the help texts, and the one way to make one.
+
+    ``meaning`` is one plain sentence. ``null`` is what a release without any leak shows on average: NaN where no null
+    law is known, None where it differs from release to release, and :meth:`estimate` is told. ``range`` is what a limit
+    on it can be, where :attr:`limits` does not say so already. ``about``: see :class:`Figure`.
+    """
+
+    name: str
+    meaning: str
+    direction: Direction = "higher_is_riskier"
+    null: float | None = 0.0
+    range: tuple[float, float] | None = None
+    about: About = "release"
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Between which values a limit can lie: those of a share, of a score to 100, or of a distance from the null."""
+        if self.range is not None:
+            return self.range
+        null = 0.0 if self.null is None or not math.isfinite(self.null) else self.null
+        return (0.0, max(null, 1 - null)) if self.direction == "two_sided" else (0.0, max(null, 1.0))
+
+    def estimate(
+        self,
+        value: float,
+        low: float,
+        high: float,
+        counts: tuple[int, int],
+        *,
+        null: float | None = None,
+        confidence: float = 0.95,
+        resolution: float = math.nan,
+        note: str = "",
+    ) -> Figure:
+        """The figure, with its interval; ``counts`` are rows and subjects. ``null`` only where the spec has None."""
+        if (null is None) == (self.null is None):
+            raise TypeError(f"{self.name}: the null value stands in the spec, or is given with each figure.")
+        return Figure(
+            name=self.name,
+            value=float(value),
+            low=float(low),
+            high=float(high),
+            n=counts[0],
+            subjects=counts[1],
+            null=float(null if self.null is None else self.null),  # type: ignore[arg-type]  # one of them is no None
+            direction=self.direction,
+            confidence=confidence,
+            resolution=float(resolution),
+            note=note,
+            about=self.about,
+        )
+
+    def missing(self, note: str, counts: tuple[int, int]) -> Figure:
+        """The figure without a number, which passes no limit; ``note`` says why."""
+        null = math.nan if self.null is None else None
+        return self.estimate(math.nan, math.nan, math.nan, counts, null=null, note=note)
+
+    def not_measurable(self, reason: str, counts: tuple[int, int]) -> Figure:
+        """The same in one voice."""
+        return self.missing(f"not measurable: {reason}", counts)
 
 
 @dataclass(frozen=True)

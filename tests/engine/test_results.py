@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from privacy_assets.engine.results import Figure, MetricResult
+from privacy_assets.engine import results
+from privacy_assets.engine.metrics.dcr import Dcr
+from privacy_assets.engine.results import Figure, FigureSpec, MetricResult
 
 
 def test_a_result_survives_json() -> None:
@@ -26,3 +30,38 @@ def test_a_result_survives_json() -> None:
     assert back.tables["t"][0]["z"] is None
     with pytest.raises(KeyError, match="no figure 'c'"):
         back.figure("c")
+
+
+def test_direction_null_and_what_it_is_about_come_from_the_spec_alone() -> None:
+    spec = FigureSpec("excess", "An excess.", "two_sided", 0.5, about="gate")
+    figure = spec.estimate(np.float32(0.5), 0, 1, (10, 5), confidence=0.99, resolution=np.float64(0.3), note="n")
+    assert figure == Figure("excess", 0.5, 0.0, 1.0, 10, 5, 0.5, "two_sided", 0.99, 0.3, "n", "gate")
+    assert {type(end) for end in (figure.value, figure.low, figure.high, figure.resolution)} == {float}
+    none = spec.not_measurable("too few rows", (3, 2))
+    assert (none.null, none.direction, none.about, none.n, none.subjects) == (0.5, "two_sided", "gate", 3, 2)
+    assert not none.measurable and none.note == "not measurable: too few rows"
+    with pytest.raises(TypeError, match="excess: the null value stands in the spec"):
+        spec.estimate(0.1, 0, 1, (10, 5), null=0.0)
+
+
+def test_a_null_that_differs_from_release_to_release_is_given() -> None:
+    spec = FigureSpec("risk", "A risk.", null=None)
+    assert spec.estimate(0.1, 0, 1, (10, 5), null=0.02).null == 0.02
+    assert math.isnan(spec.missing("no rows", (0, 0)).null) and spec.limits == (0.0, 1.0)
+    with pytest.raises(TypeError, match="risk"):
+        spec.estimate(0.1, 0, 1, (10, 5))
+
+
+def test_nothing_else_in_the_package_makes_a_figure() -> None:
+    package = Path(results.__file__).parents[1]
+    calls = {
+        path.relative_to(package).as_posix(): len(re.findall(r"(?<![\w.])Figure\(", path.read_text()))
+        for path in package.rglob("*.py")
+    }
+    assert {path: number for path, number in calls.items() if number} == {"engine/results.py": 1}
+
+
+def test_figures_of_a_metric_are_those_of_its_specs() -> None:
+    assert Dcr.spec("member_excess").direction == "two_sided"
+    with pytest.raises(KeyError, match="dcr has no figure 'excess'"):
+        Dcr.spec("excess")

@@ -22,12 +22,12 @@ import numpy as np
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE, permutation_band, permute_labels
 from privacy_assets.engine.metrics.attribute_attacks import FEW, GIOMI, Attack, Attacked, Trial, entropies
-from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
-from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE, not_measurable
+from privacy_assets.engine.metrics.base import Measured, Metric
+from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE
 from privacy_assets.engine.metrics.gretel import grade
 from privacy_assets.engine.metrics.membership_scores import SMALLEST_SIDE
 from privacy_assets.engine.policy import Limit
-from privacy_assets.engine.results import Figure
+from privacy_assets.engine.results import Figure, FigureSpec
 from privacy_assets.errors import ConfigError
 
 _REPLICATES = 200
@@ -52,7 +52,7 @@ _SPECS = {
             "Success rate on members less that on others where the evidence is strongest, over columns and their mean.",
             "two_sided",
         ),
-        FigureSpec("risk", "Giomi's risk of the worst column: the best of several, so above 0 by chance."),
+        FigureSpec("risk", "Giomi's risk of the worst column: the best of several, so above 0 by chance.", null=None),
         FigureSpec(
             "protection_score",
             "Gretel's attribute inference protection: 0 (members are known) to 100, of the strongest attack.",
@@ -149,13 +149,11 @@ def leaks(
     null = np.split(permute_labels(outcome.member, permutations, rng, statistic), [width + 1], axis=1)
     excess = _strongest(observed[0], null[0], [*names, MEAN], counts)
     risk = permutation_band(observed[1], null[1])
-    largest = Figure(
-        name="risk",
-        value=float(observed[1].max()),
-        low=float(risk.low.max()),
-        high=float(min(risk.high.max(), 1)),
-        n=counts[0],
-        subjects=counts[1],
+    largest = _SPECS["risk"].estimate(
+        observed[1].max(),
+        risk.low.max(),
+        min(risk.high.max(), 1),
+        counts,
         null=float(null[1].max(axis=1).mean()),
         note=f"column {names[int(observed[1].argmax())]}; the interval holds for all columns at once",
     )
@@ -177,16 +175,13 @@ def _strongest(observed: np.ndarray, null: np.ndarray, names: Sequence[str], cou
     chosen = np.abs(null / np.where(band.sd > 0, band.sd, np.inf)).argmax(axis=1)
     reached = np.abs(null[np.arange(len(null)), chosen]) + half[chosen]
     at = int(np.abs(band.z).argmax())
-    return Figure(
-        name="excess",
-        value=float(observed[at]),
-        low=float(max(band.low[at], -1)),
-        high=float(min(band.high[at], 1)),
-        n=counts[0],
-        subjects=counts[1],
-        direction="two_sided",
+    return _SPECS["excess"].estimate(
+        observed[at],
+        max(band.low[at], -1),
+        min(band.high[at], 1),
+        counts,
         confidence=LEAK_CONFIDENCE,
-        resolution=float(np.quantile(reached, RESOLUTION_QUANTILE, method="higher")),
+        resolution=np.quantile(reached, RESOLUTION_QUANTILE, method="higher"),
         note=names[at],
     )
 
@@ -224,16 +219,12 @@ def protect(
         drawn = np.quantile(outcome.bootstrap(label, rng), tail)
         gaps.append(float(outcome.score(label[None], ~label[None])[0] - drawn))
     score = float(overall.min())
-    figure = Figure(
-        name="protection_score",
-        value=score,
-        low=float(min(low, score)),
-        high=float(min(100, max(high, 2 * score - low, score))),
-        n=counts[0],
-        subjects=counts[1],
-        null=100.0,
-        direction="lower_is_riskier",
-        resolution=float(np.quantile(null, 1 - RESOLUTION_QUANTILE) - max(np.mean(gaps), 0)),
+    figure = _SPECS["protection_score"].estimate(
+        score,
+        min(low, score),
+        min(100, max(high, 2 * score - low, score)),
+        counts,
+        resolution=np.quantile(null, 1 - RESOLUTION_QUANTILE) - max(np.mean(gaps), 0),
         note=f"grade {grade(score)}",
     )
     return figure, points[int(overall.argmin())], table
@@ -280,7 +271,7 @@ class AttributeInference(Metric):
         counts = (len(inputs.train) + len(inputs.holdout), sum(subjects))
         if min(subjects) < SMALLEST_SIDE or len(inputs.synthetic) == 0:
             reason = f"at least {SMALLEST_SIDE} subjects are needed in train and in holdout, and a synthetic row"
-            return Measured(tuple(not_measurable(spec, reason, counts) for spec in _SPECS.values()))
+            return Measured(tuple(spec.not_measurable(reason, counts) for spec in _SPECS.values()))
         outcome, trial = attack(inputs, self.attacks)
         names, counts = inputs.schema.names, (len(trial.attacked), len(outcome.member))
         found, rows = leaks(outcome, names, counts, self.permutations, inputs.rng("attribute_inference labels"))

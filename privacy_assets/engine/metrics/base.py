@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -11,35 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.policy import Limit
-from privacy_assets.engine.results import Direction, Figure, MetricResult
+from privacy_assets.engine.results import Figure, FigureSpec, MetricResult
 from privacy_assets.engine.version import ENGINE_VERSION
 
 if TYPE_CHECKING:
     from privacy_assets.engine.generators.base import Generator
     from privacy_assets.engine.policy import Policy
-
-
-@dataclass(frozen=True, slots=True)
-class FigureSpec:
-    """What a figure is, for the policy page, the report and the help texts. ``meaning`` is one plain sentence.
-
-    ``range`` is what a limit on it can be, where :attr:`limits` does not say so already.
-    """
-
-    name: str
-    meaning: str
-    direction: Direction = "higher_is_riskier"
-    null: float = 0.0
-    range: tuple[float, float] | None = None
-
-    @property
-    def limits(self) -> tuple[float, float]:
-        """Between which values a limit can lie: those of a share, of a score to 100, or of a distance from the null."""
-        if self.range is not None:
-            return self.range
-        if self.direction == "two_sided":
-            return 0.0, max(self.null, 1 - self.null)
-        return 0.0, max(self.null, 1.0) if math.isfinite(self.null) else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +45,14 @@ class Metric(ABC):
     by_default: ClassVar[bool] = True
     if_brought: ClassVar[frozenset[str]] = frozenset()
     in_studies: ClassVar[bool] = True
+
+    @classmethod
+    def spec(cls, name: str) -> FigureSpec:
+        """The spec of the figure called ``name``; KeyError when there is none."""
+        for spec in cls.figures:
+            if spec.name == name:
+                return spec
+        raise KeyError(f"{cls.name} has no figure {name!r}")
 
     @property
     def uses_device(self) -> bool:

@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
+from privacy_assets.engine.metrics.base import Measured, Metric
 from privacy_assets.engine.metrics.demonstrated import demonstrated, instruments, limits_of
 from privacy_assets.engine.policy import Limit
-from privacy_assets.engine.results import Figure
+from privacy_assets.engine.results import FigureSpec
 from privacy_assets.engine.tables.schema import TableSchema
 
 _NOTHING = "no earlier release"
@@ -72,14 +72,11 @@ class Composition(Metric):
         """Compute the figures; there are no tables."""
         if inputs.released is None or len(inputs.released) == 0:
             people = min(int(np.unique(inputs.subject_codes(role)).size) for role in ("train", "holdout"))
-            return Measured(tuple(self._none(spec, len(inputs.synthetic), people) for spec in self.figures))
+            counts = (len(inputs.synthetic), people)
+            return Measured(tuple(spec.estimate(0.0, 0.0, 0.0, counts, note=_NOTHING) for spec in self.figures))
         shared = list(inputs.released.columns)
         schema = TableSchema(tuple(column for column in inputs.schema.columns if column.name in shared))
         tables = {role: table[shared] for role, table in inputs.tables.items()}
         tables["synthetic"] = pd.concat([inputs.released, tables["synthetic"]], ignore_index=True)
         asked = replace(inputs, schema=schema, tables=tables, released=None)
         return Measured(demonstrated(asked, self.figures, self.permutations, self.attacked))
-
-    @staticmethod
-    def _none(spec: FigureSpec, rows: int, people: int) -> Figure:
-        return Figure(spec.name, 0.0, 0.0, 0.0, rows, people, direction=spec.direction, note=_NOTHING)

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
+from privacy_assets.engine.metrics.base import Measured, Metric
 from privacy_assets.engine.metrics.demonstrated import demonstrated, instruments, limits_of
 from privacy_assets.engine.policy import Limit
+from privacy_assets.engine.results import FigureSpec
 
 _ATTACKED = {"holdout": "train", "reference": "holdout"}  # role in the release -> role here
 
@@ -42,16 +43,19 @@ class Contamination(Metric):
             "member_excess_any",
             "Excess share of holdout people, against the reference, among the real rows closest to S.",
             "two_sided",
+            about="gate",
         ),
         FigureSpec(
             "identical_excess",
             "Share of identical matches with holdout people that only their having been seen explains.",
             "two_sided",
+            about="gate",
         ),
         FigureSpec(
             "advantage_any",
             "True minus false positive rate of the attack that tells holdout from reference best.",
             "two_sided",
+            about="gate",
         ),
     )
     default_limits: ClassVar[tuple[Limit, ...]] = limits_of(name, figures, "that of the same figure of train")
@@ -64,5 +68,4 @@ class Contamination(Metric):
         tables = {here: inputs.tables[role] for role, here in _ATTACKED.items()}
         people = {here: inputs.subjects[role] for role, here in _ATTACKED.items() if role in inputs.subjects}
         asked = replace(inputs, tables={**tables, "synthetic": inputs.synthetic}, subjects=people)
-        found = demonstrated(asked, self.figures, self.permutations, self.attacked)
-        return Measured(tuple(replace(figure, about="gate") for figure in found))
+        return Measured(demonstrated(asked, self.figures, self.permutations, self.attacked))

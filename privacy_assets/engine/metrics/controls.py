@@ -18,7 +18,7 @@ import numpy as np
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import CONFIDENCE, clopper_pearson
 from privacy_assets.engine.metrics.attacked import check_attacked
-from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
+from privacy_assets.engine.metrics.base import Measured, Metric
 from privacy_assets.engine.metrics.canaries import KINDS
 from privacy_assets.engine.metrics.dcr import Dcr
 from privacy_assets.engine.metrics.isolated import ADVANTAGE_ISOLATED, ISOLATED_EXCESS
@@ -26,7 +26,7 @@ from privacy_assets.engine.metrics.membership_inference import MembershipInferen
 from privacy_assets.engine.metrics.membership_scores import SMALLEST_SIDE
 from privacy_assets.engine.metrics.scratch_tables import STEP, ScratchTables
 from privacy_assets.engine.policy import Limit, Policy
-from privacy_assets.engine.results import Figure
+from privacy_assets.engine.results import Figure, FigureSpec
 from privacy_assets.errors import ConfigError, shown
 
 _LOOKED_AT = {
@@ -97,9 +97,17 @@ class Controls(Metric):
     optional: ClassVar[frozenset[str]] = frozenset({"reference"})
     in_studies: ClassVar[bool] = False
     figures: ClassVar[tuple[FigureSpec, ...]] = (
-        FigureSpec("false_alarm_rate", "Share of tables without any leak that the limits on closeness refuse."),
+        FigureSpec(
+            "false_alarm_rate",
+            "Share of tables without any leak that the limits on closeness refuse.",
+            about="gate",
+        ),
         *(
-            FigureSpec(f"smallest_leak_{kind}", f"Fraction of {_TEXT[kind]} that is caught with 95 % probability.")
+            FigureSpec(
+                f"smallest_leak_{kind}",
+                f"Fraction of {_TEXT[kind]} that is caught with 95 % probability.",
+                about="gate",
+            )
             for kind in KINDS
         ),
     )
@@ -156,13 +164,13 @@ class Controls(Metric):
         counts = len(inputs.synthetic), min(sides)
         if counts[1] < SMALLEST_SIDE or counts[0] == 0:
             reason = f"at least {SMALLEST_SIDE} subjects are needed in train and in holdout, and a synthetic row"
-            return Measured(tuple(_blind(spec.name, counts, reason) for spec in self.figures))
+            return Measured(tuple(spec.missing(reason, counts) for spec in self.figures))
         scratch = ScratchTables(inputs, self)
         if scratch.breaks_all:
             scratch.look_closer()
         if scratch.breaks_all:
             reason = "the table itself breaks every limit on closeness"
-            blind = (_blind(spec.name, counts, reason) for spec in self.figures[1:])
+            blind = (spec.missing(reason, counts) for spec in self.figures[1:])
             return Measured((self._false_alarms(scratch, counts), *blind))
         planted: dict[str, list[float]] = {}
         stated: dict[str, Figure | None] = {}
@@ -185,39 +193,39 @@ class Controls(Metric):
             reason = (
                 "the gate is blind here: unseen rows of the reference are refused, so train and holdout are not alike"
             )
-            return _blind("false_alarm_rate", counts, reason)
+            return self.spec("false_alarm_rate").missing(reason, counts)
         refused = [*tables.relabelled(), *unseen]
         low, high = clopper_pearson(sum(refused), len(refused), CONFIDENCE)
         share = sum(refused) / len(refused)
         note = f"{sum(refused)} of {len(refused)} null tables"
-        return Figure("false_alarm_rate", share, low, high, *counts, about="gate", note=note)
+        return self.spec("false_alarm_rate").estimate(share, low, high, counts, note=note)
 
     def _stated(
         self, kind: str, thresholds: list[float], scratch: ScratchTables, counts: tuple[int, int]
     ) -> Figure | None:
         """The figure, None where these plantings leave open whether the dose is caught."""
-        name, dose = f"smallest_leak_{kind}", scratch.largest(kind)
+        spec, dose = self.spec(f"smallest_leak_{kind}"), scratch.largest(kind)
         if not thresholds:
-            return Figure(name, 0.0, 0.0, 0.0, *counts, about="gate", note="no such row is one person's own")
+            return spec.estimate(0.0, 0.0, 0.0, counts, note="no such row is one person's own")
         middle, stated = _tolerance_limit(thresholds)
         if stated <= dose:
-            return Figure(name, stated, min(middle, stated), stated, *counts, about="gate")
+            return spec.estimate(stated, min(middle, stated), stated, counts)
         if math.isinf(stated) and scratch.all_planted(kind) and dose < _FEW_ROWS:
             note = f"such rows of one person alone are {dose:.2%} of the table at most: fewer than show"
-            return Figure(name, dose, dose, dose, *counts, about="gate", note=note)
+            return spec.estimate(dose, dose, dose, counts, note=note)
         return None
 
     def _decided(self, kind: str, thresholds: list[float], scratch: ScratchTables, counts: tuple[int, int]) -> Figure:
         """The figure after fresh plantings of the dose."""
-        name, dose = f"smallest_leak_{kind}", scratch.largest(kind)
+        spec, dose = self.spec(f"smallest_leak_{kind}"), scratch.largest(kind)
         middle, stated = _tolerance_limit(thresholds)
         decided = scratch.caught_at_largest(kind)
         leak = f"a leak of {dose:.1%} passed in {decided.missed} of {decided.trials} plantings"
         if decided.shown:
-            return Figure(name, dose, min(middle, dose), dose, *counts, about="gate", note=leak)
+            return spec.estimate(dose, min(middle, dose), dose, counts, note=leak)
         if math.isinf(stated):
-            return _blind(name, counts, f"the gate is blind here: {leak}")
-        return Figure(name, stated, middle, stated, *counts, about="gate", note=leak)
+            return spec.missing(f"the gate is blind here: {leak}", counts)
+        return spec.estimate(stated, middle, stated, counts, note=leak)
 
 
 def _looked_at(limits: Any) -> tuple[dict[str, Any], ...]:
@@ -225,10 +233,6 @@ def _looked_at(limits: Any) -> tuple[dict[str, Any], ...]:
     names = [f.name for f in fields(Limit) if f.name not in ("source", "advice")]
     chosen = [limit for limit in limits if limit.figure.partition(".")[2] in _LOOKED_AT.get(limit.metric, ())]
     return tuple({name: getattr(limit, name) for name in names} for limit in chosen)
-
-
-def _blind(name: str, counts: tuple[int, int], reason: str) -> Figure:
-    return Figure(name, math.nan, math.nan, math.nan, *counts, about="gate", note=reason)
 
 
 def _tolerance_limit(thresholds: list[float]) -> tuple[float, float]:

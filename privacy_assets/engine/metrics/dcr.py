@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +11,13 @@ import numpy as np
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE, permutation_band
 from privacy_assets.engine.metrics.attacked import attacked_rows, check_attacked
-from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
+from privacy_assets.engine.metrics.base import Measured, Metric
 from privacy_assets.engine.metrics.closeness import ROLES, Matches, Space
-from privacy_assets.engine.metrics.identical import identical_excess
+from privacy_assets.engine.metrics.identical import IDENTICAL_EXCESS, identical_excess
 from privacy_assets.engine.metrics.people import People
 from privacy_assets.engine.metrics.privacy_score import privacy_score
 from privacy_assets.engine.policy import Limit
-from privacy_assets.engine.results import Figure
+from privacy_assets.engine.results import Figure, FigureSpec
 from privacy_assets.errors import ConfigError
 
 KEYS = ("distance", "ratio")
@@ -66,11 +65,7 @@ class Dcr(Metric):
         FigureSpec(
             "member_excess_any", "The member excess farthest from chance over all distances and tails.", "two_sided"
         ),
-        FigureSpec(
-            "identical_excess",
-            "Share of identical matches with real people that only membership explains.",
-            "two_sided",
-        ),
+        IDENTICAL_EXCESS,
     )
     default_limits = (
         Limit(
@@ -135,8 +130,8 @@ class Dcr(Metric):
         unseen = unseen if rows is None else np.unique(unseen[rows], return_inverse=True)[1]
         for space in matches.spaces:
             rng = inputs.rng(f"dcr.bootstrap.{space.name}")
-            name = _in_space("privacy_score", space)
-            figures.append(privacy_score(name, space.srd, space.rrd, unseen, self.alpha, self.bootstraps, rng))
+            spec = self.spec(_in_space("privacy_score", space))
+            figures.append(privacy_score(spec, space.srd, space.rrd, unseen, self.alpha, self.bootstraps, rng))
         complete = self._in_order(figures, sizes[2], matches.people.smallest_side, "no embedder")
         return Measured(complete, {"tails": tails, "distances": _distance_table(matches.spaces)})
 
@@ -171,24 +166,21 @@ class Dcr(Metric):
                 }
                 for i, low, high in zip(own, band.low, band.high, strict=True)
             )  # fmt: skip
-            name, alone = _in_space("member_excess", space), slice(headline, headline + 1)
-            figures.append(_farthest(name, observed[alone], null[:, alone], CONFIDENCE, space, people))
+            spec, alone = self.spec(_in_space("member_excess", space)), slice(headline, headline + 1)
+            figures.append(_farthest(spec, observed[alone], null[:, alone], CONFIDENCE, space, people))
         tried = slice(len(entries))
-        figures.append(
-            _farthest("member_excess_any", observed[tried], null[:, tried], self.any_confidence, spaces[0], people)
-        )
+        spec = self.spec("member_excess_any")
+        figures.append(_farthest(spec, observed[tried], null[:, tried], self.any_confidence, spaces[0], people))
         return figures, rows
 
     def _in_order(self, found: Sequence[Figure], n: int, subjects: int, note: str) -> tuple[Figure, ...]:
         """One figure a spec; NaN with ``note`` for those that were not found."""
         by_name = {figure.name: figure for figure in found}
-        nan = (math.nan, math.nan, math.nan)
-        absent = {s.name: Figure(s.name, *nan, n, subjects, direction=s.direction, note=note) for s in self.figures}
-        return tuple((absent | by_name)[spec.name] for spec in self.figures)
+        return tuple(by_name.get(spec.name, spec.missing(note, (n, subjects))) for spec in self.figures)
 
 
 def _farthest(
-    name: str, observed: np.ndarray, null: np.ndarray, confidence: float, space: Space, people: People
+    spec: FigureSpec, observed: np.ndarray, null: np.ndarray, confidence: float, space: Space, people: People
 ) -> Figure:
     """The entry with the largest |z|, its interval simultaneous over all entries given."""
     band = permutation_band(observed, null, confidence)
@@ -196,10 +188,8 @@ def _farthest(
     largest = (np.abs(null - band.mean) / np.where(band.sd > 0, band.sd, np.inf)).max(axis=1)
     rare = float(np.quantile(largest, RESOLUTION_QUANTILE, method="higher"))
     value, low, high = (float(x[best]) for x in (observed, band.low, band.high))
-    return Figure(
-        name, value, low, high, len(space.srd), people.smallest_side, direction="two_sided",
-        confidence=confidence, resolution=(rare + band.critical) * float(band.sd[best]),
-    )  # fmt: skip
+    counts, resolution = (len(space.srd), people.smallest_side), (rare + band.critical) * float(band.sd[best])
+    return spec.estimate(value, low, high, counts, confidence=confidence, resolution=resolution)
 
 
 def _in_space(figure: str, space: Space) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.metrics.base import FigureSpec, Metric
+from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.metrics.dcr import Dcr
 from privacy_assets.engine.metrics.membership_inference import MembershipInference
 from privacy_assets.engine.policy import Limit
-from privacy_assets.engine.results import Figure
+from privacy_assets.engine.results import Figure, FigureSpec
 
 _LIMITS = {
     limit.figure.partition(".")[2]: limit
@@ -41,4 +41,9 @@ def demonstrated(
     """The figures of these names as ``dcr`` and ``membership_inference`` measure them, in the raw space alone."""
     asked, metrics = replace(inputs, embedder=None), instruments(permutations, attacked)
     found = {figure.name: figure for metric in metrics for figure in metric.measure(asked).figures}
-    return tuple(found[spec.name] for spec in figures)
+    return tuple(_restated(spec, found[spec.name]) for spec in figures)
+
+
+def _restated(spec: FigureSpec, figure: Figure) -> Figure:
+    ends, counts = (figure.value, figure.low, figure.high), (figure.n, figure.subjects)
+    return spec.estimate(*ends, counts, confidence=figure.confidence, resolution=figure.resolution, note=figure.note)

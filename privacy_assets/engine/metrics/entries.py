@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from privacy_assets.engine.intervals import RESOLUTION_QUANTILE, Band, permutation_band
-from privacy_assets.engine.metrics.base import FigureSpec
-from privacy_assets.engine.results import Figure
+from privacy_assets.engine.results import Figure, FigureSpec
 
 LEAK_CONFIDENCE = 0.995  # of the figures on which a demonstrated leak fails, so that false alarms are rare
 
@@ -62,22 +60,12 @@ def worst_entry(
     chosen = (deviations if evidence else cautious).argmax(axis=1)
     worst = int(chosen[0])
     reached = cautious[np.arange(len(every)), chosen][1:]
-    return Figure(
-        name=spec.name,
-        value=float(drawn.observed[worst]),
-        low=float(max(band.low[worst], -1 if spec.direction == "two_sided" else 0)),
-        high=float(min(band.high[worst], 1)),
-        n=counts[0],
-        subjects=counts[1],
-        null=spec.null,
-        direction=spec.direction,
+    return spec.estimate(
+        drawn.observed[worst],
+        max(band.low[worst], -1 if spec.direction == "two_sided" else 0),
+        min(band.high[worst], 1),
+        counts,
         confidence=confidence,
-        resolution=float(np.quantile(reached, RESOLUTION_QUANTILE, method="higher")),
+        resolution=np.quantile(reached, RESOLUTION_QUANTILE, method="higher"),
         note=str(entries[worst]),
     )
-
-
-def not_measurable(spec: FigureSpec, reason: str, counts: tuple[int, int]) -> Figure:
-    """The figure without a number, which passes no limit."""
-    nan, note = math.nan, f"not measurable: {reason}"
-    return Figure(spec.name, nan, nan, nan, *counts, null=spec.null, direction=spec.direction, note=note)

@@ -12,13 +12,12 @@ import numpy as np
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import CONFIDENCE
-from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
-from privacy_assets.engine.metrics.entries import not_measurable
+from privacy_assets.engine.metrics.base import Measured, Metric
 from privacy_assets.engine.metrics.fidelity_measures import correlation_differences, related, similarity
 from privacy_assets.engine.metrics.fidelity_prediction import Predictions, predict
 from privacy_assets.engine.metrics.fidelity_tables import Compared, Weights
 from privacy_assets.engine.policy import Limit
-from privacy_assets.engine.results import Figure
+from privacy_assets.engine.results import Figure, FigureSpec
 from privacy_assets.errors import ConfigError, did_you_mean, shown
 
 _SMALLEST = {"rows": 10, "pairs": 1, "replicates": 20}
@@ -81,17 +80,17 @@ class Fidelity(Metric):
     needs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
     figures: ClassVar[tuple[FigureSpec, ...]] = (
         FigureSpec(
-            "column_similarity", "Likeness of single columns to unseen people: 1 is equal.", "lower_is_riskier", _NAN
+            "column_similarity", "Likeness of single columns to unseen people: 1 is equal.", "lower_is_riskier", None
         ),
         FigureSpec("column_similarity_real", _AS_MANY, "lower_is_riskier", _NAN),
         FigureSpec(
-            "pair_similarity", "Likeness of pairs of columns to unseen people: 1 is equal.", "lower_is_riskier", _NAN
+            "pair_similarity", "Likeness of pairs of columns to unseen people: 1 is equal.", "lower_is_riskier", None
         ),
         FigureSpec("pair_similarity_real", _AS_MANY, "lower_is_riskier", _NAN),
         FigureSpec(
             "correlation_difference",
             "Mean difference of rank correlations from those among unseen people: 0 is equal.",
-            null=_NAN,
+            null=None,
             range=(0.0, 2.0),
         ),
         FigureSpec("correlation_difference_real", _AS_MANY, null=_NAN, range=(0.0, 2.0)),
@@ -99,7 +98,7 @@ class Fidelity(Metric):
             "prediction",
             "How well models that learn from the table predict columns of unseen people: 0.5 is guessing, 1 perfect.",
             "lower_is_riskier",
-            _NAN,
+            None,
         ),
         FigureSpec("prediction_real", _AS_MANY, "lower_is_riskier", _NAN),
         FigureSpec("prediction_loss", "What models lose by learning from the table instead of real rows."),
@@ -128,7 +127,7 @@ class Fidelity(Metric):
         compared = Compared.of(inputs)
         if compared.counts[1] < 2:
             reason = "train, holdout and synthetic need at least two rows and two people each"
-            return Measured(tuple(not_measurable(spec, reason, compared.counts) for spec in self.figures), {})
+            return Measured(tuple(spec.not_measurable(reason, compared.counts) for spec in self.figures), {})
         names, rng = list(compared.columns), inputs.rng("fidelity")
         pairs = compared.pairs(names, self.pairs, rng)
         ordered = [name for name in names if compared.columns[name].ordered]
@@ -164,15 +163,15 @@ class Fidelity(Metric):
         for spec in self.figures:
             name = spec.name.removesuffix("_real").removesuffix("_loss")
             if name not in drawn:
-                figures.append(not_measurable(spec, _MISSING[name], counts))
+                figures.append(spec.not_measurable(_MISSING[name], counts))
                 continue
             (value, real), (values, reals) = found[name].mean(axis=0), drawn[name]
             if spec.name.endswith("_real"):
-                figures.append(_figure(spec, real, reals, _NAN, counts))
+                figures.append(_figure(spec, real, reals, counts))
             elif spec.name.endswith("_loss"):
-                figures.append(_figure(spec, real - value, reals - values, spec.null, counts))
+                figures.append(_figure(spec, real - value, reals - values, counts))
             else:
-                figures.append(_figure(spec, value, values, float(real), counts))
+                figures.append(_figure(spec, value, values, counts, float(real)))
         return tuple(figures)
 
 
@@ -203,11 +202,13 @@ def _replicates(
     return {name: np.concatenate(means, axis=1) for name, means in parts.items()}
 
 
-def _figure(spec: FigureSpec, value: float, drawn: np.ndarray, null: float, counts: tuple[int, int]) -> Figure:
+def _figure(
+    spec: FigureSpec, value: float, drawn: np.ndarray, counts: tuple[int, int], null: float | None = None
+) -> Figure:
     half = float(np.quantile(np.abs(drawn - drawn.mean()), CONFIDENCE, method="higher"))
     bottom, top = {"correlation_difference": (0, 2), "prediction_loss": (-1, 1)}.get(spec.name, (0, 1))
     low, high = max(value - half, bottom), min(value + half, top)
-    return Figure(spec.name, float(value), float(low), float(high), *counts, null=null, direction=spec.direction)
+    return spec.estimate(value, low, high, counts, null=null)
 
 
 def _columns(

@@ -7,7 +7,11 @@ import math
 import numpy as np
 
 from privacy_assets.engine.metrics.leaked import leaked
-from privacy_assets.engine.results import Figure
+from privacy_assets.engine.results import Figure, FigureSpec
+
+IDENTICAL_EXCESS = FigureSpec(
+    "identical_excess", "Share of identical matches with real people that only membership explains.", "two_sided"
+)
 
 
 def identical_excess(
@@ -28,10 +32,8 @@ def identical_excess(
     n, smallest = len(synthetic), int(min(member.sum(), (~member).sum()))
 
     def figure(value: float, low: float, high: float, resolution: float, note: str = "") -> Figure:
-        return Figure(
-            "identical_excess", value, low, high, n, smallest, direction="two_sided",
-            confidence=confidence, resolution=resolution, note=note,
-        )  # fmt: skip
+        ends, counts = (value, low, high), (n, smallest)
+        return IDENTICAL_EXCESS.estimate(*ends, counts, confidence=confidence, resolution=resolution, note=note)
 
     if n == 0 or smallest == 0 or (k > 0 and u_t in (0, u)):
         return figure(math.nan, math.nan, math.nan, math.nan, "no rows of its own on one of the sides")

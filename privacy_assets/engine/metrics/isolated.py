@@ -8,8 +8,7 @@ from functools import partial
 import numpy as np
 
 from privacy_assets.engine.intervals import CONFIDENCE, permute_labels, resample_subjects
-from privacy_assets.engine.metrics.base import FigureSpec
-from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE, Drawn, not_measurable, worst_entry
+from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE, Drawn, worst_entry
 from privacy_assets.engine.metrics.leaked import leaked
 from privacy_assets.engine.metrics.membership_scores import (
     REPLICATES,
@@ -18,7 +17,7 @@ from privacy_assets.engine.metrics.membership_scores import (
     advantages,
     named_entries,
 )
-from privacy_assets.engine.results import Figure
+from privacy_assets.engine.results import Figure, FigureSpec
 
 MOST_EXPOSED = 40  # people; of fewer than four times as many a quarter is taken
 _TOO_FEW = f"fewer than {SMALLEST_SIDE} isolated subjects on a side"
@@ -44,7 +43,7 @@ def advantage_isolated(population: Population, permutations: int, rng: np.random
     """
     isolated = population.isolated()
     if not isolated.measurable:
-        return not_measurable(ADVANTAGE_ISOLATED, _TOO_FEW, isolated.counts)
+        return ADVANTAGE_ISOLATED.not_measurable(_TOO_FEW, isolated.counts)
     statistic, member = partial(advantages, isolated.fitted()), population.member
     drawn = Drawn(
         statistic(member.astype(np.float32)[None])[0],
@@ -68,7 +67,7 @@ def isolated_excess(population: Population) -> Figure:
     """
     isolated = population.isolated()
     if not isolated.measurable:
-        return not_measurable(ISOLATED_EXCESS, _TOO_FEW, isolated.counts)
+        return ISOLATED_EXCESS.not_measurable(_TOO_FEW, isolated.counts)
     keys = np.column_stack([isolated.scores["distance / neighbour"], -isolated.neighbour])
     rank = np.unique(keys, axis=0, return_inverse=True)[1].ravel()
     people, codes = np.unique(isolated.codes, return_inverse=True)
@@ -80,7 +79,7 @@ def isolated_excess(population: Population) -> Figure:
     k = int(exposed.sum())
     counts = leaked(k, int(member[exposed].sum()), len(people), int(member.sum()), CONFIDENCE)
     value, low, high, resolution = (count / k for count in counts)
-    return Figure(
-        ISOLATED_EXCESS.name, value, low, high, *isolated.counts, direction=ISOLATED_EXCESS.direction,
-        confidence=CONFIDENCE, resolution=resolution, note=f"the {k} most exposed of {len(people)} isolated people",
-    )  # fmt: skip
+    note = f"the {k} most exposed of {len(people)} isolated people"
+    return ISOLATED_EXCESS.estimate(
+        value, low, high, isolated.counts, confidence=CONFIDENCE, resolution=resolution, note=note
+    )

@@ -17,8 +17,8 @@ import numpy as np
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE, permute_labels
-from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
-from privacy_assets.engine.metrics.entries import Drawn, not_measurable
+from privacy_assets.engine.metrics.base import Measured, Metric
+from privacy_assets.engine.metrics.entries import Drawn
 from privacy_assets.engine.metrics.linkability_attack import (
     Pair,
     attacked_rows,
@@ -28,7 +28,7 @@ from privacy_assets.engine.metrics.linkability_attack import (
 )
 from privacy_assets.engine.metrics.singling_out_evidence import People
 from privacy_assets.engine.policy import Limit
-from privacy_assets.engine.results import Figure
+from privacy_assets.engine.results import Figure, FigureSpec
 from privacy_assets.errors import ConfigError, did_you_mean, shown
 
 _CALIBRATED = (
@@ -176,7 +176,7 @@ def _figures(excess: Drawn, risk: Drawn, rows: int, people: int) -> tuple[Figure
         value, low, high, reached = (
             float(np.clip(x, -1, 1)) for x in (drawn.observed.mean(), band.low[0], band.high[0], resolution)
         )
-        found.append(Figure(spec.name, value, low, high, rows, people, direction=spec.direction, resolution=reached))
+        found.append(spec.estimate(value, low, high, (rows, people), resolution=reached))
     return tuple(found)
 
 
@@ -205,4 +205,4 @@ def _table(
 
 def _missing(reason: str, people: People) -> Measured:
     counts = len(people.subject), len(people)
-    return Measured(tuple(not_measurable(spec, reason, counts) for spec in Linkability.figures), {"sets": []})
+    return Measured(tuple(spec.not_measurable(reason, counts) for spec in Linkability.figures), {"sets": []})

@@ -26,8 +26,8 @@ import numpy as np
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE, Band, permute_labels, resample_subjects
 from privacy_assets.engine.metrics.attacked import attacked_rows, check_attacked
-from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
-from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE, Drawn, not_measurable, worst_entry
+from privacy_assets.engine.metrics.base import Measured, Metric
+from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE, Drawn, worst_entry
 from privacy_assets.engine.metrics.gretel import SMALLEST_POSITIVES, AttackGrid, grade, level_table, mean_points
 from privacy_assets.engine.metrics.isolated import (
     ADVANTAGE_ISOLATED,
@@ -51,7 +51,7 @@ from privacy_assets.engine.metrics.one_run import epsilon_one_run
 from privacy_assets.engine.metrics.subgroups import SPEC as ADVANTAGE_SUBGROUPS
 from privacy_assets.engine.metrics.subgroups import advantage_subgroups, check_columns, declared_columns
 from privacy_assets.engine.policy import Limit
-from privacy_assets.engine.results import Figure
+from privacy_assets.engine.results import Figure, FigureSpec
 from privacy_assets.errors import ConfigError
 
 HEADLINE_RATE = 0.10
@@ -113,7 +113,7 @@ def _precision_figure(population: Population, drawn: Drawn, rates: Sequence[tupl
     enough = np.flatnonzero(named >= SMALLEST_POSITIVES)
     if len(enough) == 0:
         reason = f"{named.max():.0f} predicted positives, {SMALLEST_POSITIVES} needed"
-        return not_measurable(spec, reason, population.counts)
+        return spec.not_measurable(reason, population.counts)
     return worst_entry(spec, drawn[enough], CONFIDENCE, population.counts, np.array(list(population.scores))[enough])
 
 
@@ -121,7 +121,7 @@ def _low_rate_figure(population: Population, drawn: Drawn) -> Figure:
     spec, others = _SPECS["tpr_low_fpr"], population.side(False)[0]
     if others < SMALLEST_FOR_LOW_RATE:
         reason = f"{others} non-members, {SMALLEST_FOR_LOW_RATE} needed for a false positive rate of {LOW_RATE}"
-        return not_measurable(spec, reason, population.counts)
+        return spec.not_measurable(reason, population.counts)
     return worst_entry(spec, drawn, CONFIDENCE, population.counts, np.array(list(population.scores)))
 
 
@@ -152,7 +152,7 @@ def protect(population: Population, rng: np.random.Generator) -> tuple[Figure, d
     tables = {"levels": level_table(points), "grade": [shown]}
     if math.isnan(score):
         reason = f"no attack has {SMALLEST_POSITIVES} predicted positives"
-        return not_measurable(spec, reason, population.counts), tables
+        return spec.not_measurable(reason, population.counts), tables
     tail = (1 - CONFIDENCE) / 2
     low, high = np.nanquantile(grid.bootstrap(counts, member, REPLICATES, rng), [tail, 1 - tail])
     null = grid.permuted(counts, member, REPLICATES, rng)
@@ -161,16 +161,12 @@ def protect(population: Population, rng: np.random.Generator) -> tuple[Figure, d
         label = rng.permutation(member)
         drawn = grid.bootstrap(counts, label, REPLICATES, rng)
         gaps.append(mean_points(grid.points(counts, label, rng)) - np.nanquantile(drawn, tail))
-    figure = Figure(
-        name=spec.name,
-        value=score,
-        low=float(min(low, score)),
-        high=float(max(high, score)),
-        n=population.counts[0],
-        subjects=population.counts[1],
-        null=spec.null,
-        direction=spec.direction,
-        resolution=float(np.nanquantile(null, 1 - RESOLUTION_QUANTILE) - max(np.mean(gaps), 0)),
+    figure = spec.estimate(
+        score,
+        min(low, score),
+        max(high, score),
+        population.counts,
+        resolution=np.nanquantile(null, 1 - RESOLUTION_QUANTILE) - max(np.mean(gaps), 0),
         note=f"grade {grade(score)}",
     )
     return figure, tables
@@ -290,4 +286,4 @@ class MembershipInference(Metric):
     @staticmethod
     def _none(what: str, counts: tuple[int, int]) -> Measured:
         reason = f"at least {SMALLEST_SIDE} subjects are needed {what}"
-        return Measured(tuple(not_measurable(spec, reason, counts) for spec in _SPECS.values()))
+        return Measured(tuple(spec.not_measurable(reason, counts) for spec in _SPECS.values()))

@@ -11,12 +11,12 @@ import numpy as np
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import permutation_band, wilson
-from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
-from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE, not_measurable
+from privacy_assets.engine.metrics.base import Measured, Metric
+from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE
 from privacy_assets.engine.metrics.exposure import ROLES, Exposure, by_spherelets, near, tables_of, typical_radius
 from privacy_assets.engine.metrics.people import People
 from privacy_assets.engine.policy import Limit
-from privacy_assets.engine.results import Figure
+from privacy_assets.engine.results import Figure, FigureSpec
 from privacy_assets.engine.tables.encoding import EncodedTable
 from privacy_assets.errors import ConfigError, InputError, shown
 
@@ -26,7 +26,9 @@ ALPHAS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # between the ranges of the tab
 RANGES = ("below 1/8", "1/8 to 1/4", "1/4 to 1/2", "1/2 to 1", "1", "1 to 2", "2 to 4", "4 to 8", "above 8")
 RATIOS = (0.01, 0.1, 0.25, 0.5, 1.0)
 
-_EXPOSED = FigureSpec("exposed", "Share of synthetic rows with more training rows than other synthetic rows near them.")
+_EXPOSED = FigureSpec(
+    "exposed", "Share of synthetic rows with more training rows than other synthetic rows near them.", null=None
+)
 _EXCESS = FigureSpec(
     "exposed_excess", "Excess share of members among the real people near the exposed synthetic rows.", "two_sided"
 )
@@ -99,7 +101,7 @@ class Memorization(Metric):
         if sizes["train"] < 2 or min(sizes.values()) == 0:
             counts = (sizes["synthetic"], 0)
             reason = "two training rows are needed, and rows of holdout and synthetic table"
-            return Measured(tuple(not_measurable(spec, reason, counts) for spec in self.figures))
+            return Measured(tuple(spec.not_measurable(reason, counts) for spec in self.figures))
         tables = tables_of(inputs, self.space)
         known = inputs.subject_codes("train") if "train" in inputs.subjects else None
         radius = self.radius
@@ -129,10 +131,8 @@ class Memorization(Metric):
             band = permutation_band(observed, null, LEAK_CONFIDENCE)
             ends, resolution = np.concatenate([observed, band.low, band.high]), float(band.resolution[0])
         value, low, high = ends.tolist()
-        return Figure(
-            _EXCESS.name, value, low, high, len(exposed), people.smallest_side, direction=_EXCESS.direction,
-            confidence=LEAK_CONFIDENCE, resolution=resolution, note=f"{count} exposed rows",
-        )  # fmt: skip
+        counts, note = (len(exposed), people.smallest_side), f"{count} exposed rows"
+        return _EXCESS.estimate(value, low, high, counts, confidence=LEAK_CONFIDENCE, resolution=resolution, note=note)
 
 
 def _exposed(found: Exposure, people: People, sizes: Mapping[str, int]) -> Figure:
@@ -140,10 +140,8 @@ def _exposed(found: Exposure, people: People, sizes: Mapping[str, int]) -> Figur
     exposed, n_train = found.alpha < 1, sizes["train"]
     low, high = clustered_share(exposed, people.codes[:n_train][found.nearest])
     null = math.nan if np.isnan(found.holdout).any() else by_chance(found, n_train, sizes["holdout"])
-    return Figure(
-        _EXPOSED.name, float(exposed.mean()), low, high, len(exposed), int(people.member.sum()),
-        null=null, note=f"lambda {found.radius:.4g}",
-    )  # fmt: skip
+    counts, note = (len(exposed), int(people.member.sum())), f"lambda {found.radius:.4g}"
+    return _EXPOSED.estimate(exposed.mean(), low, high, counts, null=null, note=note)
 
 
 def clustered_share(flags: np.ndarray, clusters: np.ndarray) -> tuple[float, float]:

@@ -25,10 +25,8 @@ import numpy as np
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import CONFIDENCE, permutation_band, permute_labels
-from privacy_assets.engine.metrics.base import FigureSpec
-from privacy_assets.engine.metrics.entries import not_measurable
 from privacy_assets.engine.metrics.membership_scores import SMALLEST_SIDE, Population
-from privacy_assets.engine.results import Figure
+from privacy_assets.engine.results import Figure, FigureSpec
 from privacy_assets.engine.tables.encoding import EncodedTable
 
 NEIGHBOURS = 20  # Ward et al.'s number for DPI
@@ -160,7 +158,7 @@ def auc_figures(
     """
     if found is None:
         reason = f"no reference of at least {SMALLEST_SIDE} subjects"
-        return [not_measurable(spec, reason, population.counts) for spec in SPECS]
+        return [spec.not_measurable(reason, population.counts) for spec in SPECS]
     from scipy.stats import rankdata
 
     scores = {"auc_reference_ratio": -population.scores["distance / reference"], **found.scores}
@@ -180,12 +178,8 @@ def auc_figures(
         band = permutation_band(observed[at : at + 1], null[:, at : at + 1], CONFIDENCE)
         half = max(float(band.high[0] - observed[at]), _half_width(ranks[at], codes, member))
         value = float(observed[at])
-        figures.append(
-            Figure(
-                spec.name, value, max(value - half, 0.0), min(value + half, 1.0), *population.counts, null=spec.null,
-                direction=spec.direction, confidence=CONFIDENCE, resolution=float(band.resolution[0]),
-            )
-        )  # fmt: skip
+        ends, reached = (max(value - half, 0.0), min(value + half, 1.0)), float(band.resolution[0])
+        figures.append(spec.estimate(value, *ends, population.counts, confidence=CONFIDENCE, resolution=reached))
     return figures
 
 

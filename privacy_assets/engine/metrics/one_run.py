@@ -7,9 +7,8 @@ import math
 import numpy as np
 
 from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE
-from privacy_assets.engine.metrics.base import FigureSpec
 from privacy_assets.engine.metrics.membership_scores import Population
-from privacy_assets.engine.results import Figure
+from privacy_assets.engine.results import Figure, FigureSpec
 
 GUESSED = 0.05  # share of the pairs about which a guess is made
 FEWEST_GUESSES = 20  # or all pairs where there are fewer
@@ -52,11 +51,9 @@ def epsilon_one_run(population: Population, rng: np.random.Generator) -> Figure:
     guessed = order[(low < high)[order]][: max(FEWEST_GUESSES, math.ceil(GUESSED * pairs))]
     r, right = len(guessed), int((member < other)[guessed].sum())
     bound = lower_bound(right, r)
-    return Figure(
-        SPEC.name, bound, bound, bound, r, 2 * pairs, null=SPEC.null, direction=SPEC.direction, confidence=CONFIDENCE,
-        resolution=lower_bound(_by_chance(r), r),
-        note=f"{right} of {r} guesses are right; these counts could show {lower_bound(r, r):.3g} at most",
-    )  # fmt: skip
+    note = f"{right} of {r} guesses are right; these counts could show {lower_bound(r, r):.3g} at most"
+    reached = lower_bound(_by_chance(r), r)
+    return SPEC.estimate(bound, bound, bound, (r, 2 * pairs), confidence=CONFIDENCE, resolution=reached, note=note)
 
 
 def lower_bound(right: int, guesses: int, confidence: float = CONFIDENCE) -> float:

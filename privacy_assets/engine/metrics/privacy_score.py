@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from privacy_assets.engine.intervals import RESOLUTION_QUANTILE
-from privacy_assets.engine.results import Figure
+from privacy_assets.engine.results import Figure, FigureSpec
 
 _ROUNDING = 1e-9
 _DRAWS = 50  # bootstrap draws that are evaluated together
@@ -13,7 +13,7 @@ _CELLS = 4_000_000  # weights of holdout rows held at once
 
 
 def privacy_score(
-    name: str,
+    spec: FigureSpec,
     srd: np.ndarray,
     rrd: np.ndarray,
     subjects: np.ndarray,
@@ -34,7 +34,7 @@ def privacy_score(
     low, high = (float(x) for x in np.quantile(drawn, (0.025, 0.975)))
     resolution = float(np.quantile(null, RESOLUTION_QUANTILE) + np.quantile(null, 0.975))
     people = int(subjects.max()) + 1
-    return Figure(name, value, min(low, value), max(high, value), len(srd), people, resolution=resolution)
+    return spec.estimate(value, min(low, value), max(high, value), (len(srd), people), resolution=resolution)
 
 
 class _QuantileLaw:

@@ -15,9 +15,9 @@ import numpy as np
 
 from privacy_assets.engine.inputs import REAL_ROLES, MetricInputs
 from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE
-from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
+from privacy_assets.engine.metrics.base import Measured, Metric
 from privacy_assets.engine.policy import Limit
-from privacy_assets.engine.results import Figure, plain
+from privacy_assets.engine.results import Figure, FigureSpec, plain
 from privacy_assets.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _figures(audit: Audit, taught: int, rng: np.random.Generator) -> tuple[Figur
     named = {spec.name: spec for spec in ShadowMembership.figures}
 
     def figure(name: str, numbers: tuple[float, float, float], n: int, **more: Any) -> Figure:
-        return Figure(name, *numbers, n, min(n, taught), null=named[name].null, **more)
+        return named[name].estimate(*numbers, (n, min(n, taught)), **more)
 
     note = f"a lower bound; these counts could show {bounds[0].certifiable:.3g} at most"
     return (

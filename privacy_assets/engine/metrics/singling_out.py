@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
+from privacy_assets.engine.metrics.base import Measured, Metric
 from privacy_assets.engine.metrics.predicates import (
     CodedTable,
     Queries,
@@ -37,7 +37,7 @@ from privacy_assets.engine.metrics.singling_out_evidence import (
 )
 from privacy_assets.engine.parallel import in_parallel
 from privacy_assets.engine.policy import Limit
-from privacy_assets.engine.results import Figure
+from privacy_assets.engine.results import Figure, FigureSpec
 from privacy_assets.errors import ConfigError
 
 _Plan = tuple[str, int, Scheme | None, np.ndarray]  # attack, columns, what queries ask, rows they aim at
@@ -82,7 +82,11 @@ class SinglingOut(Metric):
         FigureSpec("risk", "Share of multivariate queries (6 to 12 columns) that isolate a member beyond chance."),
         FigureSpec("risk_univariate", "The same for queries on one extreme or unique value."),
         FigureSpec("risk_embedded", "The same for queries on outliers of the embedding (6 to 12 columns)."),
-        FigureSpec("risk_max", "The largest risk over all configurations: the best of several, so above 0 by chance."),
+        FigureSpec(
+            "risk_max",
+            "The largest risk over all configurations: the best of several, so above 0 by chance.",
+            null=None,
+        ),
     )
     default_limits: ClassVar[tuple[Limit, ...]] = (
         Limit(
@@ -210,19 +214,10 @@ def _narrow(attacked: Sequence[Configuration], pool: Sequence[int]) -> str:
     return "" if widest >= POOL_FROM else f"queries have {widest} columns, not {POOL_FROM} and more"
 
 
-def _figure(name: str, estimate: Estimate, people: People, note: str, null: float = 0.0) -> Figure:
-    return Figure(
-        name=name,
-        value=estimate.value,
-        low=estimate.low,
-        high=estimate.high,
-        n=len(people.subject),
-        subjects=len(people),
-        null=null,
-        resolution=estimate.resolution,
-        note=note,
-    )
+def _figure(name: str, found: Estimate, people: People, note: str, null: float | None = None) -> Figure:
+    ends, counts = (found.value, found.low, found.high), (len(people.subject), len(people))
+    return SinglingOut.spec(name).estimate(*ends, counts, null=null, resolution=found.resolution, note=note)
 
 
 def _missing(name: str, people: People, note: str) -> Figure:
-    return _figure(name, Estimate(math.nan, math.nan, math.nan, math.nan), people, note)
+    return SinglingOut.spec(name).missing(note, (len(people.subject), len(people)))

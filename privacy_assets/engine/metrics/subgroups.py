@@ -11,10 +11,9 @@ import pandas as pd
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import Band, permute_labels, resample_subjects
-from privacy_assets.engine.metrics.base import FigureSpec
-from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE, Drawn, not_measurable, worst_entry
+from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE, Drawn, worst_entry
 from privacy_assets.engine.metrics.membership_scores import RATES, REPLICATES, Population, advantages
-from privacy_assets.engine.results import Figure
+from privacy_assets.engine.results import Figure, FigureSpec
 from privacy_assets.engine.tables.schema import TableSchema
 from privacy_assets.errors import ConfigError, did_you_mean, shown
 
@@ -89,7 +88,7 @@ def advantage_subgroups(
     groups = find_subgroups(inputs, population, columns)
     if not groups:
         reason = f"no value has {SMALLEST_GROUP} subjects on each side" if columns else "no subgroup is declared"
-        return not_measurable(SPEC, reason, population.counts), []
+        return SPEC.not_measurable(reason, population.counts), []
     fitted = [score for group in groups for score in group.population.fitted()]
 
     def statistic(labels: np.ndarray, times: np.ndarray | None = None) -> np.ndarray:

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from privacy_assets.engine.inputs import REAL_ROLES, MetricInputs
-from privacy_assets.engine.metrics.base import FigureSpec, Measured, Metric
+from privacy_assets.engine.metrics.base import Measured, Metric
 from privacy_assets.engine.metrics.leaked import leaked
 from privacy_assets.engine.metrics.people import People
 from privacy_assets.engine.metrics.pieces import Pieces, holders_of, pieces_of, together
 from privacy_assets.engine.policy import Limit
-from privacy_assets.engine.results import Figure
+from privacy_assets.engine.results import Figure, FigureSpec
 from privacy_assets.engine.tables.roles import foreign_cells, natural_role
 from privacy_assets.errors import ConfigError
 
@@ -91,7 +91,7 @@ class ValueDisclosure(Metric):
         columns = _foreign(inputs)
         rows = len(inputs.synthetic)
         worst = max((float(column["foreign"]) for column in columns), default=0.0) if rows else math.nan
-        foreign = Figure("foreign_cells", worst, worst, worst, rows, len(people.member), resolution=0.0)
+        foreign = self.spec("foreign_cells").estimate(worst, worst, worst, (rows, len(people.member)), resolution=0.0)
         return Measured((foreign, self._generated_excess(inputs, people)), {"columns": columns})
 
     def _generated_excess(self, inputs: MetricInputs, people: People) -> Figure:
@@ -110,10 +110,10 @@ class ValueDisclosure(Metric):
             found, note = [nan], "no values of their own on one of the sides"
         value, low = max(found, key=lambda one: (one[1], one[0]))[:2]
         high, resolution = (max(one[at] for one in found) for at in (2, 3))
-        return Figure(
-            "generated_excess", value, low, high, n, people.smallest_side, direction="two_sided",
-            confidence=self.confidence, resolution=resolution, note=note,
-        )  # fmt: skip
+        counts = (n, people.smallest_side)
+        return self.spec("generated_excess").estimate(
+            value, low, high, counts, confidence=self.confidence, resolution=resolution, note=note
+        )
 
     def _excess(
         self, pieces: Mapping[str, Pieces], people: People, order: np.ndarray, n: int, confidence: float
