@@ -39,6 +39,25 @@ def raw() -> pd.DataFrame:
     return randhie.load_pandas().data
 
 
+def test_the_file_holds_what_statsmodels_ships(patients: pd.DataFrame, raw: pd.DataFrame) -> None:
+    same = raw.drop(columns="mdvis")
+    rate = np.expm1(raw["lncoins"]).round().astype(int)
+    health = np.select([raw["hlthg"] == 1, raw["hlthf"] == 1, raw["hlthp"] == 1], ["good", "fair", "poor"], "excellent")
+    shares = {0: "none", 25: "25 %", 50: "50 %", 95: "95 %", 100: "100 %"}
+    expected = {
+        SUBJECT: (same != same.shift()).any(axis=1).cumsum().astype("int64"),
+        "doctor_visits": raw["mdvis"].astype("int64"),
+        "coinsurance": rate.map(shares).astype("category"),
+        "individual_deductible": raw["idp"] == 1,
+        "participation_incentive": np.exp(raw["lpi"]).round(2),
+        "expenditure_cap": np.exp(raw["fmde"]).round(2),
+        "physical_limitation": raw["physlm"],
+        "chronic_diseases": raw["disea"],
+        "health": pd.Series(health, index=raw.index).astype("category"),
+    }
+    pd.testing.assert_frame_equal(patients, pd.DataFrame(expected))
+
+
 def test_columns_kinds_and_size(patients: pd.DataFrame) -> None:
     schema = infer_schema(patients)
     assert {column.name: column.kind for column in schema.columns} == KINDS

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
+from importlib.resources import as_file, files
+
 import pandas as pd
 
 SUBJECT = "person"
-_COINSURANCE = {0: "none", 25: "25 %", 50: "50 %", 95: "95 %", 100: "100 %"}
 
 
 def load_patients() -> pd.DataFrame:
-    """Return the RAND Health Insurance Experiment as shipped with statsmodels: 20,190 person-years x 9 columns.
+    """Return the RAND Health Insurance Experiment (statsmodels' `randhie`): 20,190 person-years x 9 columns.
 
     ``person`` (int64) is the subject. The data has no person column but stands in panel order, so a person is a run of
     consecutive rows that agree in all columns but the number of visits: 5,294 runs, most of 3 or 5 years. That is
@@ -25,22 +25,5 @@ def load_patients() -> pd.DataFrame:
 
     Amounts are the exponentials of the published logarithms, rounded to cents; values that differ there differ here.
     """
-    from statsmodels.datasets import randhie
-
-    raw = randhie.load_pandas().data
-    same = raw.drop(columns="mdvis")
-    rate = np.expm1(raw["lncoins"]).round().astype(int)
-    health = np.select([raw["hlthg"] == 1, raw["hlthf"] == 1, raw["hlthp"] == 1], ["good", "fair", "poor"], "excellent")
-    return pd.DataFrame(
-        {
-            SUBJECT: (same != same.shift()).any(axis=1).cumsum().astype("int64"),
-            "doctor_visits": raw["mdvis"].astype("int64"),
-            "coinsurance": rate.map(_COINSURANCE).astype("category"),
-            "individual_deductible": raw["idp"] == 1,
-            "participation_incentive": np.exp(raw["lpi"]).round(2),
-            "expenditure_cap": np.exp(raw["fmde"]).round(2),
-            "physical_limitation": raw["physlm"],
-            "chronic_diseases": raw["disea"],
-            "health": pd.Series(health, index=raw.index).astype("category"),
-        }
-    )
+    with as_file(files(__package__) / "patients.parquet") as path:
+        return pd.read_parquet(path)
