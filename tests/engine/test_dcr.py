@@ -75,7 +75,7 @@ def naive_score(srd, rrd, alpha):
 def test_score_is_that_of_the_definition(alpha, levels):
     g = np.random.default_rng(levels)
     srd, rrd = g.integers(0, levels, 300) / 7, g.integers(0, levels, 150) / 7
-    figure = privacy_score("privacy_score", srd, rrd, np.arange(150), alpha, 100, g)
+    figure = privacy_score(Dcr.spec("privacy_score"), srd, rrd, np.arange(150), alpha, 100, g)
     assert figure.value == pytest.approx(naive_score(srd, rrd, alpha), abs=1e-12)
     assert figure.low <= figure.value <= figure.high
 
@@ -83,7 +83,7 @@ def test_score_is_that_of_the_definition(alpha, levels):
 def test_score_bootstrap_agrees_with_a_naive_one():
     g = np.random.default_rng(0)
     srd, rrd = g.integers(0, 40, 200) / 9, g.integers(0, 40, 120) / 9
-    figure = privacy_score("privacy_score", srd, rrd, np.arange(120), 0.1, 4000, g)
+    figure = privacy_score(Dcr.spec("privacy_score"), srd, rrd, np.arange(120), 0.1, 4000, g)
     naive = [naive_score(g.choice(srd, 200), g.choice(rrd, 120), 0.1) for _ in range(600)]
     assert (figure.low, figure.high) == pytest.approx(tuple(np.quantile(naive, [0.025, 0.975])), abs=0.02)
 
@@ -92,9 +92,9 @@ def test_score_interval_is_by_subject():
     g = np.random.default_rng(1)
     people = g.random(250)
     srd, rrd = g.random(20_000), np.repeat(people, 4)
-    by_subject = privacy_score("privacy_score", srd, rrd, np.repeat(np.arange(250), 4), 0.1, 8000, g)
-    once = privacy_score("privacy_score", srd, people, np.arange(250), 0.1, 8000, g)
-    by_row = privacy_score("privacy_score", srd, rrd, np.arange(1000), 0.1, 1000, g)
+    by_subject = privacy_score(Dcr.spec("privacy_score"), srd, rrd, np.repeat(np.arange(250), 4), 0.1, 8000, g)
+    once = privacy_score(Dcr.spec("privacy_score"), srd, people, np.arange(250), 0.1, 8000, g)
+    by_row = privacy_score(Dcr.spec("privacy_score"), srd, rrd, np.arange(1000), 0.1, 1000, g)
     width = by_subject.high - by_subject.low
     assert width == pytest.approx(once.high - once.low, rel=0.15)
     assert by_row.high - by_row.low < 0.65 * width
