@@ -175,7 +175,7 @@ def coverage(found: dict[Case, dict[str, MetricResult]]) -> Iterator[tuple[tuple
                     if seen:
                         truths = np.full(len(seen), np.mean([figure.value for figure, _ in seen]))
                         if world < 0 and not full.endswith(COMPARABLE):
-                            truths[:] = spec.null
+                            truths[:] = 0.0 if spec.null is None else spec.null
                         elif full in BEST:
                             truths = truths_of_best([(f.value, result.tables[BEST[full]]) for f, result in seen])
                         inside = [

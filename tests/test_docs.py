@@ -237,7 +237,7 @@ def limits_text() -> str:
         cells = [
             f"`{limit.figure}`",
             spec.direction.replace("_", " "),
-            f"{spec.null:g}",
+            "" if spec.null is None else f"{spec.null:g}",
             _limit(limit),
             limit.bound,
             str(limit.smallest_n),

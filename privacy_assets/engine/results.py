@@ -113,7 +113,7 @@ class FigureSpec:
         return self.estimate(math.nan, math.nan, math.nan, counts, null=null, note=note)
 
     def not_measurable(self, reason: str, counts: tuple[int, int]) -> Figure:
-        """The same in one voice."""
+        """The figure without a number, for what these tables are too small for, or do not have."""
         return self.missing(f"not measurable: {reason}", counts)
 
 

@@ -15,6 +15,7 @@ from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.metrics.canaries import KINDS, canaries
 from privacy_assets.engine.metrics.controls import Controls, _tolerance
 from privacy_assets.engine.metrics.dcr import Dcr
+from privacy_assets.engine.metrics.isolated import advantage_isolated
 from privacy_assets.engine.metrics.membership_inference import MembershipInference
 from privacy_assets.engine.metrics.scratch_tables import ScratchTables, last_true
 from privacy_assets.engine.policy import Limit, Policy
@@ -208,6 +209,44 @@ def test_a_gate_that_misses_every_tenth_leak_is_blind(monkeypatch: pytest.Monkey
     assert math.isnan(figure.value) and "the gate is blind here: a leak of 50.0% passed in 4 of" in figure.note
 
 
+@pytest.mark.parametrize("closer", [True, False])
+def test_a_kind_that_is_left_open_is_looked_at_closer_once(monkeypatch: pytest.MonkeyPatch, closer: bool) -> None:
+    """With the limit that costs most, where there is one, and never again under the same limits."""
+    seen = []
+
+    def thresholds(self: ScratchTables, kind: str) -> list[float]:
+        seen.append((kind, len(self._limits)))
+        return [0.05] * 7 + [math.inf if kind == "rare" else 0.05]
+
+    monkeypatch.setattr(ScratchTables, "thresholds", thresholds)
+    monkeypatch.setattr(ScratchTables, "_planting", lambda self, kind, sizes: lambda step: True)
+    whole = Controls()
+    costly = "membership_inference.advantage_isolated"
+    limits = tuple(limit for limit in whole.limits if closer or limit["figure"] != costly)
+    result = Controls(limits=limits).evaluate(inputs_of())
+    assert seen == [(kind, 5) for kind in ("exact", "jittered", "redrawn", "rare")] + [("rare", 6)] * closer
+    assert "passed in 0 of 73 plantings" in result.figure("smallest_leak_rare").note
+
+
+@pytest.mark.parametrize("reference", [True, False])
+def test_isolated_people_are_seen_as_the_gate_sees_them(reference: bool) -> None:
+    inputs = inputs_of() if reference else inputs_of(reference=None)
+    tables = ScratchTables(inputs, Controls())
+    population = tables._population
+    seen = tables._seen_by(tables._places["own"], population.member)
+    rows = population.isolated_rows
+    assert seen.scores.keys() == population.scores.keys() and ("distance / reference" in seen.scores) == reference
+    for name, score in population.scores.items():
+        np.testing.assert_array_equal(seen.scores[name][rows], score[rows])
+    one, other = (advantage_isolated(which, 199, np.random.default_rng(0)) for which in (seen, population))
+    assert one == other
+
+
+def test_the_permutations_of_controls_are_kept_where_nobody_else_has_some() -> None:
+    policy = Policy((Limit("dcr.identical_excess", 0.3, bound="lower"),))
+    assert Controls(permutations=499).under(policy, {}).settings()["permutations"] == 499
+
+
 def test_the_policy_in_force_and_the_settings_of_dcr_are_those_of_the_run() -> None:
     policy = Policy((Limit("dcr.identical_excess", 0.3, bound="lower"), Limit("controls.smallest_leak_exact", 0.05)))
     metrics, _ = choose_metrics({"dcr": {"negligible": 0.1}, "controls": {}}, policy)
@@ -345,7 +384,8 @@ def test_the_walk_finds_the_last_that_holds() -> None:
 
 def test_the_tolerance_factor_is_that_of_the_tables() -> None:
     """One-sided normal tolerance factors, 90 % confidence, 95 % content (Natrella 1963, table A-7)."""
-    assert [round(_tolerance(n), 3) for n in (4, 5, 10, 20)] == [3.957, 3.4, 2.568, 2.208]
+    assert [round(_tolerance(n, 0.9), 3) for n in (4, 5, 10, 20)] == [3.957, 3.4, 2.568, 2.208]
+    assert [round(_tolerance(n, 0.95), 3) for n in (4, 5, 10, 20)] == [5.144, 4.203, 2.911, 2.396]
 
 
 WRONG_DOSES = [

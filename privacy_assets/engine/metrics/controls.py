@@ -40,6 +40,7 @@ _TEXT = {
     "rare": "moved copies of training rows that are like nobody else's",
 }
 _AT_MOST = {"exact": 0.1, "jittered": 0.5, "redrawn": 0.5, "rare": 0.5}
+_EACH_LOOK = 0.95  # confidence of a tolerance limit: of two looks together 90 %
 _LARGEST = 0.5  # of the synthetic rows: more is never planted
 _FEW_ROWS = 0.05  # of the synthetic rows: where no more can be planted, no leak that counts can pass
 _SOURCE = {
@@ -57,10 +58,10 @@ class Controls(Metric):
 
     ``smallest_leak_*``: the fraction of the synthetic rows, planted with one kind of canary in place of rows of the
     table's own, at which a limit that the table holds is broken with probability 95 % (a tolerance limit at 90 %
-    confidence, from ``draws`` random plantings; the threshold of each is found on a grid with four steps a halving, and
-    taken to be log-normal). Up to the dose of the kind in ``doses`` is planted: what the policy in force lets pass, and
-    at most half. Where a planting of the dose was missed, or the tolerance limit lies beyond it, fresh plantings of the
-    dose decide: it is stated when they show, at a level of 5 %, that more than 95 % are caught
+    confidence, both looks together, from ``draws`` random plantings; the threshold of each is found on a grid with four
+    steps a halving, and taken to be log-normal). Up to the dose of the kind in ``doses`` is planted: what the policy in
+    force lets pass, and at most half. Where a planting of the dose was missed, or the tolerance limit lies beyond it,
+    fresh plantings of the dose decide: it is stated when they show, at a level of 5 %, that more than 95 % are caught
     (:func:`~privacy_assets.engine.intervals.shown_above`; 73 without a miss, 113 with one, 200 at most).
 
     Planted are rows that one person alone has, "rare" ones of the isolated tenth: whatever others share gives nobody
@@ -72,13 +73,13 @@ class Controls(Metric):
     holdout, and both halves of the reference, when there is one, in place of the synthetic table. NaN when both halves
     are refused: rows that nobody has seen can only break a limit where train and holdout are not alike.
 
-    Limits: those in force on the label-conditional figures of ``dcr`` (raw distances) and
-    ``membership_inference`` (``isolated_excess``, ``advantage_isolated`` with its ``permutations``), of the people that
-    its budget ``attacked`` leaves; rows are planted of everybody. The whole gate looks at more, and catches at least as
-    much. ``advantage_isolated`` costs as much as all others together, and sees far more where isolated people are given
-    away: it is looked at where the others leave a kind open, then in all that is planted of this kind and in the null
-    tables. These figures tell about the gate: where their limits do not hold it is blind, and nothing is published;
-    that is no verdict on the table, and not remembered as one.
+    Limits: those in force on the label-conditional figures of ``dcr`` (raw distances) and ``membership_inference``
+    (``isolated_excess``, ``advantage_isolated`` with its ``permutations``), of the people that its budget ``attacked``
+    leaves; rows are planted of everybody. The whole gate looks at more, and catches at least as much.
+    ``advantage_isolated`` costs as much as all others together, and sees far more where isolated people are given away:
+    it is looked at where the others leave a kind open, or the table breaks them all: then in all that is planted of
+    this kind and in the null tables. These figures tell about the gate: where their limits do not hold it is blind, and
+    nothing is published; that is no verdict on the table, and not remembered as one.
     """
 
     draws: int = 8
@@ -146,7 +147,7 @@ class Controls(Metric):
             raise ConfigError(
                 f"controls have nothing to prove: the policy {shown(policy.name)} has no limit on {known}."
             )
-        attack = (membership or MembershipInference(attacked=self.attacked)).settings()
+        attack = (membership or MembershipInference(attacked=self.attacked, permutations=self.permutations)).settings()
         allowed = {limit.figure: limit.at_most for limit in policy.limits if limit.at_most is not None}
         passing = {kind: allowed.get(f"controls.smallest_leak_{kind}", most) for kind, most in _AT_MOST.items()}
         return replace(
@@ -174,14 +175,15 @@ class Controls(Metric):
             return Measured((self._false_alarms(scratch, counts), *blind))
         planted: dict[str, list[float]] = {}
         stated: dict[str, Figure | None] = {}
-        for closer in (False, True):
-            left = [kind for kind in KINDS if stated.get(kind) is None]
-            if closer and left:
-                scratch.look_closer()
+        left = list(KINDS)
+        while left:
             for kind in left:
-                inputs.progress(f"controls: planting {_TEXT[kind]}" + (", looking closer" if closer else ""))
+                inputs.progress(f"controls: planting {_TEXT[kind]}")
                 planted[kind] = scratch.thresholds(kind)
                 stated[kind] = self._stated(kind, planted[kind], scratch, counts)
+            left = [kind for kind in KINDS if stated[kind] is None]
+            if left and not scratch.look_closer():
+                break
         leaks = [stated[kind] or self._decided(kind, planted[kind], scratch, counts) for kind in KINDS]
         inputs.progress("controls: null tables")
         rows = [{"kind": kind, "caught": one} for kind in KINDS for one in planted[kind]]
@@ -236,16 +238,16 @@ def _looked_at(limits: Any) -> tuple[dict[str, Any], ...]:
 
 
 def _tolerance_limit(thresholds: list[float]) -> tuple[float, float]:
-    """Fractions at which half, and at 90 % confidence 95 %, of all plantings are caught; inf where one was missed."""
+    """Fractions at which half, and at 95 % confidence 95 %, of all plantings are caught; inf where one was missed."""
     if not all(map(math.isfinite, thresholds)):
         return float(np.median(thresholds)), math.inf
     places = np.log(thresholds)
     middle, spread = float(places.mean()), max(float(places.std(ddof=1)), -math.log(STEP) / math.sqrt(12))
-    return math.exp(middle), math.exp(middle + _tolerance(len(places)) * spread)
+    return math.exp(middle), math.exp(middle + _tolerance(len(places), _EACH_LOOK) * spread)
 
 
-def _tolerance(n: int) -> float:
-    """Deviations above the mean of ``n`` normal draws that hold 95 % of all draws, with 90 % confidence."""
+def _tolerance(n: int, confidence: float) -> float:
+    """Deviations above the mean of ``n`` normal draws that hold 95 % of all draws, with this confidence."""
     from scipy import stats  # slow to import: only where a table is measured
 
-    return float(stats.nct.ppf(0.9, n - 1, stats.norm.ppf(0.95) * math.sqrt(n)) / math.sqrt(n))
+    return float(stats.nct.ppf(confidence, n - 1, stats.norm.ppf(0.95) * math.sqrt(n)) / math.sqrt(n))

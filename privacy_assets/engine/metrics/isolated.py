@@ -47,8 +47,8 @@ def advantage_isolated(population: Population, permutations: int, rng: np.random
     statistic, member = partial(advantages, isolated.fitted()), population.member
     drawn = Drawn(
         statistic(member.astype(np.float32)[None])[0],
-        permute_labels(member, permutations, rng, statistic, isolated.block),
-        resample_subjects(member, REPLICATES, rng, statistic, isolated.block),
+        permute_labels(member, permutations, rng, statistic, population.block),
+        resample_subjects(member, REPLICATES, rng, statistic, population.block),
     )
     names = named_entries(isolated)
     return worst_entry(ADVANTAGE_ISOLATED, drawn, LEAK_CONFIDENCE, isolated.counts, names, evidence=True)

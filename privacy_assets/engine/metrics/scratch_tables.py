@@ -64,10 +64,11 @@ class ScratchTables:
         known = self._candidates.take(self._places["own"])
         self._near_own = nearest_rows(self._isolated, known, k=min(_FEW, self._own), device=self._device)
 
-    def look_closer(self) -> None:
-        """From now on look at all limits of the controls, the one that costs most too."""
-        self._limits = self._controls.parsed_limits
+    def look_closer(self) -> bool:
+        """From now on look at all limits of the controls, the one that costs most too; False when it already did."""
+        known, self._limits = self._limits, self._controls.parsed_limits
         self.__dict__.pop("_broken_already", None)
+        return len(self._limits) > len(known)
 
     def relabelled(self) -> Iterator[bool]:
         """Whether the synthetic table breaks a limit when the sides of the people are drawn anew, each time."""

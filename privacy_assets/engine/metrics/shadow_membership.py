@@ -190,10 +190,9 @@ def _figures(audit: Audit, taught: int, rng: np.random.Generator) -> tuple[Figur
     value, below, above = _mean(records)
     worst = (max(rate.value for rate in rates), max(rate.low for rate in rates), max(rate.high for rate in rates))
     usual, extreme = _null_bounds(records, together, rng)
-    named = {spec.name: spec for spec in ShadowMembership.figures}
 
     def figure(name: str, numbers: tuple[float, float, float], n: int, **more: Any) -> Figure:
-        return named[name].estimate(*numbers, (n, min(n, taught)), **more)
+        return ShadowMembership.spec(name).estimate(*numbers, (n, min(n, taught)), **more)
 
     note = f"a lower bound; these counts could show {bounds[0].certifiable:.3g} at most"
     return (
