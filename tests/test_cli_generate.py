@@ -309,7 +309,7 @@ def test_a_function_of_ones_own_promises_no_same_rows(
      (["--set=noise"], "KEY=VALUE"),
      (["--generator=noisy_copy", "--set=noize=2"], "Did you mean 'noise'"),
      (["--generator=noisy_copy", "--set=noise=-1"], "noise must be"),
-     (["--generator=noisy_copy", "--set=noise=much"], "wrong type"),
+     (["--generator=noisy_copy", "--set=noise=much"], "noise must be a number"),
      (["--generator=command"], "needs the settings command"), (["--kind=town"], "COLUMN=KIND"),
      (["--kind=town=txt"], "unknown kind"), (["--kind=twon=categorical"], "Did you mean 'town'"),
      (["--kind=town=numeric"], "column 'town', row"), (["--subject=persn"], "subject column is missing"),

@@ -11,7 +11,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from dataclasses import fields
+from dataclasses import MISSING
 from pathlib import Path
 
 import dagster as dg
@@ -22,9 +22,15 @@ import yaml
 
 from privacy_assets import PrivacyGate
 from privacy_assets.cli import main
+from privacy_assets.engine.filters.registry import FILTERS
 from privacy_assets.engine.generators import GENERATORS
+from privacy_assets.engine.geometry.embedder import EmbedderSettings
 from privacy_assets.engine.policy import Limit, Policy
 from privacy_assets.engine.registry import METRICS, figure_specs
+from privacy_assets.engine.results import plain
+from privacy_assets.engine.settings import settings_of
+from privacy_assets.engine.shadow.attacks import ATTACKS
+from privacy_assets.engine.shadow.plan import AuditPlan
 from resources.local import RESOURCES
 
 ROOT = Path(__file__).parents[1]
@@ -203,7 +209,7 @@ def test_every_generator_is_described_with_its_settings_and_defaults() -> None:
     for line in lines:
         names = re.findall(r"`(\w+)`", line[1])
         described.update(names)
-        known = {field.name: field.default for name in names for field in fields(GENERATORS[name])}  # type: ignore[arg-type]
+        known = {one.name: one.default for name in names for one in settings_of(GENERATORS[name])}
         told = re.findall(r"`(\w+)`(?: \((?:[^()]*; )?([\d.]+)\))?", line[3])
         assert {setting for setting, _ in told} <= set(known) | {"bins", "degree"}
         assert all(float(known[setting]) == float(value) for setting, value in told if value)
@@ -262,6 +268,42 @@ def test_the_default_limits_are_those_of_the_registry() -> None:
         POLICY.write_text(f"{before}{START}{expected}{END}{after}", encoding="utf-8")
         shown = expected
     assert shown == expected, f"docs/policy.md should hold (UPDATE_DOCS=1 writes it):\n{expected}"
+
+
+def settings_text() -> str:
+    """The page of settings: one table for each part that has some."""
+    attacks = [kind for kind, _ in ATTACKS.values()]
+    parts = [*METRICS.values(), *GENERATORS.values(), *FILTERS.values(), EmbedderSettings, AuditPlan, *attacks]
+    lines = [
+        "# Settings",
+        "",
+        "What can be set of metrics, generators, filters, the embedder and the attacks of an audit. A value of another",
+        "type, or beyond its bounds, is an error that names the part and the setting.",
+    ]
+    for part in parts:
+        known = settings_of(part)
+        if not known:
+            continue
+        title = " ".join(getattr(part, one) for one in ("part", "name") if hasattr(part, one))
+        lines += ["", f"## {title}", "", "| setting | meaning | must be | default |", "|---|---|---|---|"]
+        for one in known:
+            default = "" if one.default is None or one.default is MISSING else f"`{plain(one.default)}`"
+            lines.append(f"| `{one.name}` | {one.meaning} | {one.domain} | {default} |")
+    return "\n".join([*lines, ""])
+
+
+def test_the_page_of_settings_is_written_from_their_declarations() -> None:
+    page, expected = ROOT / "docs" / "settings.md", settings_text()
+    if os.environ.get("UPDATE_DOCS"):
+        page.write_text(expected, encoding="utf-8")
+    assert page.read_text(encoding="utf-8") == expected, "UPDATE_DOCS=1 writes it"
+
+
+@pytest.mark.parametrize(
+    "kind", [*METRICS.values(), *GENERATORS.values(), *FILTERS.values()], ids=lambda kind: kind.name
+)
+def test_every_setting_says_what_it_means(kind: type) -> None:
+    assert all(one.meaning and one.domain for one in settings_of(kind))
 
 
 def test_every_figure_is_explained_once() -> None:

@@ -282,7 +282,7 @@ def test_a_removed_person_leaves_with_all_rows():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [({"records": 0}, "records"), ({"shadows": 7}, "even"), ({"tests": 2}, "at least 4"), ({"size": 1}, "size"),
-     ({"auxiliary": 1.0}, "share"), ({"sampling": "bootstrp"}, "Did you mean 'bootstrap'"),
+     ({"auxiliary": 1.0}, "above 0 and below 1"), ({"sampling": "bootstrp"}, "Did you mean 'bootstrap'"),
      ({"attack": "querys"}, "Did you mean 'queries'"), ({"remove": -1}, "remove"), ({"sample_size": 0}, "sample_size"),
      ({"neighbours": 0}, "neighbours"), ({"records": True}, "records"), ({"ids": ()}, "ids"),
      ({"ids": (3, 3)}, "different rows")],

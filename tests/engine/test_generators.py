@@ -407,7 +407,7 @@ def test_a_function_of_a_script(tmp_path: Path) -> None:
         ("copy", {"noise": 1}, "no setting 'noise'"),
         ("callable", {}, "needs the settings function"),
         ("command", {"timeout": 3}, "needs the settings command\\."),
-        ("noisy_copy", {"noise": "much"}, "of the wrong type"),
+        ("noisy_copy", {"noise": "much"}, "noise must be a number of at least 0"),
         ("callable", {"function": 3}, "is not a function"),
         ("os.path:nothing", {}, "cannot be imported"),
         ("no_such_module:f", {}, "cannot be imported"),

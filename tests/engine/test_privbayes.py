@@ -346,9 +346,9 @@ def test_one_row_one_column_and_little_epsilon() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"epsilon": 0}, "epsilon must be a positive number"),
-        ({"epsilon": float("inf")}, "epsilon must be a positive number"),
-        ({"epsilon": "1"}, "epsilon must be a positive number"),
+        ({"epsilon": 0}, "epsilon must be a number above 0"),
+        ({"epsilon": float("inf")}, "epsilon must be a number above 0"),
+        ({"epsilon": "1"}, "epsilon must be a number above 0"),
         ({"structure_share": 1}, "structure_share"),
         ({"degree": 4}, "privbayes: degree"),
         ({"bounds": [1, 2]}, "bounds must give a list"),

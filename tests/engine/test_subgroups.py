@@ -226,9 +226,9 @@ def test_no_category_reaches_the_result():
 @pytest.mark.parametrize(
     ("subgroups", "words"),
     [
-        ("ward", "must be a list of column names"),
-        (["ward", 3], "must be a list of column names"),
-        (None, "must be a list of column names"),
+        ("ward", "must be a list of texts"),
+        (["ward", 3], "must be a list of texts"),
+        (None, "must be a list of texts"),
         (["ward", "ward"], "names a column twice"),
     ],
 )

@@ -139,7 +139,7 @@ def test_dates_that_stand_for_no_date_are_told_by_their_row(tmp_path: Path, text
 
 @pytest.mark.parametrize("value", [0, -1, 1e300, 10**400, float("nan"), float("inf"), True, "2", [2]])
 def test_a_loss_factor_out_of_range(value: object) -> None:
-    with pytest.raises(ConfigError, match="tvae: loss_factor must be a positive number and at most 1e\\+38"):
+    with pytest.raises(ConfigError, match="tvae: loss_factor must be a number above 0 and at most 1e\\+38"):
         build_generator("tvae", {"loss_factor": value})
 
 

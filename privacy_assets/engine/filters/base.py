@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -10,16 +9,18 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
+from pydantic import Field
 
 from privacy_assets.engine.metrics.exposure import near
+from privacy_assets.engine.settings import declared
 from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
 from privacy_assets.engine.tables.schema import TableSchema
-from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.errors import InputError
 
 ROUNDING = 1e-9  # of people who are counted in parts
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class Filter(ABC):
     """A filter: subclass it as a frozen dataclass whose fields are the settings, each with a default.
 
@@ -33,17 +34,15 @@ class Filter(ABC):
     ``name`` is the registry key, ``covers`` what it protects from, ``fix`` what helps when it leaves too few rows.
     """
 
-    radius: float | None = None
-    attempts: int = 10
+    radius: float | None = Field(
+        default=None, ge=0, description="people nearer than this count; without, what real rows keep from each other"
+    )
+    attempts: int = Field(default=10, ge=2, description="times as many rows are drawn as are wanted, at most")
 
+    part: ClassVar[str] = "filter"
     name: ClassVar[str]
     covers: ClassVar[str]
     fix: ClassVar[str]
-
-    def __post_init__(self) -> None:
-        self._check("attempts", 2, whole=True)
-        if self.radius is not None:
-            self._check("radius", 0)
 
     def settings(self) -> dict[str, Any]:
         """The settings as a plain mapping that JSON can hold."""
@@ -73,13 +72,6 @@ class Filter(ABC):
     @abstractmethod
     def leaves_out(self, people: np.ndarray) -> np.ndarray:
         """Which rows go, bool (n,), by the number float64 (n,) of people within the radius, who may count in parts."""
-
-    def _check(self, key: str, low: float, high: float = math.inf, *, whole: bool = False) -> None:
-        value = getattr(self, key)
-        number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-        if not (number and low <= value <= high and math.isfinite(value)):
-            kind = "whole number" if whole else "number"
-            raise ConfigError(f"filter {self.name}: {key} must be a {kind} from {low:g} to {high:g}.")
 
 
 @dataclass(frozen=True, eq=False)

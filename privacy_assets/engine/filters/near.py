@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from pydantic import Field
 
 from privacy_assets.engine.filters.base import ROUNDING, Filter
 from privacy_assets.engine.metrics.exposure import typical_radius
+from privacy_assets.engine.settings import declared
 from privacy_assets.engine.tables.encoding import EncodedTable
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class SimilarityFilter(Filter):
     """Leave out every synthetic row with a real person within the radius (Gretel's similarity filter).
 
@@ -20,15 +20,13 @@ class SimilarityFilter(Filter):
     that many rows have an equal one, lambda is 0, and what goes are the rows that equal a real one.
     """
 
-    quantile: float = 0.02
+    quantile: float = Field(
+        default=0.02, ge=1e-9, le=0.5, description="the radius, as a quantile of distances of real rows"
+    )
 
     name = "similarity"
     covers = "copies of real rows and what comes close to them, combinations that many people share included"
     fix = "let the generator memorise less (larger leaves, fewer epochs), lower quantile, or take filter memorization"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check("quantile", 1e-9, 0.5)
 
     def _typical(self, rows: EncodedTable, subjects: np.ndarray) -> float:
         return typical_radius(rows, subjects, self.quantile, "cpu")
@@ -38,7 +36,7 @@ class SimilarityFilter(Filter):
         return people > ROUNDING
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class MemorizationFilter(SimilarityFilter):
     """Leave out synthetic rows that point at few people (Kuppa et al., section 3; DESIGN section 5, "Memorization").
 
@@ -46,15 +44,11 @@ class MemorizationFilter(SimilarityFilter):
     of them, is left out; with none near it points at nobody, with a crowd at no one in particular.
     """
 
-    crowd: int = 5
+    crowd: int = Field(default=5, ge=2, description="people within the radius: with fewer a row is left out")
 
     name = "memorization"
     covers = "rows that point at few people: copies, unless many people share them"
     fix = "let the generator memorise less (larger leaves, fewer epochs), or ask for fewer rows"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check("crowd", 2, whole=True)
 
     def leaves_out(self, people: np.ndarray) -> np.ndarray:
         """Those with somebody near them, but no crowd."""

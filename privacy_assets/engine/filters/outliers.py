@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
+from pydantic import Field
 
 from privacy_assets.engine.filters.base import ROUNDING, Filter, parts
 from privacy_assets.engine.geometry.neighbours import nearest_rows
+from privacy_assets.engine.settings import declared
 from privacy_assets.engine.tables.encoding import EncodedTable
 from privacy_assets.errors import InputError
 
 _CELLS = 4_000_000  # neighbours held at once
 
 
-@dataclass(frozen=True, kw_only=True)
+@declared
 class OutlierFilter(Filter):
     """Leave out synthetic rows in the far tail: with fewer than ``neighbours`` real people within the radius.
 
@@ -24,17 +25,12 @@ class OutlierFilter(Filter):
     InputError where there are not more than ``neighbours`` people.
     """
 
-    neighbours: int = 5
-    quantile: float = 0.9
+    neighbours: int = Field(default=5, ge=1, description="nearest other people whose distance is looked at")
+    quantile: float = Field(default=0.9, ge=0.5, lt=1, description="quantile of these distances that the radius is")
 
     name = "outliers"
     covers = "rows unlike those of most people, copies of people who stand apart among them"
     fix = "let the generator stay nearer to the real rows (more training, fewer free columns), or raise quantile"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check("neighbours", 1, whole=True)
-        self._check("quantile", 0.5, 1 - 1e-9)
 
     def _typical(self, rows: EncodedTable, subjects: np.ndarray) -> float:
         people = int(subjects.max()) + 1

@@ -80,6 +80,7 @@ class Generator(ABC):
     and the command for that.
     """
 
+    part: ClassVar[str] = "generator"
     name: ClassVar[str]
     summary: ClassVar[str]
     licence: ClassVar[str] = "Apache-2.0"

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from pydantic import Field
 
 from privacy_assets.engine.generators.base import FittedGenerator, Generator, PrivacyBudget, Training
 from privacy_assets.engine.generators.coded import CodedGenerator, Draw
 from privacy_assets.engine.generators.domains import Domains
+from privacy_assets.engine.settings import declared
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.schema import TableSchema
-from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.errors import InputError
 
 Conditional = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -26,7 +27,7 @@ _PARTS = ("groups", "starts", "values", "ends")
 _MOST_KEYS = 2.0**62
 
 
-@dataclass(frozen=True)
+@declared
 class BayNet(CodedGenerator):
     """A Bayesian network whose columns have up to ``degree`` (1 to 3) parents, chosen by mutual information.
 
@@ -43,14 +44,8 @@ class BayNet(CodedGenerator):
     name = "baynet"
     summary = "A Bayesian network: each column is drawn given up to three others, chosen by mutual information."
 
-    degree: int = 1
-    bins: int = 10
-
-    def __post_init__(self) -> None:
-        if type(self.degree) is not int or not 1 <= self.degree <= 3:
-            raise ConfigError(f"{self.name}: degree must be 1, 2 or 3.")
-        if type(self.bins) is not int or self.bins < 2:
-            raise ConfigError(f"{self.name}: bins must be a whole number of at least 2.")
+    degree: int = Field(default=1, ge=1, le=3, description="parents of a column, at most")
+    bins: int = Field(default=10, ge=2, description="bins of a number")
 
     def overfitting_protection(self) -> str:
         """See :meth:`Generator.overfitting_protection`: what bounds how much a network can hold."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pandas as pd
+from pydantic import Field
 
 from privacy_assets.engine.generators.base import FittedGenerator, PrivacyBudget, Training, read_train, write_train
 from privacy_assets.engine.generators.programs import (
@@ -18,6 +18,7 @@ from privacy_assets.engine.generators.programs import (
     ProgramGenerator,
     written_table,
 )
+from privacy_assets.engine.settings import Tuple, declared
 from privacy_assets.engine.tables.schema import TableSchema, restore
 from privacy_assets.errors import ConfigError
 
@@ -25,7 +26,11 @@ _MADE = ("{out}", "{rows}", "{seed}")
 _TRAINED = ("{train}", "{model}", "{seed}")
 
 
-@dataclass(frozen=True)
+Texts = Annotated[tuple[str, ...], Tuple]
+Timeout = Annotated[float, Field(gt=0)]  # seconds
+
+
+@declared
 class CommandGenerator(ProgramGenerator):
     """A program of your own; how it is run, and what it can see and say: :class:`ProgramGenerator`.
 
@@ -44,17 +49,13 @@ class CommandGenerator(ProgramGenerator):
     repeatable = False
     invents = True
 
-    command: Sequence[str]
-    train: Sequence[str] | None = None
-    timeout: float = 3600.0
-    variables: Sequence[str] = ()
-    log: str | None = None
+    command: Texts = Field(description="the program and its arguments")
+    train: Annotated[tuple[str, ...] | None, Tuple] = Field(default=None, description="a command that learns once")
+    timeout: Timeout = Field(default=3600.0, description="seconds of each run, at most")
+    variables: Texts = Field(default=(), description="further environment variables that it sees")
+    log: str | None = Field(default=None, description="file for what it prints")
 
     def __post_init__(self) -> None:
-        for setting in ("command", *(["train"] if self.train is not None else [])):
-            value = getattr(self, setting)
-            _check_texts(self.name, setting, value)
-            object.__setattr__(self, setting, tuple(value))
         if self.train is None:
             _check_marks("command", self.command, ("{train}", *_MADE))
         else:
@@ -62,8 +63,6 @@ class CommandGenerator(ProgramGenerator):
             _check_marks("command", self.command, ("{model}", *_MADE))
             if any("{train}" in part for part in self.command):
                 raise ConfigError("command: command cannot read {train} beside train; let train write it to {model}.")
-        check_program(self.name, self.timeout, self.log, self.variables)
-        object.__setattr__(self, "variables", tuple(self.variables))
 
     @property
     def passed(self) -> tuple[str, ...]:
@@ -119,18 +118,3 @@ def _check_marks(setting: str, arguments: Sequence[str], marks: Sequence[str]) -
     absent = [mark for mark in marks if not any(mark in part for part in arguments[1:])]
     if absent:
         raise ConfigError(f"command: {absent[0]} does not stand in the arguments of {setting}.")
-
-
-def check_program(name: str, timeout: object, log: object, variables: object = ()) -> None:
-    """ConfigError unless ``timeout`` is a positive number, ``log`` a path, if anything, and ``variables`` are names."""
-    if not isinstance(log, str | None):
-        raise ConfigError(f"{name}: log must be the path of a file.")
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
-        raise ConfigError(f"{name}: timeout must be a positive number of seconds.")
-    _check_texts(name, "variables", variables)
-
-
-def _check_texts(name: str, setting: str, value: object) -> None:
-    texts = not isinstance(value, str) and isinstance(value, Sequence) and all(isinstance(part, str) for part in value)
-    if not texts:
-        raise ConfigError(f"{name}: {setting} must be a list of texts.")

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pydantic import Field
 
 from privacy_assets.engine.generators.base import FittedGenerator, Generator, Training, read_train, write_train
+from privacy_assets.engine.settings import declared
 from privacy_assets.engine.tables.precision import UNITS, decimals_of, round_decimals, unit_of, whole_decimals_of
 from privacy_assets.engine.tables.schema import TableSchema
-from privacy_assets.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Copy(Generator):
         return FittedCopy(cls(**manifest["settings"]), schema, read_train(folder, schema))
 
 
-@dataclass(frozen=True)
+@declared
 class NoisyCopy(Copy):
     """Copies with small changes: what a generator that has over-learned its training rows makes.
 
@@ -51,12 +52,8 @@ class NoisyCopy(Copy):
         "DEMONSTRATION ONLY: publishes the private rows with slight changes, so that the gate can be seen to close."
     )
 
-    noise: float = 0.1
-    redraw: float = 0.05
-
-    def __post_init__(self) -> None:
-        if not self.noise >= 0 or not 0 <= self.redraw <= 1:
-            raise ConfigError("noisy_copy: noise must be at least 0 and redraw between 0 and 1.")
+    noise: float = Field(default=0.1, ge=0, description="standard deviations by which numbers move")
+    redraw: float = Field(default=0.05, ge=0, le=1, description="probability that a category is resampled")
 
     def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
         return FittedNoisyCopy(self, schema, train.copy())

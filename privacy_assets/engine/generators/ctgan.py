@@ -6,14 +6,15 @@ The library is imported where it is used: its licence, BUSL-1.1, is not that of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from pydantic import Field
 
 from privacy_assets.engine.generators.ctgan_columns import Span
-from privacy_assets.engine.generators.ctgan_fitting import LibraryGenerator
+from privacy_assets.engine.generators.ctgan_fitting import LARGEST, LibraryGenerator
+from privacy_assets.engine.settings import Layers, declared
 from privacy_assets.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _TEMPERATURE = 0.2  # of the library's Gumbel softmax
 
 
-@dataclass(frozen=True)
+@declared
 class CTGAN(LibraryGenerator):
     """A generative adversarial network that is told which category of which column to make (Xu et al. 2019).
 
@@ -43,28 +44,22 @@ class CTGAN(LibraryGenerator):
     name = "ctgan"
     summary = "CTGAN: a conditional generative adversarial network for tables, by the ctgan library."
 
-    epochs: int = 300
-    batch_size: int = 500
-    pac: int = 10
-    embedding_dim: int = 128
-    generator_dim: Sequence[int] = (256, 256)
-    discriminator_dim: Sequence[int] = (256, 256)
-    generator_lr: float = 2e-4
-    generator_decay: float = 1e-6
-    discriminator_lr: float = 2e-4
-    discriminator_decay: float = 1e-6
-    discriminator_steps: int = 1
-    log_frequency: bool = True
+    epochs: int = Field(default=300, ge=1, description="passes over the training rows")
+    batch_size: int = Field(default=500, ge=1, description="rows of a step: even, and a multiple of pac")
+    pac: int = Field(default=10, ge=1, description="rows that the discriminator sees together")
+    embedding_dim: int = Field(default=128, ge=1, description="size of the noise")
+    generator_dim: Layers = Field(default=(256, 256), min_length=1, description="of the generator's layers")
+    discriminator_dim: Layers = Field(default=(256, 256), min_length=1, description="of the discriminator's layers")
+    generator_lr: float = Field(default=2e-4, gt=0, le=LARGEST, description="learning rate of the generator")
+    generator_decay: float = Field(default=1e-6, ge=0, le=LARGEST, description="weight decay of the generator")
+    discriminator_lr: float = Field(default=2e-4, gt=0, le=LARGEST, description="learning rate of the discriminator")
+    discriminator_decay: float = Field(default=1e-6, ge=0, le=LARGEST, description="weight decay of the discriminator")
+    discriminator_steps: int = Field(default=1, ge=1, description="steps of the discriminator for one of the generator")
+    log_frequency: bool = Field(default=True, description="categories by the logarithm of their frequency")
 
     def __post_init__(self) -> None:
-        self._check_whole("epochs", "batch_size", "pac", "embedding_dim", "discriminator_steps")
-        self._check_layers("generator_dim", "discriminator_dim")
-        self._check_real("generator_lr", "discriminator_lr", positive=True)
-        self._check_real("generator_decay", "discriminator_decay")
         if self.batch_size % 2 or self.batch_size % self.pac:
-            raise ConfigError(f"ctgan: batch_size must be even and a multiple of pac ({self.pac}).")
-        if not isinstance(self.log_frequency, bool):
-            raise ConfigError("ctgan: log_frequency must be true or false.")
+            raise ConfigError(f"generator ctgan: batch_size must be even and a multiple of pac ({self.pac}).")
 
     def synthesizer(self) -> type:
         """See :meth:`LibraryGenerator.synthesizer`."""
@@ -126,7 +121,7 @@ class CTGAN(LibraryGenerator):
         return out
 
 
-@dataclass(frozen=True)
+@declared
 class TVAE(LibraryGenerator):
     """A variational autoencoder (Xu et al. 2019) that sees tables as :class:`CTGAN` does, without conditions.
 
@@ -142,19 +137,13 @@ class TVAE(LibraryGenerator):
     name = "tvae"
     summary = "TVAE: a variational autoencoder for tables, by the ctgan library."
 
-    epochs: int = 300
-    batch_size: int = 500
-    embedding_dim: int = 128
-    compress_dims: Sequence[int] = (128, 128)
-    decompress_dims: Sequence[int] = (128, 128)
-    l2scale: float = 1e-5
-    loss_factor: float = 2
-
-    def __post_init__(self) -> None:
-        self._check_whole("epochs", "batch_size", "embedding_dim")
-        self._check_layers("compress_dims", "decompress_dims")
-        self._check_real("l2scale")
-        self._check_real("loss_factor", positive=True)
+    epochs: int = Field(default=300, ge=1, description="passes over the training rows")
+    batch_size: int = Field(default=500, ge=1, description="rows of a step")
+    embedding_dim: int = Field(default=128, ge=1, description="size of the latent code")
+    compress_dims: Layers = Field(default=(128, 128), min_length=1, description="widths of the encoder's layers")
+    decompress_dims: Layers = Field(default=(128, 128), min_length=1, description="widths of the decoder's layers")
+    l2scale: float = Field(default=1e-5, ge=0, le=LARGEST, description="weight decay")
+    loss_factor: float = Field(default=2.0, gt=0, le=LARGEST, description="weight of the reconstruction")
 
     def synthesizer(self) -> type:
         """See :meth:`LibraryGenerator.synthesizer`."""

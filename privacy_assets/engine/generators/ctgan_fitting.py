@@ -21,7 +21,7 @@ from privacy_assets.engine.generators.base import FittedGenerator, Generator, Tr
 from privacy_assets.engine.generators.ctgan_columns import CODE, NUMBER, Given, Span, spans_of
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.schema import TableSchema
-from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.errors import InputError
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _ARRAYS = "ctgan.npz"
 _WEIGHTS = "network."
-_LARGEST = 1e38  # of a rate or a weight: beyond it, a short float is infinite
+LARGEST = 1e38  # of a rate or a weight: beyond it, a short float is infinite
 
 
 class LibraryGenerator(Generator):
@@ -136,26 +136,6 @@ class LibraryGenerator(Generator):
         """The error of a training that came to nothing."""
         fix = "lower its learning rates, or take another seed"
         return InputError(f"the losses or weights of generator {self.name} are not finite numbers", fix=fix)
-
-    def _check_whole(self, *settings: str) -> None:
-        for setting in settings:
-            if not _is_whole(getattr(self, setting)):
-                raise ConfigError(f"{self.name}: {setting} must be a positive whole number.")
-
-    def _check_layers(self, *settings: str) -> None:
-        for setting in settings:
-            widths = getattr(self, setting)
-            if not isinstance(widths, list | tuple) or not widths or not all(_is_whole(width) for width in widths):
-                raise ConfigError(f"{self.name}: {setting} must be a list of positive whole numbers, one a layer.")
-            object.__setattr__(self, setting, tuple(widths))
-
-    def _check_real(self, *settings: str, positive: bool = False) -> None:
-        for setting in settings:
-            value = getattr(self, setting)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not 0 <= value <= _LARGEST or (positive and value == 0):
-                least = "a positive number" if positive else "a number, at least 0"
-                raise ConfigError(f"{self.name}: {setting} must be {least} and at most {_LARGEST:g}.")
 
 
 class FittedLibrary(FittedGenerator):

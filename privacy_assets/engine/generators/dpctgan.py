@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import Field
 
 from privacy_assets.engine.generators.private_gan import PrivateGan
+from privacy_assets.engine.settings import declared
 
 if TYPE_CHECKING:
     from privacy_assets.engine.generators.networks.blocks import Sampler, Shape
 
 
-@dataclass(frozen=True)
+@declared
 class DPCTGAN(PrivateGan):
     """The generator is told one value of one column to make, as in CTGAN, and the discriminator sees what was asked.
 
@@ -24,9 +25,7 @@ class DPCTGAN(PrivateGan):
 
     name = "dpctgan"
     summary = "Conditional tabular GAN trained with differential privacy (DPCTGAN)."
-    RANGES = {**PrivateGan.RANGES, "counts_share": (0.001, 0.999)}
-
-    counts_share: float = 0.1
+    counts_share: float = Field(default=0.1, ge=0.001, le=0.999, description="share of the budget for counts")
 
     def sampler(self, shape: Shape) -> Sampler:
         """See :meth:`NeuralGenerator.sampler`."""

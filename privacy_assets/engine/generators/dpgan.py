@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pydantic import Field
+
 from privacy_assets.engine.generators.private_gan import PrivateGan
+from privacy_assets.engine.settings import declared
 
 if TYPE_CHECKING:
     from privacy_assets.engine.generators.networks.blocks import Sampler, Shape
 
 
-@dataclass(frozen=True)
+@declared
 class DPGAN(PrivateGan):
     """Wasserstein losses, RMSProp, and weights of the critic held within 0.05 as in the paper's algorithm 1.
 
@@ -22,7 +24,7 @@ class DPGAN(PrivateGan):
     summary = "Wasserstein GAN trained with differential privacy (DPGAN)."
     WASSERSTEIN = 0.05
 
-    learning_rate: float = 5e-4
+    learning_rate: float = Field(default=5e-4, ge=1e-8, le=1, description="of Adam")
 
     def sampler(self, shape: Shape) -> Sampler:
         """See :meth:`NeuralGenerator.sampler`."""

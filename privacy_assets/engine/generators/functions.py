@@ -6,24 +6,25 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pandas as pd
+from pydantic import Field
 
 from privacy_assets.engine.generators import _function_worker as worker
 from privacy_assets.engine.generators.base import FittedGenerator, Training, read_train
-from privacy_assets.engine.generators.commands import FittedCommand, check_program
+from privacy_assets.engine.generators.commands import FittedCommand, Texts, Timeout
 from privacy_assets.engine.generators.programs import THREADS, ProgramGenerator
+from privacy_assets.engine.settings import declared
 from privacy_assets.engine.tables.schema import TableSchema
 from privacy_assets.errors import ConfigError, StepError, shown
 
 SampleFunction = Callable[[pd.DataFrame, int, int], pd.DataFrame]
 
 
-@dataclass(frozen=True)
+@declared
 class CallableGenerator(ProgramGenerator):
     """``function(train, rows, seed) -> DataFrame``, given itself or as ``"module:function"``.
 
@@ -48,10 +49,10 @@ class CallableGenerator(ProgramGenerator):
         worker.NOT_WRITTEN: "returned a table that cannot be written as Parquet",
     }
 
-    function: SampleFunction | str
-    timeout: float = 86_400.0
-    variables: Sequence[str] = ()
-    log: str | None = None
+    function: Any = Field(title="a function, or a text module:function", description="what makes the rows")
+    timeout: Timeout = Field(default=86_400.0, description="seconds of each call, at most")
+    variables: Texts = Field(default=(), description="further environment variables that it sees")
+    log: str | None = Field(default=None, description="file for what it prints")
 
     def __post_init__(self) -> None:
         reference = self.function if isinstance(self.function, str) else _label(self.function)
@@ -63,8 +64,6 @@ class CallableGenerator(ProgramGenerator):
         if found is not None and not worker.takes_three(found):
             raise ConfigError(f"generator {reference} must take three arguments: train, rows, seed.")
         object.__setattr__(self, "function", reference)
-        check_program(self.name, self.timeout, self.log, self.variables)
-        object.__setattr__(self, "variables", tuple(self.variables))
 
     @property
     def reference(self) -> str:

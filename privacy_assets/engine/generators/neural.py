@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,7 +16,7 @@ from privacy_assets.engine.generators.base import DAMAGED, FittedGenerator, Gene
 from privacy_assets.engine.generators.layout import Layout
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.schema import TableSchema
-from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.errors import InputError
 
 if TYPE_CHECKING:
     from privacy_assets.engine.generators.networks.blocks import Sampler, Shape
@@ -26,31 +26,10 @@ _WIDEST = 10_000  # entries of a one-hot vector
 _BLOCK = 4096  # rows that go through the network at once when rows are drawn
 
 
-@dataclass(frozen=True)
 class NeuralGenerator(Generator):
-    """A generator that is a network. Fields that are numbers are checked against ``RANGES`` (low, high).
-
-    ``RANGES`` of a field annotated as an integer asks for whole numbers; bounds are inclusive.
-    """
+    """A generator that is a network."""
 
     modules: ClassVar[tuple[str, ...]] = ("torch",)
-    RANGES: ClassVar[Mapping[str, tuple[float, float]]] = {}
-
-    def __post_init__(self) -> None:
-        whole = {field.name for field in fields(self) if str(field.type).startswith("int")}
-        for name, (low, high) in self.RANGES.items():
-            value = getattr(self, name)
-            number = isinstance(value, int if name in whole else (int, float)) and not isinstance(value, bool)
-            if value is None and next(field.default for field in fields(self) if field.name == name) is None:
-                continue
-            if not number or not low <= value <= high:
-                kind = "whole number" if name in whole else "number"
-                raise ConfigError(f"{self.name}: {name} must be a {kind} from {low:g} to {high:g}.")
-        hidden = getattr(self, "hidden", ())
-        sizes = list(hidden) if isinstance(hidden, list | tuple) else [None]
-        if not all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in sizes):
-            raise ConfigError(f"{self.name}: hidden must be a list of whole numbers of at least 1.")
-        object.__setattr__(self, "hidden", tuple(sizes))
 
     def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
         # MPS lacks double precision and some of the functions, and its random state cannot be set aside.

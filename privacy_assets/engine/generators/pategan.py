@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import Field
 
 from privacy_assets.engine.generators.base import Training
 from privacy_assets.engine.generators.layout import Layout
 from privacy_assets.engine.generators.neural import shape_of
 from privacy_assets.engine.generators.private_gan import PrivateNetwork, noise_stream
+from privacy_assets.engine.settings import declared
 from privacy_assets.engine.tables.fingerprints import cells_fingerprint
 from privacy_assets.errors import InputError
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _FEWEST_ROWS = 2  # of a teacher
 
 
-@dataclass(frozen=True)
+@declared
 class PATEGAN(PrivateNetwork):
     """Each of the ``teachers`` sees rows of its own; the student, and through it the generator, only their noisy votes.
 
@@ -41,19 +42,13 @@ class PATEGAN(PrivateNetwork):
     name = "pategan"
     summary = "GAN taught by the noisy votes of teachers, with differential privacy (PATE-GAN)."
     ACCOUNTANT = "moments of noisy votes, whatever the votes are (Papernot et al. 2017, theorem 2)"
-    RANGES = {
-        "noise": (1, 4096), "epochs": (1, 100_000), "batch": (2, 100_000), "learning_rate": (1e-8, 1),
-        "generator_rate": (1e-8, 1), "teacher_steps": (1, 1000), "student_steps": (1, 1000), "teachers": (2, 100_000),
-        "epsilon": (1e-3, 1e6), "delta": (1e-12, 0.1), "bins": (1, 10_000),
-    }  # fmt: skip
-
-    epochs: int = 200
-    batch: int = 64
-    learning_rate: float = 1e-3
-    generator_rate: float = 1e-4
-    teacher_steps: int = 10
-    student_steps: int = 5
-    teachers: int | None = None
+    epochs: int = Field(default=200, ge=1, le=100_000, description="passes over the training rows")
+    batch: int = Field(default=64, ge=2, le=100_000, description="rows of a step")
+    learning_rate: float = Field(default=1e-3, ge=1e-8, le=1, description="of Adam")
+    generator_rate: float = Field(default=1e-4, ge=1e-8, le=1, description="learning rate of the generator")
+    teacher_steps: int = Field(default=10, ge=1, le=1000, description="steps of each teacher")
+    student_steps: int = Field(default=5, ge=1, le=1000, description="steps of the student")
+    teachers: int | None = Field(default=None, ge=2, le=100_000, description="teachers; by the number of rows without")
 
     def _covers(self, training: Training) -> str:
         covers = "one row" if training.people is None else "all rows of one person"

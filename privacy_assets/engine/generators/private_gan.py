@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
+from pydantic import Field
 
 from privacy_assets.engine.generators.base import FittedGenerator, PrivacyBudget, Training
 from privacy_assets.engine.generators.layout import Layout
 from privacy_assets.engine.generators.neural import FittedNeural, NeuralGenerator, shape_of
-from privacy_assets.engine.generators.public import Bounds, Categories, PublicKnowledge, freeze_public
+from privacy_assets.engine.generators.public import PublicKnowledge, freeze_public
+from privacy_assets.engine.settings import Layers, declared
 from privacy_assets.engine.tables.fingerprints import cells_fingerprint
 from privacy_assets.engine.tables.schema import TableSchema
 from privacy_assets.errors import ConfigError, InputError
 
 
-@dataclass(frozen=True)
+@declared
 class PrivateNetwork(NeuralGenerator):
     """A network under (``epsilon``, ``delta``)-differential privacy that learns codes only: numbers stand in ``bins``.
 
@@ -31,16 +31,17 @@ class PrivateNetwork(NeuralGenerator):
     secret_seed = True
     ACCOUNTANT: ClassVar[str]
 
-    hidden: Sequence[int] = (128, 128)
-    noise: int = 64
-    epsilon: float = 1.0
-    delta: float = 1e-5
-    bins: int = 20
-    bounds: Bounds | None = None
-    categories: Categories | None = None
+    hidden: Layers = Field(default=(128, 128), description="widths of the layers")
+    noise: int = Field(default=64, ge=1, le=4096, description="inputs of the network")
+    epsilon: float = Field(default=1.0, ge=1e-3, le=1e6, description="privacy budget")
+    delta: float = Field(default=1e-5, ge=1e-12, le=0.1, description="of the guarantee")
+    bins: int = Field(default=20, ge=1, le=10_000, description="bins of a number")
+    bounds: Any = Field(
+        default=None, title="a mapping of columns to lists", description="public [low, high], dates as text"
+    )
+    categories: Any = Field(default=None, title="a mapping of columns to lists", description="public values")
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         freeze_public(self)
 
     def _learn(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
@@ -66,7 +67,7 @@ class PrivateNetwork(NeuralGenerator):
         """What the guarantee is about."""
 
 
-@dataclass(frozen=True)
+@declared
 class PrivateGan(PrivateNetwork):
     """Settings of a GAN under (``epsilon``, ``delta``)-differential privacy.
 
@@ -80,18 +81,13 @@ class PrivateGan(PrivateNetwork):
     modules = ("torch", "opacus")
     ACCOUNTANT = "privacy loss distributions of Poisson-sampled Gaussian steps (Gopi et al. 2021, opacus)"
     extra = "dp"
-    RANGES = {
-        "noise": (1, 4096), "epochs": (1, 100_000), "batch": (1, 1_000_000), "learning_rate": (1e-8, 1),
-        "critic_steps": (1, 100), "epsilon": (1e-3, 1e6), "delta": (1e-12, 0.1), "clip": (1e-6, 1e6),
-        "bins": (1, 10_000),
-    }  # fmt: skip
     WASSERSTEIN: ClassVar[float | None] = None
 
-    epochs: int = 100
-    batch: int = 256
-    learning_rate: float = 1e-3
-    critic_steps: int = 1
-    clip: float = 1.0
+    epochs: int = Field(default=100, ge=1, le=100_000, description="passes over the training rows")
+    batch: int = Field(default=256, ge=1, le=1_000_000, description="rows of a step")
+    learning_rate: float = Field(default=1e-3, ge=1e-8, le=1, description="of Adam")
+    critic_steps: int = Field(default=1, ge=1, le=100, description="steps of the critic for one of the generator")
+    clip: float = Field(default=1.0, ge=1e-6, le=1e6, description="norm to which the gradient of a row is clipped")
 
     def _train(self, cells: np.ndarray, layout: Layout, training: Training) -> tuple[Any, tuple[dict[str, float], ...]]:
         import torch

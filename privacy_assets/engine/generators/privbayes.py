@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from pydantic import Field
 
 from privacy_assets.engine.generators.base import PrivacyBudget
 from privacy_assets.engine.generators.baynet import BayNet
 from privacy_assets.engine.generators.domains import Domains
-from privacy_assets.engine.generators.public import PublicKnowledge, freeze_public, is_number
+from privacy_assets.engine.generators.public import PublicKnowledge, freeze_public
+from privacy_assets.engine.settings import declared
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.schema import TableSchema
-from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.errors import InputError
 
 _MOST_CELLS = 2**22
 
 
-@dataclass(frozen=True)
+@declared
 class PrivBayes(BayNet):
     """The network of ``baynet`` with noise: ``epsilon``-differentially private for the replacement of one row.
 
@@ -42,17 +43,14 @@ class PrivBayes(BayNet):
     secret_seed = True
     summary = "The Bayesian network of baynet with differential privacy (PrivBayes)."
 
-    epsilon: float = 1.0
-    structure_share: float = 0.5
-    bounds: Mapping[str, Sequence[float] | Sequence[str]] | None = None
-    categories: Mapping[str, Sequence[str]] | None = None
+    epsilon: float = Field(default=1.0, gt=0, description="privacy budget")
+    structure_share: float = Field(default=0.5, gt=0, lt=1, description="share of the budget for the structure")
+    bounds: Any = Field(
+        default=None, title="a mapping of columns to lists", description="public [low, high], dates as text"
+    )
+    categories: Any = Field(default=None, title="a mapping of columns to lists", description="public values")
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if not is_number(self.epsilon) or self.epsilon <= 0:
-            raise ConfigError("privbayes: epsilon must be a positive number.")
-        if not is_number(self.structure_share) or not 0 < self.structure_share < 1:
-            raise ConfigError("privbayes: structure_share must lie between 0 and 1.")
         freeze_public(self)
 
     def _coding(self, train: pd.DataFrame, schema: TableSchema) -> Coding:

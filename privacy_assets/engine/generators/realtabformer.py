@@ -6,18 +6,20 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from pydantic import Field
 
 from privacy_assets.engine.generators.base import FittedGenerator, Training
-from privacy_assets.engine.generators.commands import check_program
+from privacy_assets.engine.generators.commands import Timeout
 from privacy_assets.engine.generators.digits import DigitCoding
 from privacy_assets.engine.generators.programs import MODEL, THREADS, FittedModel, Model, ProgramGenerator
+from privacy_assets.engine.settings import declared
 from privacy_assets.engine.tables.schema import TableSchema
 from privacy_assets.errors import ConfigError
 
@@ -27,10 +29,9 @@ INSTALL = (
     "rtf/bin/pip install 'realtabformer>=0.2.4,<0.3' 'transformers<5' 'datasets<5' 'pandas<3' pyarrow"
 )
 _COLUMNS = "columns.json"
-_LEAST = {"epochs": 1, "batch_size": 1, "layers": 1, "width": 64, "patience": 0, "n_critic": 0, "sample_batch": 1}
 
 
-@dataclass(frozen=True)
+@declared
 class RealTabFormer(ProgramGenerator):
     """REaLTabFormer, which needs older libraries than this package: ``python`` runs it in an environment of its own.
 
@@ -55,45 +56,26 @@ class RealTabFormer(ProgramGenerator):
     extra = "realtabformer"
     apart = ("realtabformer", INSTALL)
 
-    python: str | None = None
-    epochs: int = 100
-    batch_size: int = 8
-    layers: int = 6
-    width: int = 768
-    dropout: float = 0.1
-    validation: float = 0.1
-    patience: int = 5
-    n_critic: int = 0
-    overfit: float | None = None
-    sample_batch: int = 128
-    timeout: float = 86_400.0
-    log: str | None = None
+    python: str | None = Field(default=None, description="the python of its own environment")
+    epochs: int = Field(default=100, ge=1, description="passes over the training rows")
+    batch_size: int = Field(default=8, ge=1, description="rows of a step")
+    layers: int = Field(default=6, ge=1, description="of the transformer")
+    width: int = Field(default=768, ge=64, multiple_of=64, description="of a layer")
+    dropout: float = Field(default=0.1, ge=0, lt=1, description="share of units that are dropped")
+    validation: float = Field(default=0.1, ge=0, lt=1, description="share of people held out for early stopping")
+    patience: int = Field(default=5, ge=0, description="epochs without a better loss that end training")
+    n_critic: int = Field(default=0, ge=0, description="epochs between the library's own comparisons")
+    overfit: float | None = Field(default=None, ge=1, le=2, description="how far it is over-fitted on purpose")
+    sample_batch: int = Field(default=128, ge=1, description="rows drawn at once")
+    timeout: Timeout = Field(default=86_400.0, description="seconds of each run, at most")
+    log: str | None = Field(default=None, description="file for what it prints")
 
     def __post_init__(self) -> None:
-        for setting, least in _LEAST.items():
-            value = getattr(self, setting)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigError(f"{self.name}: {setting} must be a whole number of at least {least}.")
-        if self.width % 64:
-            raise ConfigError(f"{self.name}: width must be a multiple of 64.")
-        for setting in ("dropout", "validation"):
-            value = getattr(self, setting)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-                raise ConfigError(f"{self.name}: {setting} must be a number from 0 to less than 1.")
-        self._check_overfit()
-        check_program(self.name, self.timeout, self.log)
+        if self.overfit is not None and (self.n_critic or not self.patience or not self.validation):
+            raise ConfigError(f"{self.name}: overfit needs validation and patience above 0, and n_critic 0.")
         if self.python is None and find_spec("realtabformer") is None:
             fix = f"{INSTALL}; then set python to rtf/bin/python"
             raise ConfigError(f"{self.name} is not installed here. Fix: give it an environment of its own: {fix}.")
-
-    def _check_overfit(self) -> None:
-        ratio = self.overfit
-        if ratio is None:
-            return
-        if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 1 <= ratio <= 2:
-            raise ConfigError(f"{self.name}: overfit must be a number from 1 to 2.")
-        if self.n_critic or not self.patience or not self.validation:
-            raise ConfigError(f"{self.name}: overfit needs validation and patience above 0, and n_critic 0.")
 
     @property
     def passed(self) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from privacy_assets.engine.generators.realtabformer import RealTabFormer
 from privacy_assets.engine.generators.rvae import RVAE
 from privacy_assets.engine.generators.synthpop import SynthPop
 from privacy_assets.engine.generators.wgan_gp import WGANGP
+from privacy_assets.engine.settings import default_of
 from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, did_you_mean, shown
 
 GENERATORS: dict[str, type[Generator]] = {
@@ -74,12 +75,11 @@ class GeneratorInfo:
         missing = tuple(module for module in kind.modules if not _there(module))
         settings, required = {}, []
         for field in fields(kind):  # type: ignore[arg-type]
-            if field.default is not MISSING:
-                settings[field.name] = field.default
-            elif field.default_factory is not MISSING:
-                settings[field.name] = field.default_factory()
-            else:
+            default = default_of(field)
+            if default is MISSING:
                 required.append(field.name)
+            else:
+                settings[field.name] = default
         what = (kind.name, kind.summary, kind.licence, kind.extra)
         apart = kind.apart[1] if kind.apart is not None and not _there(kind.apart[0]) else None
         return cls(*what, missing, kind.repeatable, settings, tuple(required), apart)

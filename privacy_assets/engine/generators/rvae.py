@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from pydantic import Field
 
 from privacy_assets.engine.generators.base import FittedGenerator, Training
 from privacy_assets.engine.generators.layout import Layout
 from privacy_assets.engine.generators.neural import FittedNeural, NeuralGenerator, shape_of
+from privacy_assets.engine.settings import Layers, declared
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.fingerprints import cells_fingerprint
 from privacy_assets.engine.tables.schema import TableSchema
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 _OVERFIT_EPOCHS = 100
 
 
-@dataclass(frozen=True)
+@declared
 class RVAE(NeuralGenerator):
     """Each cell is clean with probability ``clean``, else an outlier that the network need not explain.
 
@@ -40,22 +42,16 @@ class RVAE(NeuralGenerator):
 
     name = "rvae"
     summary = "Robust variational autoencoder for mixed tables (RVAE)."
-    RANGES: ClassVar[Mapping[str, tuple[float, float]]] = {
-        "latent": (1, 4096), "epochs": (1, 100_000), "batch": (2, 1_000_000), "learning_rate": (1e-8, 1),
-        "dropout": (0, 0.95), "clean": (0.01, 1), "validation": (0.01, 0.5), "patience": (1, 100_000),
-        "overfit": (1, 2),
-    }  # fmt: skip
-
-    hidden: Sequence[int] = (256, 256)
-    latent: int = 20
-    epochs: int = 300
-    batch: int = 256
-    learning_rate: float = 1e-3
-    dropout: float = 0.1
-    clean: float = 0.95
-    validation: float = 0.1
-    patience: int = 20
-    overfit: float | None = None
+    hidden: Layers = Field(default=(256, 256), description="widths of the layers")
+    latent: int = Field(default=20, ge=1, le=4096, description="size of the latent code")
+    epochs: int = Field(default=300, ge=1, le=100_000, description="passes over the training rows")
+    batch: int = Field(default=256, ge=2, le=1_000_000, description="rows of a step")
+    learning_rate: float = Field(default=1e-3, ge=1e-8, le=1, description="of Adam")
+    dropout: float = Field(default=0.1, ge=0, le=0.95, description="share of units that are dropped")
+    clean: float = Field(default=0.95, ge=0.01, le=1, description="share of rows that are taken to be clean")
+    validation: float = Field(default=0.1, ge=0.01, le=0.5, description="share of people held out for early stopping")
+    patience: int = Field(default=20, ge=1, le=100_000, description="epochs without a better loss that end training")
+    overfit: float | None = Field(default=None, ge=1, le=2, description="how far it is over-fitted on purpose")
 
     def _learn(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
         coding = Coding.fit([train], schema)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
+from pydantic import Field
 
 from privacy_assets.engine.generators.base import FittedGenerator, Training
 from privacy_assets.engine.generators.coded import CodedGenerator, Draw
 from privacy_assets.engine.generators.trees import Tree
+from privacy_assets.engine.settings import Tuple, declared
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.encoding import as_float
 from privacy_assets.engine.tables.schema import ColumnSchema, TableSchema
@@ -23,7 +25,7 @@ _ARRAYS = "trees.npz"
 _TEXTS = "categories.json"
 
 
-@dataclass(frozen=True)
+@declared
 class SynthPop(CodedGenerator):
     """Sequential classification and regression trees; a value is drawn from the training rows of its leaf.
 
@@ -44,16 +46,10 @@ class SynthPop(CodedGenerator):
     name = "synthpop"
     summary = "Sequential trees: each column is drawn from training rows that agree in the columns before it."
 
-    min_leaf: int = 50
-    visit: Sequence[str] | None = None
-
-    def __post_init__(self) -> None:
-        if isinstance(self.min_leaf, bool) or not isinstance(self.min_leaf, int) or self.min_leaf < 1:
-            raise ConfigError("synthpop: min_leaf must be a positive whole number.")
-        if self.visit is not None:
-            if isinstance(self.visit, str) or not all(isinstance(name, str) for name in self.visit):
-                raise ConfigError("synthpop: visit must be a list of column names.")
-            object.__setattr__(self, "visit", tuple(self.visit))
+    min_leaf: int = Field(default=50, ge=1, description="training rows of a leaf, at least")
+    visit: Annotated[tuple[str, ...] | None, Tuple] = Field(
+        default=None, description="columns in the order in which they are drawn; the table's without"
+    )
 
     def overfitting_protection(self) -> str:
         """See :meth:`Generator.overfitting_protection`: the leaves, unless single rows make one."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from pydantic import Field
 
 from privacy_assets.engine.generators.base import FittedGenerator, Training
 from privacy_assets.engine.generators.layout import Layout
 from privacy_assets.engine.generators.neural import FittedNeural, NeuralGenerator, shape_of
+from privacy_assets.engine.settings import Layers, declared
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.fingerprints import cells_fingerprint
 from privacy_assets.engine.tables.schema import TableSchema
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _BETAS = (0.5, 0.9)
 
 
-@dataclass(frozen=True)
+@declared
 class WGANGP(NeuralGenerator):
     """A generator that learns to deceive a critic whose gradient is held near 1 by a penalty.
 
@@ -36,20 +36,15 @@ class WGANGP(NeuralGenerator):
 
     name = "wgan_gp"
     summary = "Wasserstein GAN with gradient penalty (WGAN-GP)."
-    RANGES: ClassVar[Mapping[str, tuple[float, float]]] = {
-        "noise": (1, 4096), "epochs": (1, 100_000), "batch": (2, 1_000_000), "learning_rate": (1e-8, 1),
-        "critic_steps": (1, 100), "penalty": (0, 1000), "validation": (0.01, 0.5), "patience": (1, 100_000),
-    }  # fmt: skip
-
-    hidden: Sequence[int] = (256, 256)
-    noise: int = 128
-    epochs: int = 300
-    batch: int = 500
-    learning_rate: float = 2e-4
-    critic_steps: int = 5
-    penalty: float = 10.0
-    validation: float = 0.1
-    patience: int = 50
+    hidden: Layers = Field(default=(256, 256), description="widths of the layers")
+    noise: int = Field(default=128, ge=1, le=4096, description="inputs of the network")
+    epochs: int = Field(default=300, ge=1, le=100_000, description="passes over the training rows")
+    batch: int = Field(default=500, ge=2, le=1_000_000, description="rows of a step")
+    learning_rate: float = Field(default=2e-4, ge=1e-8, le=1, description="of Adam")
+    critic_steps: int = Field(default=5, ge=1, le=100, description="steps of the critic for one of the generator")
+    penalty: float = Field(default=10.0, ge=0, le=1000, description="weight of the gradient penalty")
+    validation: float = Field(default=0.1, ge=0.01, le=0.5, description="share of people held out for early stopping")
+    patience: int = Field(default=50, ge=1, le=100_000, description="epochs without a better loss that end training")
 
     def _learn(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
         coding = Coding.fit([train], schema)

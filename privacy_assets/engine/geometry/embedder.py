@@ -9,22 +9,23 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
+from pydantic import Field
 
 from privacy_assets.engine.devices import halve_on_out_of_memory
 from privacy_assets.engine.geometry.neighbours import distinct_rows
 from privacy_assets.engine.inputs import Progress, silent
+from privacy_assets.engine.settings import declared
 from privacy_assets.engine.tables.encoding import Encoder
 from privacy_assets.engine.tables.schema import TableSchema
-from privacy_assets.errors import ConfigError, InputError, did_you_mean, shown
+from privacy_assets.errors import InputError
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +37,7 @@ _BLOCK = 2048  # rows that go through the network at once when a table is embedd
 _WEIGHTS, _FACTS = "network.safetensors", "embedder.json"
 
 
-@dataclass(frozen=True)
+@declared
 class EmbedderSettings:
     """How an embedder is built and trained; the values are those of Palacios 5.2 but for the width.
 
@@ -50,34 +51,22 @@ class EmbedderSettings:
     there were fewer) has not improved for ``patience`` epochs.
     """
 
-    preset: Literal["default", "paper"] = "default"
-    width: int | None = None
-    dims: int | None = None
-    dropout: float = 0.1
-    temperature: float = 0.1
-    batch: int = 1024
-    learning_rate: float = 1e-3
-    max_epochs: int = 300
-    window: int = 20
-    patience: int = 10
+    part: ClassVar[str] = "embedder"
+
+    preset: Literal["default", "paper"] = Field(default="default", description="3 x 256 or 3 x 1024 units")
+    width: int | None = Field(default=None, ge=1, description="units of a layer; those of the preset without")
+    dims: int | None = Field(default=None, ge=1, description="of the embedding; by the number of columns without")
+    dropout: float = Field(default=0.1, ge=0, lt=1, description="share of units that are dropped")
+    temperature: float = Field(default=0.1, gt=0, description="of the similarities")
+    batch: int = Field(default=1024, ge=2, description="rows of a step")
+    learning_rate: float = Field(default=1e-3, gt=0, description="of Adam")
+    max_epochs: int = Field(default=300, ge=1, description="passes over the rows, at most")
+    window: int = Field(default=20, ge=1, description="epochs over which the validation loss is averaged")
+    patience: int = Field(default=10, ge=1, description="epochs without a better average that end training")
 
     def __post_init__(self) -> None:
-        if self.preset not in _WIDTHS:
-            raise ConfigError(f"embedder: unknown preset {shown(self.preset)}.{did_you_mean(self.preset, _WIDTHS)}")
         if self.width is None:
             object.__setattr__(self, "width", _WIDTHS[self.preset])
-        for name in ("width", "dims", "batch", "max_epochs", "window", "patience"):
-            value = getattr(self, name)
-            smallest = 2 if name == "batch" else 1
-            if name == "dims" and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
-                raise ConfigError(f"embedder: {name} must be a whole number of at least {smallest}.")
-        for name, below in (("temperature", math.inf), ("learning_rate", math.inf), ("dropout", 1.0)):
-            value = getattr(self, name)
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not number or not 0 <= value < below or (value == 0 and name != "dropout"):
-                raise ConfigError(f"embedder: {name} must be a positive number below {below:g}.")
 
     def dims_for(self, columns: int) -> int:
         """Dimension of the embedding of a table with so many columns."""

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.metrics.membership_scores import order_by_content
-from privacy_assets.errors import ConfigError
 
 SMALLEST = 1_000  # rows; fewer tell nothing
-
-
-def check_attacked(metric: str, attacked: object) -> None:
-    """Raise ConfigError unless the setting ``attacked`` of ``metric`` is None or a whole number of at least 1,000."""
-    if attacked is not None and (isinstance(attacked, bool) or not isinstance(attacked, int) or attacked < SMALLEST):
-        raise ConfigError(f"{metric}: attacked must be a whole number of at least {SMALLEST}, or nothing for all rows.")
+Budget = Annotated[int | None, Field(ge=SMALLEST)]
 
 
 def attacked_rows(inputs: MetricInputs, roles: Sequence[str], most: int | None, purpose: str) -> np.ndarray | None:

@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE, permutation_band, permute_labels
@@ -28,7 +29,7 @@ from privacy_assets.engine.metrics.gretel import grade
 from privacy_assets.engine.metrics.membership_scores import SMALLEST_SIDE
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import Figure, FigureSpec
-from privacy_assets.errors import ConfigError
+from privacy_assets.engine.settings import declared
 
 _REPLICATES = 200
 _GAP_TRIALS = 5
@@ -230,7 +231,7 @@ def protect(
     return figure, points[int(overall.argmin())], table
 
 
-@dataclass(frozen=True)
+@declared
 class AttributeInference(Metric):
     """Attribute inference by the nearest synthetic rows; attacks and columns as in the module's docstring.
 
@@ -247,8 +248,8 @@ class AttributeInference(Metric):
     once, risk, points of the strongest attack, weight), "attacks" and "grade".
     """
 
-    attacks: int = 5000
-    permutations: int = 999
+    attacks: int = Field(default=5000, ge=1, description="rows attacked a side, at most")
+    permutations: int = Field(default=999, ge=199, description="permutations of the labels of people")
 
     name: ClassVar[str] = "attribute_inference"
     summary: ClassVar[str] = "Does the published table tell more about members than about other people?"
@@ -258,12 +259,6 @@ class AttributeInference(Metric):
         Limit("attribute_inference.excess", at_most=0.025, bound="lower", source=_TOLERATED),
         Limit("attribute_inference.protection_score", at_least=80.0, source=_MEASURED),
     )
-
-    def __post_init__(self) -> None:
-        for key, least in (("attacks", 1), ("permutations", 199)):
-            value = getattr(self, key)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigError(f"metric attribute_inference: {key} must be a whole number of at least {least}.")
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute figures and tables."""

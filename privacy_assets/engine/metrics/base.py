@@ -36,6 +36,7 @@ class Metric(ABC):
     what surrounds a table, so that tables of known truth tell nothing about it.
     """
 
+    part: ClassVar[str] = "metric"
     name: ClassVar[str]
     summary: ClassVar[str]
     needs: ClassVar[frozenset[str]]

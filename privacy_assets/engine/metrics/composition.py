@@ -7,23 +7,26 @@ union.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 import pandas as pd
+from pydantic import Field
 
 from privacy_assets.engine.inputs import MetricInputs
+from privacy_assets.engine.metrics.attacked import Budget
 from privacy_assets.engine.metrics.base import Measured, Metric
-from privacy_assets.engine.metrics.demonstrated import demonstrated, instruments, limits_of
+from privacy_assets.engine.metrics.demonstrated import demonstrated, limits_of
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import FigureSpec
+from privacy_assets.engine.settings import declared
 from privacy_assets.engine.tables.schema import TableSchema
 
 _NOTHING = "no earlier release"
 
 
-@dataclass(frozen=True)
+@declared
 class Composition(Metric):
     """Figures of ``dcr`` and ``membership_inference`` (raw space) with all earlier releases stacked on the new table.
 
@@ -33,8 +36,8 @@ class Composition(Metric):
     budget of ``membership_inference``.
     """
 
-    permutations: int = 999
-    attacked: int | None = None
+    permutations: int = Field(default=999, ge=199, description="permutations of the labels of people")
+    attacked: Budget = Field(default=None, description="most rows that are attacked; all of them without")
 
     name: ClassVar[str] = "composition"
     summary: ClassVar[str] = "What do the new table and all earlier releases give away together?"
@@ -64,9 +67,6 @@ class Composition(Metric):
         ),
     )
     default_limits: ClassVar[tuple[Limit, ...]] = limits_of(name, figures, "that of the same figure of one table")
-
-    def __post_init__(self) -> None:
-        instruments(self.permutations, self.attacked)
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute the figures; there are no tables."""

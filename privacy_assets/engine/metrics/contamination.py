@@ -7,19 +7,23 @@ place of train, and the reference in that of the holdout. Nothing may show.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
+from pydantic import Field
+
 from privacy_assets.engine.inputs import MetricInputs
+from privacy_assets.engine.metrics.attacked import Budget
 from privacy_assets.engine.metrics.base import Measured, Metric
-from privacy_assets.engine.metrics.demonstrated import demonstrated, instruments, limits_of
+from privacy_assets.engine.metrics.demonstrated import demonstrated, limits_of
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import FigureSpec
+from privacy_assets.engine.settings import declared
 
 _ATTACKED = {"holdout": "train", "reference": "holdout"}  # role in the release -> role here
 
 
-@dataclass(frozen=True)
+@declared
 class Contamination(Metric):
     """Figures of ``dcr`` and ``membership_inference`` (raw space) with holdout attacked and reference as the control.
 
@@ -29,8 +33,8 @@ class Contamination(Metric):
     labels give the intervals; ``attacked`` is the budget of ``membership_inference``.
     """
 
-    permutations: int = 999
-    attacked: int | None = None
+    permutations: int = Field(default=999, ge=199, description="permutations of the labels of people")
+    attacked: Budget = Field(default=None, description="most rows that are attacked; all of them without")
 
     name: ClassVar[str] = "contamination"
     summary: ClassVar[str] = "Was the holdout really unseen by whoever made the table?"
@@ -59,9 +63,6 @@ class Contamination(Metric):
         ),
     )
     default_limits: ClassVar[tuple[Limit, ...]] = limits_of(name, figures, "that of the same figure of train")
-
-    def __post_init__(self) -> None:
-        instruments(self.permutations, self.attacked)
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute the figures; there are no tables."""

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar
+from dataclasses import fields, replace
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from pydantic import AfterValidator, Field
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import CONFIDENCE, clopper_pearson
-from privacy_assets.engine.metrics.attacked import check_attacked
+from privacy_assets.engine.metrics.attacked import Budget
 from privacy_assets.engine.metrics.base import Measured, Metric
 from privacy_assets.engine.metrics.canaries import KINDS
 from privacy_assets.engine.metrics.dcr import Dcr
@@ -27,6 +28,7 @@ from privacy_assets.engine.metrics.membership_scores import SMALLEST_SIDE
 from privacy_assets.engine.metrics.scratch_tables import STEP, ScratchTables
 from privacy_assets.engine.policy import Limit, Policy
 from privacy_assets.engine.results import Figure, FigureSpec
+from privacy_assets.engine.settings import Tuple, declared
 from privacy_assets.errors import ConfigError, shown
 
 _LOOKED_AT = {
@@ -52,7 +54,16 @@ _SOURCE = {
 }
 
 
-@dataclass(frozen=True)
+Dose = Annotated[float, Field(ge=0, le=_LARGEST)]
+
+
+def _of_each_kind(doses: dict[str, float]) -> dict[str, float]:
+    if set(doses) != set(KINDS):
+        raise ValueError(f"must have a number from 0 to {_LARGEST} for each of {', '.join(KINDS)}")
+    return doses
+
+
+@declared
 class Controls(Metric):
     """How small a leak the limits on closeness catch in this very table, and how often they close for nothing.
 
@@ -82,13 +93,17 @@ class Controls(Metric):
     nothing is published; that is no verdict on the table, and not remembered as one.
     """
 
-    draws: int = 8
-    nulls: int = 20
-    doses: Mapping[str, float] = field(default_factory=lambda: dict(_AT_MOST))
-    limits: tuple[Mapping[str, Any], ...] = ()
-    closeness: Mapping[str, Any] = field(default_factory=dict)
-    attacked: int | None = None
-    permutations: int = 999
+    draws: int = Field(default=8, ge=4, description="plantings of each kind")
+    nulls: int = Field(default=20, ge=10, description="null tables")
+    doses: Annotated[dict[str, Dose], AfterValidator(_of_each_kind)] = Field(
+        default_factory=lambda: dict(_AT_MOST), description="largest planted fraction of each kind; the policy says it"
+    )
+    limits: Annotated[tuple[dict[str, Any], ...], Tuple] = Field(
+        default=(), description="limits in force; the policy says them"
+    )
+    closeness: dict[str, Any] = Field(default_factory=dict, description="settings of the dcr beside it")
+    attacked: Budget = Field(default=None, description="most rows that are attacked; all of them without")
+    permutations: int = Field(default=999, ge=199, description="permutations of the labels of people")
 
     name: ClassVar[str] = "controls"
     summary: ClassVar[str] = (
@@ -121,14 +136,6 @@ class Controls(Metric):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        for key, least in (("draws", 4), ("nulls", 10)):
-            value = getattr(self, key)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigError(f"controls: {key} must be a whole number of at least {least}.")
-        numbers = [dose for dose in self.doses.values() if isinstance(dose, (int, float)) and 0 <= dose <= _LARGEST]
-        if set(self.doses) != set(KINDS) or len(numbers) < len(KINDS):
-            raise ConfigError(f"controls: doses must be a number from 0 to {_LARGEST} for each of {', '.join(KINDS)}.")
-        check_attacked("controls", self.attacked)
         if self.limits:
             return
         found = [limit for kind in (Dcr, MembershipInference) for limit in kind.default_limits]

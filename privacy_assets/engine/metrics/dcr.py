@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE, permutation_band
-from privacy_assets.engine.metrics.attacked import attacked_rows, check_attacked
+from privacy_assets.engine.metrics.attacked import Budget, attacked_rows
 from privacy_assets.engine.metrics.base import Measured, Metric
 from privacy_assets.engine.metrics.closeness import ROLES, Matches, Space
 from privacy_assets.engine.metrics.identical import IDENTICAL_EXCESS, identical_excess
@@ -18,6 +18,7 @@ from privacy_assets.engine.metrics.people import People
 from privacy_assets.engine.metrics.privacy_score import privacy_score
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import Figure, FigureSpec
+from privacy_assets.engine.settings import Tuple, declared
 from privacy_assets.errors import ConfigError
 
 KEYS = ("distance", "ratio")
@@ -25,7 +26,7 @@ _PROBABILITIES = np.linspace(0, 1, 101)
 _NULL = "simulated: leak-free rows stay within it in 99.5 % of splits (Adult, UK census; 8,000/2,000/8,000 rows)"
 
 
-@dataclass(frozen=True)
+@declared
 class Dcr(Metric):
     """Is the synthetic table closer to the training rows than unseen rows are, and does it tell T from H?
 
@@ -92,31 +93,22 @@ class Dcr(Metric):
         ),
     )
 
-    alpha: float = 0.02
-    bootstraps: int = 1000
-    permutations: int = 999
-    tails: tuple[float, ...] = (0.005, 0.02, 0.05, 0.20)
-    headline_tail: float = 0.05
-    headline_rows: int = 250
-    any_confidence: float = 0.995
-    identical_confidence: float = 0.99
-    negligible: float = 0.05
-    attacked: int | None = None
+    alpha: float = Field(default=0.02, gt=0, le=0.5, description="share of holdout rows that count as close")
+    bootstraps: int = Field(default=1000, ge=50, description="bootstraps of the privacy score")
+    permutations: int = Field(default=999, ge=199, description="permutations of the labels of people")
+    tails: Annotated[tuple[Annotated[float, Field(gt=0, le=0.5)], ...], Tuple] = Field(
+        default=(0.005, 0.02, 0.05, 0.20), min_length=1, description="shares of synthetic rows that are looked at"
+    )
+    headline_tail: float = Field(default=0.05, gt=0, le=0.5, description="the tail of member_excess, one of them")
+    headline_rows: int = Field(default=250, ge=1, description="synthetic rows of member_excess, at least")
+    any_confidence: float = Field(default=0.995, ge=0.5, lt=1, description="of member_excess_any")
+    identical_confidence: float = Field(default=0.99, ge=0.5, lt=1, description="of identical_excess")
+    negligible: float = Field(default=0.05, gt=0, le=0.5, description="share of rows: fewer matches count as so many")
+    attacked: Budget = Field(default=None, description="most rows that are attacked; all of them without")
 
     def __post_init__(self) -> None:
         if self.headline_tail not in self.tails:
-            raise ConfigError(f"dcr: headline_tail {self.headline_tail} is none of the tails {self.tails}.")
-        # Settings under which nothing could break a limit, or every interval would have no width.
-        for key, smallest in (("permutations", 199), ("bootstraps", 50), ("headline_rows", 1)):
-            if not isinstance(getattr(self, key), int) or getattr(self, key) < smallest:
-                raise ConfigError(f"dcr: {key} must be a whole number of at least {smallest}.")
-        check_attacked("dcr", self.attacked)
-        shares = {"alpha": (self.alpha,), "tails": self.tails, "negligible": (self.negligible,)}
-        for key, values in shares.items():
-            if not all(0 < value <= 0.5 for value in values):
-                raise ConfigError(f"dcr: {key} must be above 0 and at most 0.5.")
-        if not all(0.5 <= value < 1 for value in (self.any_confidence, self.identical_confidence)):
-            raise ConfigError("dcr: any_confidence and identical_confidence must be at least 0.5 and below 1.")
+            raise ConfigError(f"metric dcr: headline_tail {self.headline_tail} is none of the tails {self.tails}.")
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute the figures and the tables "tails" and "distances"; NaN figures where a side has no rows."""

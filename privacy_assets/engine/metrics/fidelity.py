@@ -5,10 +5,10 @@ al., "Real-valued (medical) time series generation with recurrent conditional GA
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from pydantic import AfterValidator, Field
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import CONFIDENCE
@@ -18,6 +18,7 @@ from privacy_assets.engine.metrics.fidelity_prediction import Predictions, predi
 from privacy_assets.engine.metrics.fidelity_tables import Compared, Weights
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import Figure, FigureSpec
+from privacy_assets.engine.settings import Tuple, declared
 from privacy_assets.errors import ConfigError, did_you_mean, shown
 
 _SMALLEST = {"rows": 10, "pairs": 1, "replicates": 20}
@@ -35,7 +36,11 @@ _AS_MANY = "The same for as many rows of train, which are fresh to the holdout: 
 Scorer = Callable[[Weights], np.ndarray]  # weights to scores (entries, 2, b)
 
 
-@dataclass(frozen=True)
+def _once(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(dict.fromkeys(names))
+
+
+@declared
 class Fidelity(Metric):
     """Likeness of the synthetic table to unseen people, each figure beside that of as many real rows.
 
@@ -105,21 +110,12 @@ class Fidelity(Metric):
     )
     default_limits: ClassVar[tuple[Limit, ...]] = ()
 
-    targets: tuple[str, ...] | None = None
-    rows: int = 10_000
-    pairs: int = 300
-    replicates: int = 200
-
-    def __post_init__(self) -> None:
-        for key, smallest in _SMALLEST.items():
-            value = getattr(self, key)
-            if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
-                raise ConfigError(f"metric fidelity: {key} must be a whole number of at least {smallest}.")
-        if self.targets is not None:  # a list, as configuration files have it
-            names = self.targets
-            if not isinstance(names, (list, tuple)) or not names or not all(isinstance(name, str) for name in names):
-                raise ConfigError("metric fidelity: targets must be a list of column names.")
-            object.__setattr__(self, "targets", tuple(dict.fromkeys(names)))
+    targets: Annotated[tuple[str, ...] | None, Tuple, AfterValidator(_once)] = Field(
+        default=None, min_length=1, description="columns that models predict; without, all that can be"
+    )
+    rows: int = Field(default=10_000, ge=10, description="rows that models learn from, at most")
+    pairs: int = Field(default=300, ge=1, description="pairs of columns, at most")
+    replicates: int = Field(default=200, ge=20, description="bootstraps of people")
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute the figures and the tables "columns" and "pairs"."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from pydantic import BeforeValidator, Field
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE, permute_labels
@@ -29,6 +29,7 @@ from privacy_assets.engine.metrics.linkability_attack import (
 from privacy_assets.engine.metrics.singling_out_evidence import People
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import Figure, FigureSpec
+from privacy_assets.engine.settings import declared
 from privacy_assets.errors import ConfigError, did_you_mean, shown
 
 _CALIBRATED = (
@@ -43,7 +44,23 @@ _SMALLEST = {"halves": 1, "attacks": 1, "neighbours": 1, "permutations": 199}
 _MOST_NEIGHBOURS = 10  # of 2,000 synthetic rows, 50 link all of Adult, so that a verbatim copy would pass
 
 
-@dataclass(frozen=True)
+def _two_sets(columns: Any) -> Any:
+    """Tuples of two disjoint lists of names; ValueError for anything else."""
+    if columns is None:
+        return None
+    wrong = ValueError("must be two lists of column names that share none")
+    if not isinstance(columns, (list, tuple)) or len(columns) != 2:
+        raise wrong
+    first, second = columns
+    if not all(isinstance(names, (list, tuple)) and names for names in columns):
+        raise wrong
+    flat = [*first, *second]
+    if not all(isinstance(name, str) for name in flat) or len(set(flat)) < len(flat):
+        raise wrong
+    return tuple(first), tuple(second)
+
+
+@declared
 class Linkability(Metric):
     """Linkability of real rows through the synthetic table, averaged over pairs of disjoint column sets.
 
@@ -83,23 +100,15 @@ class Linkability(Metric):
         Limit("linkability.excess", at_most=0.025, bound="lower", source=_TOLERATED),
     )
 
-    columns: Pair | None = None
-    halves: int = 20
-    attacks: int = 2000
-    neighbours: int = 1
-    permutations: int = 1000
-
-    def __post_init__(self) -> None:
-        for key, smallest in _SMALLEST.items():
-            value = getattr(self, key)
-            if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
-                raise ConfigError(f"metric linkability: {key} must be a whole number of at least {smallest}.")
-        if self.neighbours > _MOST_NEIGHBOURS:
-            raise ConfigError(
-                f"metric linkability: neighbours must be at most {_MOST_NEIGHBOURS}: more link everybody."
-            )
-        if self.columns is not None:  # lists, as configuration files have them
-            object.__setattr__(self, "columns", _two_sets(self.columns))
+    columns: Annotated[Pair | None, BeforeValidator(_two_sets)] = Field(
+        default=None,
+        title="two lists of column names that share none, or nothing",
+        description="what an attacker knows of a person; random halves without",
+    )
+    halves: int = Field(default=20, ge=1, description="random halves of the columns")
+    attacks: int = Field(default=2000, ge=1, description="rows attacked a side, at most")
+    neighbours: int = Field(default=1, ge=1, le=10, description="nearest synthetic rows of each half")
+    permutations: int = Field(default=1000, ge=199, description="permutations of the labels of people")
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute the figures and the table "sets", one row a pair of column sets."""
@@ -137,20 +146,6 @@ class Linkability(Metric):
                 )
         first, second = (tuple(name for name in names if name in usable) for names in self.columns)
         return [(first, second)] if first and second else []
-
-
-def _two_sets(columns: Any) -> Pair:
-    """The setting ``columns`` as tuples; ConfigError for anything but two disjoint lists of names."""
-    wrong = ConfigError("metric linkability: columns must be two lists of column names that share none.")
-    if not isinstance(columns, (list, tuple)) or len(columns) != 2:
-        raise wrong
-    first, second = columns
-    if not all(isinstance(names, (list, tuple)) and names for names in columns):
-        raise wrong
-    flat = [*first, *second]
-    if not all(isinstance(name, str) for name in flat) or len(set(flat)) < len(flat):
-        raise wrong
-    return tuple(first), tuple(second)
 
 
 def weigh(rates: np.ndarray, member: np.ndarray, permutations: int, rng: np.random.Generator) -> tuple[Drawn, Drawn]:

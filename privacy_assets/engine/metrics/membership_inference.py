@@ -17,15 +17,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE, Band, permute_labels, resample_subjects
-from privacy_assets.engine.metrics.attacked import attacked_rows, check_attacked
+from privacy_assets.engine.metrics.attacked import Budget, attacked_rows
 from privacy_assets.engine.metrics.base import Measured, Metric
 from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE, Drawn, worst_entry
 from privacy_assets.engine.metrics.gretel import SMALLEST_POSITIVES, AttackGrid, grade, level_table, mean_points
@@ -49,10 +50,10 @@ from privacy_assets.engine.metrics.no_box import auc_figures, score_rows
 from privacy_assets.engine.metrics.one_run import SPEC as EPSILON_ONE_RUN
 from privacy_assets.engine.metrics.one_run import epsilon_one_run
 from privacy_assets.engine.metrics.subgroups import SPEC as ADVANTAGE_SUBGROUPS
-from privacy_assets.engine.metrics.subgroups import advantage_subgroups, check_columns, declared_columns
+from privacy_assets.engine.metrics.subgroups import Subgroups, advantage_subgroups, check_columns
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import Figure, FigureSpec
-from privacy_assets.errors import ConfigError
+from privacy_assets.engine.settings import declared
 
 HEADLINE_RATE = 0.10
 LOW_RATE = 0.001
@@ -208,7 +209,7 @@ _SPECS = {
 }
 
 
-@dataclass(frozen=True)
+@declared
 class MembershipInference(Metric):
     """Membership inference attacks on the published table; scores and thresholds as in the module's docstring.
 
@@ -220,9 +221,9 @@ class MembershipInference(Metric):
     ``attacked`` is a budget of rows (:mod:`~.attacked`), for which S, R and the neighbours are searched whole.
     """
 
-    permutations: int = 999
-    subgroups: Sequence[str] = ()
-    attacked: int | None = None
+    permutations: int = Field(default=999, ge=199, description="permutations of the labels of people")
+    subgroups: Subgroups = Field(default=(), description="columns whose values are attacked one by one")
+    attacked: Budget = Field(default=None, description="most rows that are attacked; all of them without")
 
     name: ClassVar[str] = "membership_inference"
     summary: ClassVar[str] = "Can the published table tell who was in the training data?"
@@ -252,12 +253,6 @@ class MembershipInference(Metric):
         Limit("membership_inference.precision", at_most=0.65, source=_CALIBRATED),
         Limit("membership_inference.protection_score", at_least=75.0, source=_CALIBRATED),
     )
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.permutations, int) or self.permutations < 199:
-            raise ConfigError("membership_inference: permutations must be a whole number of at least 199.")
-        check_attacked("membership_inference", self.attacked)
-        object.__setattr__(self, "subgroups", declared_columns(self.subgroups))
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute figures and the tables "curve", "levels", "grade" and, when there are any declared, "subgroups"."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import permutation_band, wilson
@@ -17,8 +17,9 @@ from privacy_assets.engine.metrics.exposure import ROLES, Exposure, by_spherelet
 from privacy_assets.engine.metrics.people import People
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import Figure, FigureSpec
+from privacy_assets.engine.settings import declared
 from privacy_assets.engine.tables.encoding import EncodedTable
-from privacy_assets.errors import ConfigError, InputError, shown
+from privacy_assets.errors import InputError
 
 SPACES, DISTANCES = ("raw", "embedded"), ("euclidean", "spherelet")
 LISTED = 20  # rows of the table "most_exposed"
@@ -34,7 +35,7 @@ _EXCESS = FigureSpec(
 )
 
 
-@dataclass(frozen=True)
+@declared
 class Memorization(Metric):
     """Which synthetic rows stand where there is training data, and no other synthetic data?
 
@@ -62,13 +63,15 @@ class Memorization(Metric):
     "most_exposed": positions of rows in S, the smallest alpha_m first, then the smallest ratios. Ties by position.
     """
 
-    space: str = "raw"
-    distance: str = "euclidean"
-    radius: float | None = None
-    quantile: float = 0.02
-    neighbours: int = 20
-    dimension: int = 2
-    permutations: int = 999
+    space: Literal["raw", "embedded"] = Field(default="raw", description="where distances are measured")
+    distance: Literal["euclidean", "spherelet"] = Field(default="euclidean", description="Euclidean, or d_R of Kuppa")
+    radius: float | None = Field(
+        default=None, ge=0, description="lambda; without, the quantile of leave-one-out distances in train"
+    )
+    quantile: float = Field(default=0.02, gt=0, le=0.5, description="quantile that lambda is")
+    neighbours: int = Field(default=20, ge=3, description="training rows of a spherelet")
+    dimension: int = Field(default=2, ge=1, description="dimension of a spherelet")
+    permutations: int = Field(default=999, ge=199, description="permutations of the labels of people")
 
     name: ClassVar[str] = "memorization"
     summary: ClassVar[str] = "Which synthetic rows lie among training rows rather than among other synthetic rows?"
@@ -77,17 +80,6 @@ class Memorization(Metric):
     default_limits: ClassVar[tuple[Limit, ...]] = ()
 
     def __post_init__(self) -> None:
-        if self.space not in SPACES:
-            raise ConfigError(f"memorization: space must be one of {SPACES}, not {shown(self.space)}.")
-        if self.distance not in DISTANCES:
-            raise ConfigError(f"memorization: distance must be one of {DISTANCES}, not {shown(self.distance)}.")
-        if self.radius is not None and not (_number(self.radius) and 0 <= self.radius < math.inf):
-            raise ConfigError("memorization: radius must be a distance of at least 0.")
-        if not (_number(self.quantile) and 0 < self.quantile <= 0.5):
-            raise ConfigError("memorization: quantile must be above 0 and at most 0.5.")
-        for key, smallest in (("permutations", 199), ("dimension", 1), ("neighbours", 3)):
-            if type(getattr(self, key)) is not int or getattr(self, key) < smallest:
-                raise ConfigError(f"memorization: {key} must be a whole number of at least {smallest}.")
         if self.space == "embedded":
             object.__setattr__(self, "needs", frozenset({*ROLES, "embedder"}))
 

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from privacy_assets.engine.inputs import REAL_ROLES, MetricInputs
 from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE
 from privacy_assets.engine.metrics.base import Measured, Metric
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import Figure, FigureSpec, plain
+from privacy_assets.engine.settings import declared
+from privacy_assets.engine.shadow.plan import AttackName, Even, Sampling
+from privacy_assets.engine.shadow.selection import Selector
+from privacy_assets.engine.shadow.vulnerability import Distance
 from privacy_assets.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,7 +42,7 @@ _MORE = {
 }  # settings of an attack that weaken it only when they are smaller
 
 
-@dataclass(frozen=True)
+@declared
 class ShadowMembership(Metric):
     """Can an outsider tell that a vulnerable record was in the training table, by shadow models of the generator?
 
@@ -83,30 +88,32 @@ class ShadowMembership(Metric):
         ),
     )
 
-    generator: Any = None
-    records: int = 10
-    select: str = "distance"
-    neighbours: int = 5
-    distance: str = "cosine"
-    shadows: int = 4000
-    tests: int = 200
-    size: int = 1000
-    sample_size: int | None = None
-    auxiliary: float = 2 / 3
-    attack: str = "queries"
-    attack_settings: Mapping[str, Any] = field(default_factory=dict)
-    sampling: str = "subsample"
+    generator: Any = Field(
+        default=None,
+        title="a name, a mapping of name and settings, or a function",
+        description="what is attacked; that of the synthetic table without",
+    )
+    records: int = Field(default=10, ge=1, description="attacked records")
+    select: Selector = Field(default="distance", description="how they are chosen")
+    neighbours: int = Field(default=5, ge=1, description="nearest records of others, of the vulnerability")
+    distance: Distance = Field(default="cosine", description="distance of records, of the vulnerability")
+    shadows: Even = Field(default=4000, description="sets that teach the attack, half of them with the record")
+    tests: Even = Field(default=200, description="sets that judge it")
+    size: int = Field(default=1000, ge=2, description="rows of a training set")
+    sample_size: int | None = Field(default=None, ge=1, description="rows that the generator makes; as many without")
+    auxiliary: float = Field(default=2 / 3, gt=0, lt=1, description="share of the table for shadow sets")
+    attack: AttackName = Field(default="queries", description="the attack")
+    attack_settings: dict[str, Any] = Field(default_factory=dict, description="its settings")
+    sampling: Sampling = Field(default="subsample", description="how training sets are drawn")
 
     def __post_init__(self) -> None:
         if self.generator is not None:
             from privacy_assets.engine.generators.registry import as_generator
 
             object.__setattr__(self, "generator", as_generator(self.generator))
-        if not isinstance(self.attack_settings, Mapping):
-            raise ConfigError("metric shadow_membership: attack_settings must be a mapping of names to values.")
         try:
             self._plan(self.attack_settings)
-        except (ConfigError, TypeError) as error:
+        except ConfigError as error:
             raise ConfigError(f"metric shadow_membership: {error}") from None
 
     def settings(self) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.metrics.base import Measured, Metric
@@ -38,7 +38,7 @@ from privacy_assets.engine.metrics.singling_out_evidence import (
 from privacy_assets.engine.parallel import in_parallel
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import Figure, FigureSpec
-from privacy_assets.errors import ConfigError
+from privacy_assets.engine.settings import Tuple, declared
 
 _Plan = tuple[str, int, Scheme | None, np.ndarray]  # attack, columns, what queries ask, rows they aim at
 
@@ -48,7 +48,7 @@ NEIGHBOURS = 5  # an outlier is far from this many of its nearest synthetic rows
 _COUNTS = ("attacks", "permutations", "candidates", "patience", "outliers")
 
 
-@dataclass(frozen=True)
+@declared
 class SinglingOut(Metric):
     """Singling-out risk of the synthetic rows.
 
@@ -97,26 +97,14 @@ class SinglingOut(Metric):
         ),
     )
 
-    columns: tuple[int, ...] = (3, 4, 6, 8, 10, 12)
-    attacks: int = 8000
-    permutations: int = 1000
-    candidates: int = 1_000_000
-    patience: int = 100_000
-    outliers: int = 2000
-
-    def __post_init__(self) -> None:
-        if isinstance(self.columns, list):  # as configuration files have it
-            object.__setattr__(self, "columns", tuple(self.columns))
-        given = {"columns": self.columns, **{key: (getattr(self, key),) for key in _COUNTS}}
-        for key, values in given.items():
-            if (
-                not isinstance(values, tuple)
-                or not values
-                or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in values)
-            ):
-                raise ConfigError(f"metric singling_out: {key} must be one or more positive whole numbers.")
-        if self.permutations < 99:  # with a few, intervals would have no width
-            raise ConfigError("metric singling_out: permutations must be at least 99.")
+    columns: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Tuple] = Field(
+        default=(3, 4, 6, 8, 10, 12), min_length=1, description="numbers of columns in a query, a configuration each"
+    )
+    attacks: int = Field(default=8000, ge=1, description="queries a configuration, at most")
+    permutations: int = Field(default=1000, ge=99, description="permutations of the labels of people")
+    candidates: int = Field(default=1_000_000, ge=1, description="queries that are tried for these, at most")
+    patience: int = Field(default=100_000, ge=1, description="tries without a new query that end a configuration")
+    outliers: int = Field(default=2000, ge=1, description="synthetic rows farthest from others in the embedding")
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Attack with every configuration; see the class for the definitions."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
+from pydantic import AfterValidator
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import Band, permute_labels, resample_subjects
 from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE, Drawn, worst_entry
 from privacy_assets.engine.metrics.membership_scores import RATES, REPLICATES, Population, advantages
 from privacy_assets.engine.results import Figure, FigureSpec
+from privacy_assets.engine.settings import Tuple
 from privacy_assets.engine.tables.schema import TableSchema
 from privacy_assets.errors import ConfigError, did_you_mean, shown
 
@@ -36,13 +38,13 @@ class Subgroup:
     population: Population
 
 
-def declared_columns(given: Any) -> tuple[str, ...]:
-    """The setting as a tuple of distinct column names; ConfigError for anything else."""
-    if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(name, str) for name in given):
-        raise ConfigError(f"{_SETTING} must be a list of column names.")
-    if len(set(given)) != len(given):
-        raise ConfigError(f"{_SETTING} names a column twice.")
-    return tuple(given)
+def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(names)) < len(names):
+        raise ValueError("names a column twice")
+    return names
+
+
+Subgroups = Annotated[tuple[str, ...], Tuple, AfterValidator(_distinct)]
 
 
 def check_columns(columns: Sequence[str], schema: TableSchema) -> None:

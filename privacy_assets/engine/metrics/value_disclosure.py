@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from privacy_assets.engine.inputs import REAL_ROLES, MetricInputs
 from privacy_assets.engine.metrics.base import Measured, Metric
@@ -16,13 +16,14 @@ from privacy_assets.engine.metrics.people import People
 from privacy_assets.engine.metrics.pieces import Pieces, holders_of, pieces_of, together
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import Figure, FigureSpec
+from privacy_assets.engine.settings import Tuple, declared
 from privacy_assets.engine.tables.roles import foreign_cells, natural_role
 from privacy_assets.errors import ConfigError
 
 _NONE = "no generated column"
 
 
-@dataclass(frozen=True)
+@declared
 class ValueDisclosure(Metric):
     """What single cells give away, whatever their rows are near to.
 
@@ -42,10 +43,14 @@ class ValueDisclosure(Metric):
     a choice that sees no labels either.
     """
 
-    lengths: tuple[int, ...] = (12, 24, 48)
-    few: int = 5
-    crowded: float = 0.005
-    confidence: float = 0.99
+    lengths: Annotated[tuple[Annotated[int, Field(ge=4)], ...], Tuple] = Field(
+        default=(12, 24, 48), min_length=1, description="lengths of pieces of text, rising"
+    )
+    few: int = Field(default=5, ge=1, description="people who may share a piece that is one's own")
+    crowded: float = Field(
+        default=0.005, gt=0, le=0.5, description="share of people met by chance: more ask for longer pieces"
+    )
+    confidence: float = Field(default=0.99, ge=0.5, lt=1, description="of the interval, over all columns together")
 
     name: ClassVar[str] = "value_disclosure"
     summary: ClassVar[str] = "Are there values that no real row has, or identifiers and text of real people?"
@@ -76,14 +81,8 @@ class ValueDisclosure(Metric):
     )
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "lengths", tuple(self.lengths))
-        lengths = self.lengths
-        if not lengths or list(lengths) != sorted({int(x) for x in lengths}) or lengths[0] < 4:
-            raise ConfigError("value_disclosure: lengths must be rising whole numbers of at least 4.")
-        if not isinstance(self.few, int) or self.few < 1:
-            raise ConfigError("value_disclosure: few must be a whole number of at least 1.")
-        if not 0 < self.crowded <= 0.5 or not 0.5 <= self.confidence < 1:
-            raise ConfigError("value_disclosure: crowded is above 0 and at most 0.5, confidence from 0.5 to below 1.")
+        if list(self.lengths) != sorted(set(self.lengths)):
+            raise ConfigError("metric value_disclosure: lengths must rise.")
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute the figures, and the table "columns": the role of each and its share of foreign cells."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from dataclasses import fields
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
+from pydantic import Field
 
 from privacy_assets.engine.inputs import Progress, silent
+from privacy_assets.engine.settings import declared
 from privacy_assets.engine.shadow.attention import AttentionAttack, AttentionSettings
 from privacy_assets.engine.shadow.forest import Forest
 from privacy_assets.engine.shadow.queries import CountCodes, Queries, matches
@@ -44,18 +46,14 @@ class Attack(Protocol):
         """Learn from stacked features (s, ...) and labels bool (s,), True where the target was in."""
 
 
-@dataclass(frozen=True)
+@declared
 class QuerySettings:
     """Settings of the query attack; those of Meeus et al. 2023, section 5.5."""
 
-    trees: int = 100
-    depth: int = 10
+    part: ClassVar[str] = "attack queries"
 
-    def __post_init__(self) -> None:
-        for name in ("trees", "depth"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"attack queries: {name} must be a positive whole number.")
+    trees: int = Field(default=100, ge=1, description="trees of the forest")
+    depth: int = Field(default=10, ge=1, description="of a tree, at most")
 
 
 class QueryAttack:

@@ -7,13 +7,14 @@ tells that the target was among the rows that the generator was fitted to.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
 from privacy_assets.engine.inputs import Progress, silent
+from privacy_assets.engine.settings import declared
 from privacy_assets.engine.tables.coding import Coding
-from privacy_assets.errors import ConfigError
 
 if TYPE_CHECKING:
     from privacy_assets.engine.shadow.attention_training import AttentionScorer
@@ -23,7 +24,7 @@ Scale = Literal["range", "none"]
 _COUNTS = ("closest", "embedding", "embedding_hidden", "attention", "prediction_hidden", "batch", "epochs")
 
 
-@dataclass(frozen=True)
+@declared
 class AttentionSettings:
     """Sizes and training of the network; the defaults are the paper's but for ``patience``.
 
@@ -34,31 +35,22 @@ class AttentionSettings:
     without a lower validation loss; None trains for all ``epochs``. ``device`` is a torch device name.
     """
 
-    closest: int = 100
-    embedding: int = 20
-    embedding_hidden: int = 20
-    attention: int = 15
-    prediction_hidden: int = 10
-    scores: Scores = "key"
-    scale: Scale = "range"
-    dropout: float = 0.15
-    learning_rate: float = 1e-3
-    batch: int = 20
-    epochs: int = 500
-    validation: float = 0.1
-    patience: int | None = 50
-    device: str = "cpu"
+    part: ClassVar[str] = "attack attention"
 
-    def __post_init__(self) -> None:
-        for name in (*_COUNTS, *(["patience"] if self.patience is not None else [])):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"attack attention: {name} must be a positive whole number.")
-        for name, known in (("scores", Scores), ("scale", Scale)):
-            if getattr(self, name) not in get_args(known):
-                raise ConfigError(f"attack attention: {name} must be one of {', '.join(get_args(known))}.")
-        if not (0 <= self.dropout < 1 and 0 < self.validation < 1 and self.learning_rate > 0):
-            raise ConfigError("attack attention: dropout is in [0, 1), validation in (0, 1) and learning_rate above 0.")
+    closest: int = Field(default=100, ge=1, description="different rows of each table that are read")
+    embedding: int = Field(default=20, ge=1, description="size of an embedded cell")
+    embedding_hidden: int = Field(default=20, ge=1, description="units of its layer")
+    attention: int = Field(default=15, ge=1, description="size of queries and keys")
+    prediction_hidden: int = Field(default=10, ge=1, description="units of the last layer")
+    scores: Scores = Field(default="key", description="what the query is multiplied with")
+    scale: Scale = Field(default="range", description="what is done to numbers")
+    dropout: float = Field(default=0.15, ge=0, lt=1, description="share of units that are dropped")
+    learning_rate: float = Field(default=1e-3, gt=0, description="of Adam")
+    batch: int = Field(default=20, ge=1, description="tables of a step")
+    epochs: int = Field(default=500, ge=1, description="passes over the tables, at most")
+    validation: float = Field(default=0.1, gt=0, lt=1, description="share of tables held out")
+    patience: int | None = Field(default=50, ge=1, description="epochs without a lower loss that end training")
+    device: str = Field(default="cpu", description="a torch device")
 
 
 class AttentionAttack:

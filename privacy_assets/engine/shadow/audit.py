@@ -28,7 +28,6 @@ from privacy_assets.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from privacy_assets.engine.shadow.selection import Selector
-    from privacy_assets.engine.shadow.vulnerability import Distance
 
 __all__ = ["Audit", "AuditPlan", "RecordAudit", "Removal", "run_audit"]
 
@@ -175,9 +174,9 @@ class _Run:
 
     def vulnerability(self, rows: np.ndarray) -> np.ndarray:
         """V_k of these rows among themselves."""
-        distance, people = cast("Distance", self.plan.distance), None if self.people is None else self.people[rows]
+        plan, people = self.plan, None if self.people is None else self.people[rows]
         return vulnerability(
-            self.cells[:, rows], self.coding, neighbours=self.plan.neighbours, distance=distance, subjects=people
+            self.cells[:, rows], self.coding, neighbours=plan.neighbours, distance=plan.distance, subjects=people
         )
 
     def part(self, rows: np.ndarray, vulnerable: np.ndarray, given: Sequence[int] | None) -> list[_Record]:

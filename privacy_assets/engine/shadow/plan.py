@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import AfterValidator, Field
 
-from privacy_assets.engine.generators.base import Generator
 from privacy_assets.engine.results import plain
+from privacy_assets.engine.settings import Tuple, declared
 from privacy_assets.engine.shadow.attacks import attack_settings
 from privacy_assets.engine.shadow.rates import Cut, EpsilonBound, Rate
-from privacy_assets.engine.shadow.selection import SELECTORS
-from privacy_assets.engine.shadow.vulnerability import DISTANCES
-from privacy_assets.errors import ConfigError, did_you_mean, shown
+from privacy_assets.engine.shadow.selection import Selector
+from privacy_assets.engine.shadow.vulnerability import Distance
 
 Sampling = Literal["subsample", "bootstrap"]
+AttackName = Literal["queries", "attention"]
+Even = Annotated[int, Field(ge=4, multiple_of=2)]
 
 
-@dataclass(frozen=True)
+def _different(ids: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    if ids is not None and (not ids or len(set(ids)) < len(ids)):
+        raise ValueError("must be one or more different rows")
+    return ids
+
+
+@declared
 class AuditPlan:
     """Which records are attacked, through which generator, and how; the defaults are those of Meeus et al. 2023.
 
@@ -33,47 +41,29 @@ class AuditPlan:
     most vulnerable of the others are attacked with and without them.
     """
 
-    generator: Generator
-    records: int = 10
-    select: str = "distance"
-    neighbours: int = 5
-    distance: str = "cosine"
-    ids: tuple[int, ...] | None = None
-    shadows: int = 4000
-    tests: int = 200
-    size: int = 1000
-    sample_size: int | None = None
-    auxiliary: float = 2 / 3
-    auxiliary_rows: int | None = None
-    test_rows: int | None = None
-    attack: str = "queries"
-    attack_settings: Mapping[str, Any] = field(default_factory=dict)
-    sampling: Sampling = "subsample"
-    remove: int = 0
+    part: ClassVar[str] = "audit"
+
+    generator: Any = Field(title="a generator", description="what is attacked")
+    records: int = Field(default=10, ge=1, description="attacked records")
+    select: Selector = Field(default="distance", description="how they are chosen")
+    neighbours: int = Field(default=5, ge=1, description="nearest records of others, of the vulnerability")
+    distance: Distance = Field(default="cosine", description="distance of records, of the vulnerability")
+    ids: Annotated[tuple[int, ...] | None, Tuple, AfterValidator(_different)] = Field(
+        default=None, description="rows that are attacked in their place"
+    )
+    shadows: Even = Field(default=4000, description="sets that teach the attack, half of them with the record")
+    tests: Even = Field(default=200, description="sets that judge it")
+    size: int = Field(default=1000, ge=2, description="rows of a training set")
+    sample_size: int | None = Field(default=None, ge=1, description="rows that the generator makes; as many without")
+    auxiliary: float = Field(default=2 / 3, gt=0, lt=1, description="share of the table for shadow sets")
+    auxiliary_rows: int | None = Field(default=None, ge=2, description="the same as a number of rows")
+    test_rows: int | None = Field(default=None, ge=2, description="rows for test sets; all others without")
+    attack: AttackName = Field(default="queries", description="the attack")
+    attack_settings: dict[str, Any] = Field(default_factory=dict, description="its settings")
+    sampling: Sampling = Field(default="subsample", description="how training sets are drawn")
+    remove: int = Field(default=0, ge=0, description="most vulnerable rows that are removed, to attack the next")
 
     def __post_init__(self) -> None:
-        for name, least in (("records", 1), ("neighbours", 1), ("size", 2), ("sample_size", 1), ("remove", 0),
-                            ("auxiliary_rows", 2), ("test_rows", 2)):  # fmt: skip
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise ConfigError(f"audit: {name} must be a whole number of at least {least}.")
-        for name in ("shadows", "tests"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 4 or value % 2:
-                raise ConfigError(f"audit: {name} must be an even number of at least 4: half of them hold the record.")
-        if self.ids is not None and (not self.ids or len(set(self.ids)) < len(self.ids)):
-            raise ConfigError("audit: ids must be one or more different rows.")
-        if not 0 < self.auxiliary < 1:
-            raise ConfigError("audit: auxiliary must be a share between 0 and 1.")
-        if self.sampling not in get_args(Sampling):
-            raise ConfigError(
-                f"audit: unknown sampling {shown(self.sampling)}.{did_you_mean(self.sampling, get_args(Sampling))}"
-            )
-        for name, known in (("select", SELECTORS), ("distance", DISTANCES)):
-            if getattr(self, name) not in known:
-                raise ConfigError(
-                    f"audit: unknown {name} {shown(getattr(self, name))}.{did_you_mean(getattr(self, name), known)}"
-                )
         attack_settings(self.attack, self.attack_settings)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,0 +1,154 @@
+"""Settings: declared once, with type, bounds and meaning; every wrong value is one ConfigError that names it."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from dataclasses import MISSING, dataclass, fields
+from typing import Annotated, Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin
+
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass as validated
+from pydantic.fields import FieldInfo
+
+from privacy_assets.errors import ConfigError, did_you_mean, shown
+
+T = TypeVar("T")
+_CONFIG = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
+_ONE = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+_MANY = {int: "whole numbers", float: "numbers", str: "texts", bool: "true or false values"}
+
+
+def _as_tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+Tuple = BeforeValidator(_as_tuple)  # for settings that are lists in YAML and JSON
+Layers = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Tuple]  # widths of the layers of a network
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a part, as reference pages show it."""
+
+    name: str
+    domain: str
+    default: Any
+    meaning: str
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(Field,))
+def declared(kind: type[T]) -> type[T]:
+    """A frozen dataclass whose fields are settings: ``name: type = Field(default=..., ge=..., description=...)``.
+
+    Made with a value of another type or beyond its bounds it raises ConfigError, in the words of :func:`settings_of`;
+    no number is read from a text, and no flag for a number. ``part`` and ``name`` of the class, those that it has, are
+    what messages call it.
+    """
+    made: Any = validated(frozen=True, config=_CONFIG)(kind)
+    plain = made.__init__
+
+    def made_of(self: Any, *args: Any, **named: Any) -> None:
+        try:
+            plain(self, *args, **named)
+        except ValidationError as error:
+            found = _sentence(made, error)
+        else:
+            return
+        raise ConfigError(found)  # outside of the handler, for the first error quotes the value
+
+    made.__init__ = made_of
+    return made
+
+
+def settings_of(kind: type) -> list[Setting]:
+    """The settings that ``kind`` declares, in their order."""
+    return [
+        Setting(
+            field.name, domain_of(_info(kind, field.name)), default_of(field), _info(kind, field.name).description or ""
+        )
+        for field in fields(kind)
+    ]
+
+
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    """The default of a field of a dataclass, declared here or not; MISSING where it has none."""
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    default = field.default
+    if not isinstance(default, FieldInfo):
+        return default
+    return MISSING if default.is_required() else default.get_default(call_default_factory=True)
+
+
+def domain_of(info: FieldInfo) -> str:
+    """What a setting must be, in words: its title, where types and bounds do not say it."""
+    return info.title or _domain(info.annotation, info.metadata)
+
+
+def _info(kind: Any, name: str) -> FieldInfo:
+    return kind.__pydantic_fields__[name]
+
+
+def _sentence(kind: Any, error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, ConfigError):  # of __post_init__
+        return str(cause)
+    where = " ".join(getattr(kind, one) for one in ("part", "name") if hasattr(kind, one))
+    name = str(first["loc"][0])
+    if name not in kind.__pydantic_fields__:
+        return f"{where} has no setting {shown(name)}.{did_you_mean(name, kind.__pydantic_fields__)}"
+    hint, info = "", _info(kind, name)
+    if first["type"] == "value_error":  # a validator of our own
+        return f"{where}: {name} {cause}."
+    choices = _choices(info.annotation)
+    if choices and isinstance(first["input"], str):
+        hint = did_you_mean(first["input"], choices)
+    return f"{where}: {name} must be {domain_of(info)}.{hint}"
+
+
+def _choices(annotation: Any) -> list[str]:
+    if get_origin(annotation) is Literal:
+        return [str(choice) for choice in get_args(annotation)]
+    return [choice for inner in get_args(annotation) for choice in _choices(inner)]
+
+
+def _domain(annotation: Any, metadata: Any = ()) -> str:
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _domain(inner[0], [*inner[1:], *metadata])
+    if origin in (Union, types.UnionType):
+        some = [one for one in inner if one is not type(None)]
+        return " or ".join(_domain(one, metadata) for one in some) + (", or nothing" if len(some) < len(inner) else "")
+    if origin is Literal:
+        return "one of " + ", ".join(repr(choice) for choice in inner)
+    if origin is tuple and inner[1:] == (...,):
+        each = inner[0]
+        kind, own = (get_args(each)[0], get_args(each)[1:]) if get_origin(each) is Annotated else (each, ())
+        least = next((one.min_length for one in _flat(metadata) if hasattr(one, "min_length")), 0)
+        any_or_more = "of one or more" if least else "of"
+        return f"a list {any_or_more} {_MANY.get(kind, 'values')}{_bounds(own)}"
+    if origin is tuple:
+        return "a list of " + " and ".join(_domain(one) for one in inner)
+    if annotation in _ONE:
+        return _ONE[annotation] + _bounds(metadata)
+    return "a mapping of names to values" if origin is dict else "a value"
+
+
+def _flat(metadata: Any) -> list[Any]:
+    return [one for entry in metadata for one in (entry.metadata if isinstance(entry, FieldInfo) else [entry])]
+
+
+def _bounds(metadata: Any) -> str:
+    ends = ("ge", "gt", "le", "lt", "multiple_of")
+    known = {end: getattr(one, end) for one in _flat(metadata) for end in ends if hasattr(one, end)}
+    if known.get("multiple_of") == 2:
+        return f", an even one of at least {known['ge']:g}"
+    if "multiple_of" in known:
+        return f", a multiple of {known['multiple_of']:g}"
+    if "ge" in known and "le" in known:
+        return f" from {known['ge']:g} to {known['le']:g}"
+    words = {"ge": "of at least", "gt": "above", "le": "at most", "lt": "below"}
+    told = [f"{words[end]} {known[end]:g}" for end in words if end in known]
+    return f" {' and '.join(told)}" if told else ""

@@ -1,0 +1,137 @@
+"""Settings are declared once: what is checked, what errors say, and what stands on the page."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from dataclasses import asdict, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+import pytest
+from pydantic import AfterValidator, Field
+
+from privacy_assets.engine.filters.registry import FILTERS
+from privacy_assets.engine.generators import GENERATORS
+from privacy_assets.engine.geometry.embedder import EmbedderSettings
+from privacy_assets.engine.registry import METRICS, build_metric
+from privacy_assets.engine.settings import Layers, Tuple, declared, settings_of
+from privacy_assets.engine.shadow.attacks import ATTACKS
+from privacy_assets.engine.shadow.plan import AuditPlan
+from privacy_assets.errors import ConfigError
+
+
+def _rising(value: tuple[float, ...]) -> tuple[float, ...]:
+    if list(value) != sorted(value):
+        raise ValueError("must rise")
+    return value
+
+
+@declared
+class Part:
+    """A part with a setting of every kind."""
+
+    part: ClassVar[str] = "metric"
+    name: ClassVar[str] = "some"
+
+    share: float = Field(default=0.02, gt=0, le=0.5, description="a share")
+    count: int = Field(default=5, ge=1, le=9, description="a count")
+    tails: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Tuple, AfterValidator(_rising)] = Field(
+        default=(0.1, 0.2), min_length=1, description="some tails"
+    )
+    hidden: Layers = Field(default=(8,), description="layers")
+    kind: Literal["raw", "embedded"] = Field(default="raw", description="a kind")
+    budget: int | None = Field(default=None, ge=1000, description="a budget")
+    flag: bool = Field(default=True, description="a flag")
+    more: dict[str, Any] = Field(default_factory=dict, description="anything")
+
+    def __post_init__(self) -> None:
+        if self.count == 7:
+            raise ConfigError("metric some: seven is right out.")
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"share": "0.02"}, "share must be a number above 0 and at most 0.5."),
+    ({"share": True}, "share must be a number above 0 and at most 0.5."),
+    ({"share": math.nan}, "share must be a number above 0 and at most 0.5."),
+    ({"share": math.inf}, "share must be a number above 0 and at most 0.5."),
+    ({"share": 0}, "share must be a number above 0 and at most 0.5."),
+    ({"share": None}, "share must be a number above 0 and at most 0.5."),
+    ({"count": 2.0}, "count must be a whole number from 1 to 9."),
+    ({"count": True}, "count must be a whole number from 1 to 9."),
+    ({"count": 10}, "count must be a whole number from 1 to 9."),
+    ({"tails": []}, "tails must be a list of one or more numbers above 0."),
+    ({"tails": [0.1, -1]}, "tails must be a list of one or more numbers above 0."),
+    ({"tails": "0.1"}, "tails must be a list of one or more numbers above 0."),
+    ({"tails": [0.2, 0.1]}, "tails must rise."),
+    ({"hidden": [8, 0]}, "hidden must be a list of whole numbers of at least 1."),
+    ({"kind": "embeded"}, "kind must be one of 'raw', 'embedded'. Did you mean 'embedded'?"),
+    ({"kind": 3}, "kind must be one of 'raw', 'embedded'."),
+    ({"budget": 999}, "budget must be a whole number of at least 1000, or nothing."),
+    ({"flag": 1}, "flag must be true or false."),
+    ({"more": [1]}, "more must be a mapping of names to values."),
+]
+
+
+@pytest.mark.parametrize(("given", "words"), WRONG, ids=[str(given) for given, _ in WRONG])
+def test_a_wrong_value_is_one_error_that_names_the_part_and_the_setting(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Part(**given)
+    assert str(caught.value) == f"metric some: {words}"
+    assert caught.value.__cause__ is None and caught.value.__context__ is None  # pydantic's quotes the value
+
+
+def test_a_setting_that_there_is_not_is_named_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"^metric some has no setting 'shar'\. Did you mean 'share'\?$"):
+        Part(shar=0.1)  # type: ignore[call-arg]
+
+
+def test_an_error_of_the_part_itself_is_left_as_it_is() -> None:
+    with pytest.raises(ConfigError, match=r"^metric some: seven is right out\.$"):
+        Part(count=7)
+
+
+def test_a_part_is_a_frozen_dataclass_whose_lists_are_tuples() -> None:
+    part = Part(tails=[0.1, 0.3], hidden=[4, 4], budget=1000)  # type: ignore[arg-type]
+    assert part.tails == (0.1, 0.3) and part.hidden == (4, 4)
+    assert replace(part, share=0.5).share == 0.5 and pickle.loads(pickle.dumps(part)) == part
+    assert asdict(part)["budget"] == 1000
+    with pytest.raises(ConfigError, match="share"):
+        replace(part, share=0.6)
+    with pytest.raises(AttributeError):
+        part.share = 0.1  # type: ignore[misc]
+
+
+def test_settings_are_told_with_bounds_default_and_meaning() -> None:
+    told = {one.name: one for one in settings_of(Part)}
+    assert list(told) == ["share", "count", "tails", "hidden", "kind", "budget", "flag", "more"]
+    assert (told["share"].domain, told["share"].default, told["share"].meaning) == (
+        "a number above 0 and at most 0.5", 0.02, "a share",
+    )  # fmt: skip
+    assert told["tails"].default == (0.1, 0.2) and told["more"].default == {}
+
+
+EVERY: list[Any] = [
+    *METRICS.values(), *GENERATORS.values(), *FILTERS.values(), EmbedderSettings, AuditPlan,
+    *(kind for kind, _ in ATTACKS.values()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", EVERY, ids=lambda kind: getattr(kind, "name", kind.__name__))
+@pytest.mark.parametrize("junk", [b"junk", object(), {1: 2}, [[]], float("nan"), -(10**400)], ids=repr)
+def test_junk_is_a_config_error_in_every_setting(kind: Any, junk: object) -> None:
+    """Whatever is given, no TypeError and nothing else; what takes any mapping or value may take it."""
+    required = {"command": {"command": ["{train}{out}{rows}{seed}"]}, "callable": {"function": "json:dumps"}}
+    given = required.get(getattr(kind, "name", ""), {}) | ({"generator": None} if kind is AuditPlan else {})
+    for one in settings_of(kind):
+        loose = "mapping" in one.domain or one.domain in ("a value", "a generator")
+        if loose:
+            continue
+        with pytest.raises(ConfigError):
+            kind(**{**given, one.name: junk})
+
+
+def test_numbers_that_are_texts_in_a_file_are_refused() -> None:
+    with pytest.raises(ConfigError, match="metric dcr: alpha must be a number above 0"):
+        build_metric("dcr", {"alpha": "0.02"})
+    with pytest.raises(ConfigError, match="metric dcr: headline_rows must be a whole number"):
+        build_metric("dcr", {"headline_rows": True})
