@@ -5,9 +5,9 @@
     python tests/golden/golden.py compare             # what moved
     python tests/golden/golden.py compare --seeds 8   # and how much of it other seeds move
 
-A change of the code leaves every number as it is, see :func:`same`. Where a random stream changes on purpose, ends of intervals
-may move by chance: ``compare`` shows by how many Monte Carlo errors; somebody looks, ``write`` is run, and CHANGELOG
-tells it.
+A change of the code leaves every number as it is, see :func:`same`. Where a random stream changes on purpose, ends of
+intervals may move by chance: ``compare`` shows by how many Monte Carlo errors; somebody looks, ``write`` is run, and
+CHANGELOG tells it.
 """
 
 from __future__ import annotations
