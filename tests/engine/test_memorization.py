@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from types import SimpleNamespace
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from sklearn.metrics import roc_auc_score
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.metrics.exposure import TIE, Exposure, by_spherelets, tables_of, typical_radius
 from privacy_assets.engine.metrics.memorization import (
-    DISTANCES,
+    Distance,
     Memorization,
     alpha_table,
     by_chance,
@@ -363,7 +364,7 @@ def test_the_embedding_is_asked_for_by_name():
 
 def test_spherelets_count_no_more_than_euclid_does_and_find_copies():
     inputs = given(*release(600, 200, 600, copies=60))
-    euclid, bent = (Memorization(distance=name, permutations=199).evaluate(inputs) for name in DISTANCES)
+    euclid, bent = (Memorization(distance=name, permutations=199).evaluate(inputs) for name in get_args(Distance))
     assert bent.figure("exposed_excess") == euclid.figure("exposed_excess")
     assert math.isnan(bent.figure("exposed").null) and bent.figure("exposed").measurable
     tables = tables_of(inputs, "raw")

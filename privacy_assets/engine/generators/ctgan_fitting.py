@@ -203,10 +203,6 @@ class FittedLibrary(FittedGenerator):
         return {"values": self.coding.plain_values()}
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
 def _state(seed: int, stream: int) -> int:
     """A seed that numpy and torch both take; fitting and sampling with the same one have different ``stream``s."""
     return int(np.random.SeedSequence(seed, spawn_key=(stream,)).generate_state(1)[0])

@@ -136,10 +136,7 @@ def build_generator(
     if absent:
         raise ConfigError(f"generator {generator} needs the settings {', '.join(absent)}.")
     info.check_available()
-    try:
-        return kind(**given)
-    except TypeError:
-        raise ConfigError(f"generator {generator}: a setting is of the wrong type.") from None
+    return kind(**given)
 
 
 def as_generator(given: GeneratorLike) -> Generator:

@@ -21,7 +21,6 @@ from privacy_assets.engine.results import Figure, FigureSpec
 from privacy_assets.engine.settings import Tuple, declared
 from privacy_assets.errors import ConfigError, did_you_mean, shown
 
-_SMALLEST = {"rows": 10, "pairs": 1, "replicates": 20}
 _BINS, _COMMON = 10, 100  # cells of a number and of a category in a pair
 _STEPS = 1000  # cells of a column in a replicate: enough for its deviation
 _NAN = float("nan")

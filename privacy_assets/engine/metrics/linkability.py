@@ -40,7 +40,6 @@ _TOLERATED = (
     "demonstrated at 95 %; tolerated: what trees with leaves of 50 rows show (more in 1 of 400 splits of Adult and "
     "UK census)"
 )
-_SMALLEST = {"halves": 1, "attacks": 1, "neighbours": 1, "permutations": 199}
 _MOST_NEIGHBOURS = 10  # of 2,000 synthetic rows, 50 link all of Adult, so that a verbatim copy would pass
 
 
@@ -107,7 +106,7 @@ class Linkability(Metric):
     )
     halves: int = Field(default=20, ge=1, description="random halves of the columns")
     attacks: int = Field(default=2000, ge=1, description="rows attacked a side, at most")
-    neighbours: int = Field(default=1, ge=1, le=10, description="nearest synthetic rows of each half")
+    neighbours: int = Field(default=1, ge=1, le=_MOST_NEIGHBOURS, description="nearest synthetic rows of each half")
     permutations: int = Field(default=1000, ge=199, description="permutations of the labels of people")
 
     def measure(self, inputs: MetricInputs) -> Measured:

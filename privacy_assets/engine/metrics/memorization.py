@@ -21,7 +21,8 @@ from privacy_assets.engine.settings import declared
 from privacy_assets.engine.tables.encoding import EncodedTable
 from privacy_assets.errors import InputError
 
-SPACES, DISTANCES = ("raw", "embedded"), ("euclidean", "spherelet")
+Space = Literal["raw", "embedded"]
+Distance = Literal["euclidean", "spherelet"]
 LISTED = 20  # rows of the table "most_exposed"
 ALPHAS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # between the ranges of the table "alpha"; exactly 1 is one of its own
 RANGES = ("below 1/8", "1/8 to 1/4", "1/4 to 1/2", "1/2 to 1", "1", "1 to 2", "2 to 4", "4 to 8", "above 8")
@@ -63,8 +64,8 @@ class Memorization(Metric):
     "most_exposed": positions of rows in S, the smallest alpha_m first, then the smallest ratios. Ties by position.
     """
 
-    space: Literal["raw", "embedded"] = Field(default="raw", description="where distances are measured")
-    distance: Literal["euclidean", "spherelet"] = Field(default="euclidean", description="Euclidean, or d_R of Kuppa")
+    space: Space = Field(default="raw", description="where distances are measured")
+    distance: Distance = Field(default="euclidean", description="Euclidean, or d_R of Kuppa")
     radius: float | None = Field(
         default=None, ge=0, description="lambda; without, the quantile of leave-one-out distances in train"
     )
@@ -193,7 +194,3 @@ def most_exposed(found: Exposure) -> list[dict[str, Any]]:
         }
         for row in listed
     ]  # fmt: skip
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

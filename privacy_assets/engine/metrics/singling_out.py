@@ -45,8 +45,6 @@ _Plan = tuple[str, int, Scheme | None, np.ndarray]  # attack, columns, what quer
 POOL_FROM = 6  # configurations of this many columns and more are pooled in the limited figures
 NEIGHBOURS = 5  # an outlier is far from this many of its nearest synthetic rows
 
-_COUNTS = ("attacks", "permutations", "candidates", "patience", "outliers")
-
 
 @declared
 class SinglingOut(Metric):

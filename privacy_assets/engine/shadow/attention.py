@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 Scores = Literal["key", "value"]
 Scale = Literal["range", "none"]
-_COUNTS = ("closest", "embedding", "embedding_hidden", "attention", "prediction_hidden", "batch", "epochs")
 
 
 @declared
