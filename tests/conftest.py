@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 DATA = Path(__file__).with_name("data")
+
+# In the background of a script SIGINT is ignored; Dagster then has SIGTERM ignored as well, and children inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
