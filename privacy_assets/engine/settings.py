@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin
 
@@ -11,19 +12,26 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass as validated
 from pydantic.fields import FieldInfo
 
-from privacy_assets.errors import ConfigError, did_you_mean, shown
+from privacy_assets.errors import ConfigError, PrivacyAssetsError, did_you_mean, shown, without_chain
 
 T = TypeVar("T")
 _CONFIG = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
+_BY_NAME = "give each setting once, by its name."
 _ONE = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 _MANY = {int: "whole numbers", float: "numbers", str: "texts", bool: "true or false values"}
 
 
-def _as_tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
+def _as_tuple(value: Any) -> Any:
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)) else value
 
 
-Tuple = BeforeValidator(_as_tuple)  # for settings that are lists in YAML and JSON
+def _as_dict(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+Tuple = BeforeValidator(_as_tuple)  # any list of values; a text is none
+Dict = BeforeValidator(_as_dict)  # any mapping
 Layers = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Tuple]  # widths of the layers of a network
 
 
@@ -43,19 +51,31 @@ def declared(kind: type[T]) -> type[T]:
 
     Made with a value of another type or beyond its bounds it raises ConfigError, in the words of :func:`settings_of`;
     no number is read from a text, and no flag for a number. ``part`` and ``name`` of the class, those that it has, are
-    what messages call it.
+    what messages call it. A plain dataclass that inherits from one has the bounds of none of its settings checked, and
+    knows those defaults alone that stand beside the field: ``name: Annotated[type, Field(...)] = default``.
     """
-    made: Any = validated(frozen=True, config=_CONFIG)(kind)
+    return _declared(kind, kw_only=False)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field,))
+def declared_by_name(kind: type[T]) -> type[T]:
+    """The same for classes whose settings are given by name alone."""
+    return _declared(kind, kw_only=True)
+
+
+def _declared(kind: type[T], *, kw_only: bool) -> type[T]:
+    made: Any = validated(frozen=True, kw_only=kw_only, config=_CONFIG)(kind)
     plain = made.__init__
 
     def made_of(self: Any, *args: Any, **named: Any) -> None:
+        if args and kw_only:  # pydantic takes some all the same
+            raise ConfigError(f"{_where(type(self))}: {_BY_NAME}")
         try:
             plain(self, *args, **named)
-        except ValidationError as error:
-            found = _sentence(made, error)
-        else:
             return
-        raise ConfigError(found)  # outside of the handler, for the first error quotes the value
+        except ValidationError as error:
+            wrong = error
+        raise _told(type(self), wrong)  # outside of the handler: the first error quotes the value
 
     made.__init__ = made_of
     return made
@@ -90,13 +110,26 @@ def _info(kind: Any, name: str) -> FieldInfo:
     return kind.__pydantic_fields__[name]
 
 
-def _sentence(kind: Any, error: ValidationError) -> str:
+def _told(kind: Any, error: ValidationError) -> Exception:
     first = error.errors(include_url=False)[0]
     cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, ConfigError):  # of __post_init__
-        return str(cause)
-    where = " ".join(getattr(kind, one) for one in ("part", "name") if hasattr(kind, one))
-    name = str(first["loc"][0])
+    if isinstance(cause, PrivacyAssetsError):  # of __post_init__
+        return without_chain(cause)
+    return ConfigError(_sentence(kind, first, cause))
+
+
+def _where(kind: type) -> str:
+    return " ".join(getattr(kind, one) for one in ("part", "name") if hasattr(kind, one)) or kind.__name__
+
+
+def _sentence(kind: Any, first: Any, cause: object) -> str:
+    where = _where(kind)
+    if not first["loc"]:  # another error of __post_init__, whose words are not known
+        return f"{where}: the settings do not fit together."
+    if first["type"] in ("unexpected_positional_argument", "multiple_argument_values"):
+        return f"{where}: {_BY_NAME}"
+    at = first["loc"][0]
+    name = fields(kind)[at].name if isinstance(at, int) else str(at)
     if name not in kind.__pydantic_fields__:
         return f"{where} has no setting {shown(name)}.{did_you_mean(name, kind.__pydantic_fields__)}"
     hint, info = "", _info(kind, name)
@@ -143,10 +176,9 @@ def _flat(metadata: Any) -> list[Any]:
 def _bounds(metadata: Any) -> str:
     ends = ("ge", "gt", "le", "lt", "multiple_of")
     known = {end: getattr(one, end) for one in _flat(metadata) for end in ends if hasattr(one, end)}
-    if known.get("multiple_of") == 2:
-        return f", an even one of at least {known['ge']:g}"
     if "multiple_of" in known:
-        return f", a multiple of {known['multiple_of']:g}"
+        kind = "an even one" if known["multiple_of"] == 2 else f"a multiple of {known['multiple_of']:g},"
+        return f", {kind} of at least {known['ge']:g}"
     if "ge" in known and "le" in known:
         return f" from {known['ge']:g} to {known['le']:g}"
     words = {"ge": "of at least", "gt": "above", "le": "at most", "lt": "below"}

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import math
 import pickle
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
+import pandas as pd
 import pytest
 from pydantic import AfterValidator, Field
 
+from privacy_assets.engine.filters.near import SimilarityFilter
 from privacy_assets.engine.filters.registry import FILTERS
 from privacy_assets.engine.generators import GENERATORS
+from privacy_assets.engine.generators.synthpop import SynthPop
 from privacy_assets.engine.geometry.embedder import EmbedderSettings
+from privacy_assets.engine.metrics.controls import Controls
 from privacy_assets.engine.registry import METRICS, build_metric
 from privacy_assets.engine.settings import Layers, Tuple, declared, settings_of
 from privacy_assets.engine.shadow.attacks import ATTACKS
 from privacy_assets.engine.shadow.plan import AuditPlan
-from privacy_assets.errors import ConfigError
+from privacy_assets.errors import ConfigError, InputError
 
 
 def _rising(value: tuple[float, ...]) -> tuple[float, ...]:
@@ -99,6 +105,70 @@ def test_a_part_is_a_frozen_dataclass_whose_lists_are_tuples() -> None:
         replace(part, share=0.6)
     with pytest.raises(AttributeError):
         part.share = 0.1  # type: ignore[misc]
+
+
+def test_any_list_and_any_mapping_will_do() -> None:
+    for visit in (pd.Index(["a", "b"]), iter(["a", "b"]), dict.fromkeys("ab"), np.array(["a", "b"])):
+        expected = ("a", "b") if not isinstance(visit, dict) else None
+        if expected is None:
+            with pytest.raises(ConfigError, match="visit must be a list of texts"):
+                SynthPop(visit=visit)  # type: ignore[arg-type]
+        else:
+            assert SynthPop(visit=visit).visit == expected  # type: ignore[arg-type]
+    assert AuditPlan(None, ids=np.array([3, 1])).ids == (3, 1)  # type: ignore[arg-type]
+    assert AuditPlan(None, attack_settings=MappingProxyType({"trees": 3})).attack_settings == {"trees": 3}  # type: ignore[arg-type]
+    doses = MappingProxyType(dict(Controls().doses))
+    assert Controls(doses=doses).doses == dict(doses)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="doses must be a number from 0 to 0.5 for each of exact, jittered"):
+        Controls(doses={**doses, "exact": 0.95})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind", "words"),
+    [
+        (InputError("no such file"), InputError, "no such file."),
+        (ValueError("a private value"), ConfigError, "metric breaks: the settings do not fit together."),
+        (AssertionError("a private value"), ConfigError, "metric breaks: the settings do not fit together."),
+    ],
+)
+def test_what_a_part_raises_itself_is_told_alone(wrong: Exception, kind: type[Exception], words: str) -> None:
+    @declared
+    class Breaks:
+        part: ClassVar[str] = "metric"
+        name: ClassVar[str] = "breaks"
+
+        count: int = Field(default=1, description="a count")
+
+        def __post_init__(self) -> None:
+            raise wrong
+
+    with pytest.raises(kind) as caught:
+        Breaks()
+    assert type(caught.value) is kind and str(caught.value) == words
+    assert caught.value.__cause__ is None and caught.value.__context__ is None
+
+
+def test_calls_of_a_wrong_shape() -> None:
+    with pytest.raises(ConfigError, match="^metric some: give each setting once, by its name"):
+        Part(0.1, share=0.2)  # type: ignore[misc]
+    with pytest.raises(ConfigError, match="^metric some: share must be a number"):
+        Part(*range(30))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="similarity"):
+        SimilarityFilter(0.1)  # type: ignore[misc]
+
+
+def test_a_filter_that_is_a_plain_dataclass_has_its_defaults() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Mine(SimilarityFilter.__mro__[1]):  # type: ignore[misc]
+        name = "mine"
+
+        def _typical(self, rows: Any, subjects: np.ndarray) -> float:
+            return 0.1
+
+        def leaves_out(self, people: np.ndarray) -> np.ndarray:
+            return people > 0
+
+    assert Mine().settings() == {"radius": None, "attempts": 10}
 
 
 def test_settings_are_told_with_bounds_default_and_meaning() -> None:

@@ -15,6 +15,7 @@ from standins import checks, made, people, resources
 
 from privacy_assets import build_privacy_assets, read_published
 from privacy_assets.errors import ConfigError
+from privacy_assets.files import create_once, private_folder
 from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.gate.statements import Place
 
@@ -34,6 +35,8 @@ class Deployment:
     def __init__(self, folder: Path, generator: Callable[..., pd.DataFrame], **more: Any) -> None:
         people(600).to_parquet(folder / "people.parquet")
         self.folder = folder
+        private_folder(folder / "private")
+        create_once(folder / "private" / "secret.key", b"the same split in every run of the tests")
         os.environ["NIGHTS"] = str(folder / "nights")
         function = f"{generator.__module__}:{generator.__name__}"
         nightly_other = {"name": "callable", "settings": {"function": function, "variables": ["NIGHTS"]}}

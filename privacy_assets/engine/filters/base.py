@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import pandas as pd
 from pydantic import Field
 
 from privacy_assets.engine.metrics.exposure import near
-from privacy_assets.engine.settings import declared
+from privacy_assets.engine.settings import declared_by_name
 from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
 from privacy_assets.engine.tables.schema import TableSchema
 from privacy_assets.errors import InputError
@@ -20,9 +20,9 @@ from privacy_assets.errors import InputError
 ROUNDING = 1e-9  # of people who are counted in parts
 
 
-@declared
+@declared_by_name
 class Filter(ABC):
-    """A filter: subclass it as a frozen dataclass whose fields are the settings, each with a default.
+    """A filter: subclass it, with ``declared_by_name``, as a class whose fields are the settings, each with a default.
 
     It leaves out synthetic rows by how many real people stand within a radius of them: ``radius`` or, without one, what
     real rows themselves keep from each other. Distances are Euclidean in the raw encoding (DESIGN section 5,
@@ -34,10 +34,10 @@ class Filter(ABC):
     ``name`` is the registry key, ``covers`` what it protects from, ``fix`` what helps when it leaves too few rows.
     """
 
-    radius: float | None = Field(
-        default=None, ge=0, description="people nearer than this count; without, what real rows keep from each other"
-    )
-    attempts: int = Field(default=10, ge=2, description="times as many rows are drawn as are wanted, at most")
+    radius: Annotated[
+        float | None, Field(ge=0, description="nearer people count; without, what real rows keep from each other")
+    ] = None
+    attempts: Annotated[int, Field(ge=2, description="times as many rows are drawn as are wanted, at most")] = 10
 
     part: ClassVar[str] = "filter"
     name: ClassVar[str]

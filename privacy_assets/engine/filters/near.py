@@ -7,11 +7,11 @@ from pydantic import Field
 
 from privacy_assets.engine.filters.base import ROUNDING, Filter
 from privacy_assets.engine.metrics.exposure import typical_radius
-from privacy_assets.engine.settings import declared
+from privacy_assets.engine.settings import declared_by_name
 from privacy_assets.engine.tables.encoding import EncodedTable
 
 
-@declared
+@declared_by_name
 class SimilarityFilter(Filter):
     """Leave out every synthetic row with a real person within the radius (Gretel's similarity filter).
 
@@ -36,7 +36,7 @@ class SimilarityFilter(Filter):
         return people > ROUNDING
 
 
-@declared
+@declared_by_name
 class MemorizationFilter(SimilarityFilter):
     """Leave out synthetic rows that point at few people (Kuppa et al., section 3; DESIGN section 5, "Memorization").
 

@@ -9,14 +9,14 @@ from pydantic import Field
 
 from privacy_assets.engine.filters.base import ROUNDING, Filter, parts
 from privacy_assets.engine.geometry.neighbours import nearest_rows
-from privacy_assets.engine.settings import declared
+from privacy_assets.engine.settings import declared_by_name
 from privacy_assets.engine.tables.encoding import EncodedTable
 from privacy_assets.errors import InputError
 
 _CELLS = 4_000_000  # neighbours held at once
 
 
-@declared
+@declared_by_name
 class OutlierFilter(Filter):
     """Leave out synthetic rows in the far tail: with fewer than ``neighbours`` real people within the radius.
 

@@ -27,7 +27,7 @@ _TRAINED = ("{train}", "{model}", "{seed}")
 
 
 Texts = Annotated[tuple[str, ...], Tuple]
-Timeout = Annotated[float, Field(gt=0)]  # seconds
+Timeout = Annotated[float, Field(gt=0, allow_inf_nan=True)]  # seconds
 
 
 @declared

@@ -28,7 +28,7 @@ from privacy_assets.engine.metrics.membership_scores import SMALLEST_SIDE
 from privacy_assets.engine.metrics.scratch_tables import STEP, ScratchTables
 from privacy_assets.engine.policy import Limit, Policy
 from privacy_assets.engine.results import Figure, FigureSpec
-from privacy_assets.engine.settings import Tuple, declared
+from privacy_assets.engine.settings import Dict, Tuple, declared
 from privacy_assets.errors import ConfigError, shown
 
 _LOOKED_AT = {
@@ -95,13 +95,15 @@ class Controls(Metric):
 
     draws: int = Field(default=8, ge=4, description="plantings of each kind")
     nulls: int = Field(default=20, ge=10, description="null tables")
-    doses: Annotated[dict[str, Dose], AfterValidator(_of_each_kind)] = Field(
-        default_factory=lambda: dict(_AT_MOST), description="largest planted fraction of each kind; the policy says it"
+    doses: Annotated[dict[str, Dose], Dict, AfterValidator(_of_each_kind)] = Field(
+        title=f"a number from 0 to {_LARGEST} for each of {', '.join(KINDS)}",
+        default_factory=lambda: dict(_AT_MOST),
+        description="largest planted fraction of each kind; the policy says it",
     )
-    limits: Annotated[tuple[dict[str, Any], ...], Tuple] = Field(
-        default=(), description="limits in force; the policy says them"
+    limits: Annotated[tuple[Annotated[dict[str, Any], Dict], ...], Tuple] = Field(
+        title="a list of mappings", default=(), description="limits in force; the policy says them"
     )
-    closeness: dict[str, Any] = Field(default_factory=dict, description="settings of the dcr beside it")
+    closeness: Annotated[dict[str, Any], Dict] = Field(default_factory=dict, description="settings of dcr")
     attacked: Budget = Field(default=None, description="most rows that are attacked; all of them without")
     permutations: int = Field(default=999, ge=199, description="permutations of the labels of people")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -19,7 +19,7 @@ from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE
 from privacy_assets.engine.metrics.base import Measured, Metric
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import Figure, FigureSpec, plain
-from privacy_assets.engine.settings import declared
+from privacy_assets.engine.settings import Dict, declared
 from privacy_assets.engine.shadow.plan import AttackName, Even, Sampling
 from privacy_assets.engine.shadow.selection import Selector
 from privacy_assets.engine.shadow.vulnerability import Distance
@@ -103,7 +103,7 @@ class ShadowMembership(Metric):
     sample_size: int | None = Field(default=None, ge=1, description="rows that the generator makes; as many without")
     auxiliary: float = Field(default=2 / 3, gt=0, lt=1, description="share of the table for shadow sets")
     attack: AttackName = Field(default="queries", description="the attack")
-    attack_settings: dict[str, Any] = Field(default_factory=dict, description="its settings")
+    attack_settings: Annotated[dict[str, Any], Dict] = Field(default_factory=dict, description="its settings")
     sampling: Sampling = Field(default="subsample", description="how training sets are drawn")
 
     def __post_init__(self) -> None:

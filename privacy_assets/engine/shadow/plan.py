@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import AfterValidator, Field
 
 from privacy_assets.engine.results import plain
-from privacy_assets.engine.settings import Tuple, declared
+from privacy_assets.engine.settings import Dict, Tuple, declared
 from privacy_assets.engine.shadow.attacks import attack_settings
 from privacy_assets.engine.shadow.rates import Cut, EpsilonBound, Rate
 from privacy_assets.engine.shadow.selection import Selector
@@ -59,7 +59,7 @@ class AuditPlan:
     auxiliary_rows: int | None = Field(default=None, ge=2, description="the same as a number of rows")
     test_rows: int | None = Field(default=None, ge=2, description="rows for test sets; all others without")
     attack: AttackName = Field(default="queries", description="the attack")
-    attack_settings: dict[str, Any] = Field(default_factory=dict, description="its settings")
+    attack_settings: Annotated[dict[str, Any], Dict] = Field(default_factory=dict, description="its settings")
     sampling: Sampling = Field(default="subsample", description="how training sets are drawn")
     remove: int = Field(default=0, ge=0, description="most vulnerable rows that are removed, to attack the next")
 
