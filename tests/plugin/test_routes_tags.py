@@ -235,12 +235,17 @@ PROJECT = """
 from pathlib import Path
 import dagster as dg
 from standins import QUICK, independent
-from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, build_privacy_assets
+from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, build_privacy_assets, fixed
 
 defs = dg.Definitions.merge(
     build_privacy_assets("people", source=Path("people.parquet"), subject="pid", generator=independent, **QUICK),
     dg.Definitions(
-        resources={"privacy_io": PrivacyIOManager(), "releases": ReleaseResource(), "gpu": GpuResource(device="cpu")},
+        resources={
+            "io_manager": fixed(dg.FilesystemIOManager()),
+            "privacy_io": PrivacyIOManager(),
+            "releases": ReleaseResource(),
+            "gpu": GpuResource(device="cpu"),
+        },
         executor=dg.in_process_executor,
     ),
 )
