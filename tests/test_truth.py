@@ -129,7 +129,9 @@ def test_fresh_rows_hold_and_copies_break_over_splits(table, request):
     held = 0
     for seed in range(1, 7):
         train, holdout, fresh, reference = cut(request.getfixturevalue(table), *FULL, 2_000, seed=seed)
-        held += judged(train, holdout, fresh, reference=reference).verdict == "pass"
+        outcomes = judged(train, holdout, fresh, reference=reference).judgement.outcomes
+        # A fresh row can have a category that nobody else has, which a generator cannot make.
+        held += all(one.passed for one in outcomes if one.limit.key != "value_disclosure.foreign_cells")
         assert "fail" in label_conditional(judged(train, holdout, leaky(train, fresh, 0.05))).values()
     assert held >= 5
 
