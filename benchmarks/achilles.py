@@ -34,7 +34,7 @@ from privacy_assets.engine.generators import build_generator
 from privacy_assets.engine.shadow.audit import AuditPlan, run_audit
 from privacy_assets.engine.shadow.selection import select_records
 from privacy_assets.engine.tables.coding import Coding
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.report.plots import intervals_svg
 
 SYNTHPOP, BAYNET = ("synthpop", {"min_leaf": 5}), ("baynet", {})
@@ -82,9 +82,8 @@ def read_world(path: Path, drop: list[str], as_text: bool, scale: Mapping[str, i
     frame = pd.read_parquet(path).drop(columns=drop)
     frame = frame[~(frame.astype(str) == "?").any(axis=1)].reset_index(drop=True)
     frame = frame.astype(str) if as_text else frame
-    schema = infer_schema(frame)
-    table = conform(frame, schema, where=str(path))
-    coding = Coding.fit([table], schema)
+    table = Table.read(frame, where=str(path))
+    coding = Coding.fit([table], table.schema)
     return World(path.stem, coding, coding.code(table), scale, seed)
 
 

@@ -39,7 +39,7 @@ from privacy_assets import evaluate
 from privacy_assets.engine.evaluation import attach_embedder, choose_metrics, fit_embedder, prepare_inputs, run_metrics
 from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.registry import default_metrics
-from privacy_assets.engine.tables.schema import conform, restore
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import InputError
 from privacy_assets.report.evaluate import assemble
 from privacy_assets.report.report import Report
@@ -127,7 +127,7 @@ def write(given: Given, folder: Path) -> dict[str, str]:
     for role in ("train", "holdout", "synthetic"):
         frame = getattr(given, role)[given.world.schema.names]
         if len(frame):
-            frame = restore(conform(frame, given.world.schema, where=role), given.world.schema)
+            frame = Table.of(frame, given.world.schema, where=role).restored()
         paths[role] = str(folder / f"{role}.parquet")
         frame.to_parquet(paths[role])
     return paths

@@ -12,7 +12,7 @@ from benchmarks.releases import SUBJECT, World, bare, independent, jittered, red
 from privacy_assets.engine.generators import build_generator
 from privacy_assets.engine.geometry.neighbours import nearest, nearest_rows
 from privacy_assets.engine.inputs import silent
-from privacy_assets.engine.tables.schema import conform
+from privacy_assets.engine.tables.table import Table
 
 Make = Callable[[World], pd.DataFrame]
 HUGE = 10**9
@@ -89,9 +89,9 @@ def saw_holdout(name: str, **settings: object) -> Make:
 
 
 def _generated(world: World, learnt: pd.DataFrame, name: str, settings: dict[str, object]) -> pd.DataFrame:
-    rows = conform(bare(learnt), world.schema, where="train")
-    fitted = build_generator(name, settings).fit(rows, world.schema, seed=world.seed, device="cpu", progress=silent)
-    return fitted.sample(len(world.fresh), seed=world.seed)
+    rows = Table.of(bare(learnt), world.schema, where="train")
+    fitted = build_generator(name, settings).fit(rows, seed=world.seed, device="cpu", progress=silent)
+    return fitted.sample(len(world.fresh), seed=world.seed).frame()
 
 
 def both_copied(share: float) -> Make:

@@ -33,6 +33,7 @@ from privacy_assets.engine.metrics.membership_scores import build_population
 from privacy_assets.engine.metrics.scratch_tables import plantable
 from privacy_assets.engine.policy import Limit, Policy
 from privacy_assets.engine.registry import METRICS, build_metric, default_metrics
+from privacy_assets.engine.tables.table import Table
 
 SHAPE = {"train": 8_000, "holdout": 2_000, "reference": 2_000, "synthetic": 8_000}
 SHARES = (1.0, 1 / 3)
@@ -77,10 +78,10 @@ def repetition(frame: pd.DataFrame, seed: int, planted: bool) -> dict[str, Any]:
 def refused(inputs: MetricInputs, kind: str, leak: float, places: np.ndarray, rng: np.random.Generator) -> bool:
     """Whether a leak of this kind and fraction breaks a limit that controls look at."""
     count = max(1, round(leak * len(inputs.synthetic)))
-    planted = canaries(kind, inputs.train, places, count, inputs.schema, rng)
-    others = inputs.synthetic.iloc[rng.permutation(len(inputs.synthetic))[len(planted) :]]
+    planted = canaries(kind, inputs.train, places, count, rng)
+    others = inputs.synthetic.take(rng.permutation(len(inputs.synthetic))[len(planted) :])
     real = {role: inputs.tables[role] for role in ("train", "holdout")}
-    scratch = {**real, "synthetic": pd.concat([others, planted], ignore_index=True)}
+    scratch = {**real, "synthetic": Table.stack([others, planted])}
     metrics: dict[str, Metric] = {name: build_metric(name, FEWER.get(name)) for name in LOOKED_AT.metrics}
     return LOOKED_AT.judge(run_metrics(replace(inputs, tables=scratch), metrics)).verdict != "pass"
 

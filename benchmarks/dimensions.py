@@ -28,7 +28,7 @@ from benchmarks.measured import cost
 from privacy_assets.engine.controls import Fit, Noise, Point, fits, leaky_cases, run_study
 from privacy_assets.engine.evaluation import attach_embedder, choose_metrics, fit_embedder
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.report.plots import intervals_svg
 
 FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -46,12 +46,11 @@ def inputs_of(path: Path, rows: int, seed: int) -> MetricInputs:
     frame = pd.read_parquet(path)
     if 3 * rows > len(frame):
         raise SystemExit(f"{path}: {len(frame):,} rows are not enough for {3 * rows:,}; choose fewer --rows")
-    schema = infer_schema(frame)
     drawn = np.random.default_rng(seed).permutation(len(frame))[: 3 * rows]
-    whole = conform(frame.iloc[drawn], schema, where=path.name)
+    whole = Table.read(frame, where=path.name).take(drawn)
     roles = ("train", "holdout", "synthetic")
-    tables = {role: whole.iloc[i * rows : (i + 1) * rows].reset_index(drop=True) for i, role in enumerate(roles)}
-    return MetricInputs(schema, tables, {}, seed=seed)
+    tables = {role: whole.take(slice(i * rows, (i + 1) * rows)) for i, role in enumerate(roles)}
+    return MetricInputs(whole.schema, tables, {}, seed=seed)
 
 
 def trained(inputs: MetricInputs, dims: int, seed: int, epochs: int, *, judge: bool) -> dict[str, Any]:

@@ -36,7 +36,8 @@ from privacy_assets.engine.evaluation import (
 )
 from privacy_assets.engine.generators import GENERATORS, build_generator, generator_info
 from privacy_assets.engine.geometry.embedder import Embedder
-from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema, restore
+from privacy_assets.engine.tables.schema import TableSchema, infer_schema
+from privacy_assets.engine.tables.table import Table
 
 APART = {"callable", "command", "realtabformer", "noisy_copy"}  # need something to run; or show nothing more
 OURS = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
@@ -81,11 +82,11 @@ def parts(path: Path, drop: list[str], rows: int, seed: int, *, as_text: bool = 
 
 def generate(name: str, settings: dict[str, Any], train: pd.DataFrame, schema: TableSchema, seed: int) -> Made:
     """A table of as many rows, and what it cost."""
-    canonical = conform(train, schema, where="train")
+    table = Table.of(train, schema, where="train")
     start = cpu_seconds()
-    fitted = build_generator(name, settings).fit(canonical, schema, seed=seed)
+    fitted = build_generator(name, settings).fit(table, seed=seed)
     middle = cpu_seconds()
-    made = restore(fitted.sample(len(train), seed=seed), schema)
+    made = fitted.sample(len(train), seed=seed).restored()
     return made, {
         "fit_cpu": middle - start, "sample_cpu": cpu_seconds() - middle, "mb": most_memory(),
         "epochs": len(fitted.history), "last": fitted.history[-1] if fitted.history else {},

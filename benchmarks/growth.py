@@ -28,11 +28,13 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.measured import cost, peak
+from privacy_assets.engine.generators.copies import jittered, redrawn
 from privacy_assets.engine.geometry.mixed_tree import MixedTree
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.registry import build_metric
+from privacy_assets.engine.tables.column import Column
 from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
-from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema, restore
+from privacy_assets.engine.tables.table import Table
 
 SIZES = (50_000, 200_000, 1_000_000, 5_000_000)
 QUERIES = 50_000
@@ -50,9 +52,8 @@ def drawn(pool: EncodedTable, rows: int, rng: np.random.Generator) -> EncodedTab
 def measure(path: Path, columns: int, rows: int) -> tuple[float, float, float]:
     """CPU seconds to grow the tree, microseconds a query, and the most memory in MB."""
     frame = pd.read_parquet(path).iloc[:, :columns]
-    schema = infer_schema(frame)
-    canonical = conform(frame, schema, where=path.name)
-    pool = Encoder.fit([canonical], schema).transform(canonical)
+    table = Table.read(frame, where=path.name)
+    pool = Encoder.fit([table], table.schema).transform(table)
     rng = np.random.default_rng(0)
     warm = MixedTree.build(drawn(pool, 3_000, rng))
     warm.search(drawn(pool, 3_000, rng), 1)
@@ -62,30 +63,27 @@ def measure(path: Path, columns: int, rows: int) -> tuple[float, float, float]:
     return growing, asking / QUERIES * 1e6, peak()
 
 
-def grown(canonical: pd.DataFrame, schema: TableSchema, rows: int, rng: np.random.Generator) -> pd.DataFrame:
-    """``rows`` rows of ``canonical``, moved."""
-    frame = canonical.iloc[rng.integers(0, len(canonical), rows)].reset_index(drop=True)
-    for column in schema.columns:
-        known = canonical[column.name]
-        if column.kind in ("integer", "numeric"):
-            moved = frame[column.name] + np.round(rng.normal(scale=0.1 * float(known.std()), size=rows))
-            frame[column.name] = moved.astype(known.dtype)
-        else:
-            others = rng.random(rows) < 0.05
-            frame.loc[others, column.name] = known.iloc[rng.integers(0, len(known), int(others.sum()))].to_numpy()
-    return frame
+def grown(table: Table, rows: int, rng: np.random.Generator) -> Table:
+    """``rows`` rows of ``table``, moved."""
+
+    def moved(column: Column) -> Column:
+        known = table[column.name].present()
+        if column.values is not None:
+            return redrawn(column, known, 0.05, rng)
+        return jittered(column, known, 0.1, rng)
+
+    return table.take(rng.integers(0, len(table), rows)).map(moved)
 
 
 def metrics(path: Path, columns: int, rows: int, names: list[str]) -> tuple[list[float], float]:
     """CPU seconds of preparing and of each metric, and the most memory in MB."""
     frame = pd.read_parquet(path).iloc[:, :columns]
-    schema = infer_schema(frame)
-    canonical, rng = conform(frame, schema, where=path.name), np.random.default_rng(0)
+    table, rng = Table.read(frame, where=path.name), np.random.default_rng(0)
     sizes = {"train": rows, "holdout": rows // 4, "synthetic": rows}
-    small = {role: grown(canonical, schema, 2_000, rng) for role in sizes}
+    small = {role: grown(table, 2_000, rng) for role in sizes}
     for name in names:
-        build_metric(name).measure(MetricInputs(schema, small))
-    inputs = MetricInputs(schema, {role: grown(canonical, schema, count, rng) for role, count in sizes.items()})
+        build_metric(name).measure(MetricInputs(table.schema, small))
+    inputs = MetricInputs(table.schema, {role: grown(table, count, rng) for role, count in sizes.items()})
     spent = [cost(lambda: [inputs.row_ids, *(inputs.encoded(role) for role in sizes)])[0]]
     spent += [cost(build_metric(name).measure, inputs)[0] for name in names]
     return spent, peak()
@@ -94,10 +92,9 @@ def metrics(path: Path, columns: int, rows: int, names: list[str]) -> tuple[list
 def write(path: Path, columns: int, rows: int, folder: Path) -> None:
     """Files of the three tables, in the dtypes of the table itself."""
     frame = pd.read_parquet(path).iloc[:, :columns]
-    schema = infer_schema(frame)
-    canonical, rng = conform(frame, schema, where=path.name), np.random.default_rng(0)
+    table, rng = Table.read(frame, where=path.name), np.random.default_rng(0)
     for role, count in {"train": rows, "holdout": rows // 4, "synthetic": rows}.items():
-        restore(grown(canonical, schema, count, rng), schema).to_parquet(folder / f"{role}.parquet")
+        grown(table, count, rng).restored().to_parquet(folder / f"{role}.parquet")
 
 
 @contextmanager

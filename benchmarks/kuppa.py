@@ -36,6 +36,7 @@ from privacy_assets.engine.generators.registry import GENERATORS as REGISTERED
 from privacy_assets.engine.geometry.neighbours import nearest_rows
 from privacy_assets.engine.metrics.exposure import near, typical_radius
 from privacy_assets.engine.tables.encoding import EncodedTable
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.report.memorization_drawings import shares_svg
 
 TRAIN, AUXILIARY = 4_000, 6_000
@@ -74,13 +75,13 @@ def cases(study: str, generators: list[str], seeds: int) -> Iterator[Case]:
 # --------------------------------------------------------------------------------------------- one table
 
 
-def released(world: World, case: Case, filtered: bool) -> tuple[pd.DataFrame, float]:
+def released(world: World, case: Case, filtered: bool) -> tuple[Table, float]:
     """The synthetic rows, and the share that the filter dropped."""
     generator = generator_of(case.generator)
     if filtered:
         generator = Screened(generator, world.unseen)
     per_row = case.synthetic / TRAIN
-    fitted = generator.fit(world.train, world.schema, seed=case.seed)
+    fitted = generator.fit(world.train, seed=case.seed)
     rows = fitted.sample(round(per_row * len(world.train)), seed=case.seed)
     return rows, getattr(fitted, "dropped", 0.0)
 
@@ -117,21 +118,22 @@ def attacked(world: World, case: Case) -> dict[str, float]:
     return found
 
 
-def surrogate(world: World) -> tuple[World, pd.DataFrame]:
+def surrogate(world: World) -> tuple[World, Table]:
     """A world that the attacker makes of their own rows, and a quarter of the rows that they keep to compare with."""
     n = len(world.auxiliary)
     kept, train = n // 4, round(0.75 * n * 3 / 8)
     ends = np.cumsum([0, kept, train, train // 3, train // 3, train])
-    parts = [world.auxiliary.iloc[a:b].reset_index(drop=True) for a, b in zip(ends[:-1], ends[1:], strict=True)]
-    return World(*parts[1:], world.auxiliary.iloc[:0], world.schema), parts[0]
+    parts = [world.auxiliary.take(slice(a, b)) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    return World(*parts[1:], world.auxiliary.take(slice(0)), world.schema), parts[0]
 
 
-def usefulness(release: pd.DataFrame, world: World) -> float:
+def usefulness(release: Table, world: World) -> float:
     """AUC (accuracy with more than two classes) on people outside of a classifier trained on the release."""
     target = world.schema.names[-1]
-    encoded = [world.encoded(frame.drop(columns=target).assign(**{target: None})) for frame in (release, world.outside)]
+    places = [at for name in world.schema.names[:-1] for at in world.encoder.places[name]]
+    encoded = [world.encoded(table).pick(places) for table in (release, world.outside)]
     cells = [np.column_stack([rows.numeric, rows.codes]) for rows in encoded]
-    labels = [frame[target].astype(str).to_numpy() for frame in (release, world.outside)]
+    labels = [np.array(list(map(str, table[target].objects()))) for table in (release, world.outside)]
     model = HistGradientBoostingClassifier(random_state=0).fit(cells[0], labels[0])
     if len(model.classes_) == 2:
         return float(roc_auc_score(labels[1] == model.classes_[1], model.predict_proba(cells[1])[:, 1]))

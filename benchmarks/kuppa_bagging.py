@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 
 from benchmarks.kuppa_worlds import Screened, World, generator_of
 from privacy_assets.engine.generators.base import Generator
@@ -13,6 +12,7 @@ from privacy_assets.engine.shadow.attacks import build_attack
 from privacy_assets.engine.shadow.games import Game, blocks, without
 from privacy_assets.engine.shadow.selection import select_records
 from privacy_assets.engine.tables.coding import Coding
+from privacy_assets.engine.tables.table import Table
 
 SHADOWS, TESTS, SIZE, RECORDS = 160, 100, 1_000, 3
 
@@ -31,24 +31,24 @@ def attack_record(world: World, record: int, label: str, synthetic: int, known: 
     owner's filter reads the holdout, the reference and the record; the attacker's as many rows of their own, and the
     record.
     """
-    target, half = world.train.iloc[[record]], len(world.auxiliary) // 2
-    frame = pd.concat([world.train, world.auxiliary.iloc[:SIZE]], ignore_index=True)
-    coding = Coding.fit([frame, world.unseen], world.schema)
-    cells, rows = coding.code(frame), len(world.train)
-    auxiliary, test = (without(cells, ids, record) for ids in (np.arange(rows, len(frame)), np.arange(rows)))
+    target, half = world.train.take(np.array([record])), len(world.auxiliary) // 2
+    table = Table.stack([world.train, world.auxiliary.take(slice(SIZE))])
+    coding = Coding.fit([table, world.unseen], world.schema)
+    cells, rows = coding.code(table), len(world.train)
+    auxiliary, test = (without(cells, ids, record) for ids in (np.arange(rows, len(table)), np.arange(rows)))
     game = Game(
         cells, coding, record, auxiliary, test, SHADOWS, TESTS, SIZE, synthetic, bootstrap=True, seed=record
     )  # fmt: skip
     attack = build_attack("queries", coding, cells, {})
 
-    def features(filtered: bool, unseen: pd.DataFrame, part: Game, first: int) -> np.ndarray:
+    def features(filtered: bool, unseen: Table, part: Game, first: int) -> np.ndarray:
         generator: Generator = generator_of(label)
         if filtered:
-            generator = Screened(generator, pd.concat([unseen, target], ignore_index=True))
+            generator = Screened(generator, Table.stack([unseen, target]))
         return np.concatenate([block for block, _ in blocks(part, generator, attack, first)])
 
-    others = world.auxiliary.iloc[half : half + 2 * SIZE // 3].reset_index(drop=True)
+    others = world.auxiliary.take(slice(half, half + 2 * SIZE // 3))
     learned = features(known == "known", others, replace(game, tests=0), 0)
-    judged = features(known != "", world.unseen.iloc[: 2 * SIZE // 3], game, SHADOWS)
+    judged = features(known != "", world.unseen.take(slice(2 * SIZE // 3)), game, SHADOWS)
     scorer = attack.fit(learned, game.labels[:SHADOWS], np.random.default_rng(record))
     return float(((scorer(judged) > 0.5) == game.labels[SHADOWS:]).mean())

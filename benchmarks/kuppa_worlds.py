@@ -13,7 +13,8 @@ from privacy_assets.engine.filters import FittedFilter, MemorizationFilter, draw
 from privacy_assets.engine.generators import build_generator
 from privacy_assets.engine.generators.base import FittedGenerator, Generator, Training
 from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
-from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema
+from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.engine.tables.table import Table
 
 GENERATORS: dict[str, tuple[str, dict[str, Any], float]] = {  # registered name, settings, share of planted copies
     "synthpop, leaf 50": ("synthpop", {"min_leaf": 50}, 0.0),
@@ -34,8 +35,8 @@ class Leaky(Generator):
     name = "leaky"
     summary = "For this study only."
 
-    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
-        return FittedLeaky(self, self.inner._fit(train, schema, training), train)
+    def _fit(self, train: Table, training: Training) -> FittedGenerator:
+        return FittedLeaky(self, self.inner._fit(train, training), train)
 
     @classmethod
     def load(cls, *_: Any) -> FittedGenerator:
@@ -45,15 +46,15 @@ class Leaky(Generator):
 class FittedLeaky(FittedGenerator):
     """The fitted generator and the rows to copy."""
 
-    def __init__(self, generator: Leaky, inner: FittedGenerator, train: pd.DataFrame) -> None:
+    def __init__(self, generator: Leaky, inner: FittedGenerator, train: Table) -> None:
         self.generator, self.inner, self.train, self.schema = generator, inner, train, inner.schema
 
-    def _sample(self, rows: int, seed: int) -> pd.DataFrame:
+    def _sample(self, rows: int, seed: int) -> Table:
         rng = np.random.default_rng([seed, 7])
         made = self.inner.sample(rows, seed=seed)
-        copies = self.train.iloc[rng.integers(0, len(self.train), rows)]
-        both = pd.concat([made, copies], ignore_index=True)
-        return both.iloc[np.arange(rows) + rows * (rng.random(rows) < self.generator.share)]
+        copies = self.train.take(rng.integers(0, len(self.train), rows))
+        both = Table.stack([made, copies])
+        return both.take(np.arange(rows) + rows * (rng.random(rows) < self.generator.share))
 
     def _save(self, folder: Any) -> dict[str, Any]:
         raise NotImplementedError
@@ -64,14 +65,14 @@ class Screened(Generator):
     """Another generator behind the filter, which reads the training rows and ``unseen`` real ones."""
 
     inner: Generator
-    unseen: pd.DataFrame
+    unseen: Table
 
     name = "screened"
     summary = "For this study only."
 
-    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
-        fitted = MemorizationFilter(attempts=50).fit([train, self.unseen], schema)
-        return FittedScreened(self, self.inner._fit(train, schema, training), fitted)
+    def _fit(self, train: Table, training: Training) -> FittedGenerator:
+        fitted = MemorizationFilter(attempts=50).fit([train, self.unseen], train.schema)
+        return FittedScreened(self, self.inner._fit(train, training), fitted)
 
     @classmethod
     def load(cls, *_: Any) -> FittedGenerator:
@@ -85,7 +86,7 @@ class FittedScreened(FittedGenerator):
         self.generator, self.inner, self.fitted, self.schema = generator, inner, fitted, inner.schema
         self.dropped = 0.0
 
-    def _sample(self, rows: int, seed: int) -> pd.DataFrame:
+    def _sample(self, rows: int, seed: int) -> Table:
         found = draw(self.inner, [self.fitted], rows, seed=seed)
         self.dropped = found.dropped / found.drawn
         return found.rows
@@ -105,34 +106,33 @@ def generator_of(label: str) -> Generator:
 class World:
     """One draw of the population: 60, 20 and 20 % of the owner's rows, people of neither, and the attacker's rows."""
 
-    train: pd.DataFrame
-    holdout: pd.DataFrame
-    reference: pd.DataFrame
-    outside: pd.DataFrame
-    auxiliary: pd.DataFrame
+    train: Table
+    holdout: Table
+    reference: Table
+    outside: Table
+    auxiliary: Table
     schema: TableSchema
 
     @property
-    def unseen(self) -> pd.DataFrame:
+    def unseen(self) -> Table:
         """What the filter reads beside train."""
-        return pd.concat([self.holdout, self.reference], ignore_index=True)
+        return Table.stack([self.holdout, self.reference])
 
     @cached_property
     def encoder(self) -> Encoder:
         """Fitted on what the attacker has."""
         return Encoder.fit([self.auxiliary], self.schema, others=[self.train, self.unseen, self.outside])
 
-    def encoded(self, frame: pd.DataFrame) -> EncodedTable:
+    def encoded(self, table: Table) -> EncodedTable:
         """Rows as the attacker sees them."""
-        return self.encoder.transform(frame)
+        return self.encoder.transform(table)
 
 
 def draw_world(frame: pd.DataFrame, train: int, auxiliary: int, seed: int) -> World:
     """``train`` rows of train, a third as many of holdout and of reference, as many outside, and ``auxiliary`` ones."""
-    schema = infer_schema(frame)
-    mixed = conform(frame, schema, where="table").sample(frac=1, random_state=seed).reset_index(drop=True)
+    mixed = Table.read(frame.sample(frac=1, random_state=seed))
     ends = np.cumsum([0, train, train // 3, train // 3, train, auxiliary])
     if ends[-1] > len(mixed):
         raise SystemExit(f"{ends[-1]} rows are needed, the table has {len(mixed)}")
-    parts = [mixed.iloc[a:b].reset_index(drop=True) for a, b in zip(ends[:-1], ends[1:], strict=True)]
-    return World(*parts, schema)
+    parts = [mixed.take(slice(a, b)) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    return World(*parts, mixed.schema)

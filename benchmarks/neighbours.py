@@ -34,19 +34,18 @@ def encoded(path: str):
     from privacy_assets.engine.geometry.embedder import EmbedderSettings, train_embedder
     from privacy_assets.engine.inputs import silent
     from privacy_assets.engine.tables.encoding import EncodedTable
-    from privacy_assets.engine.tables.schema import conform, infer_schema
+    from privacy_assets.engine.tables.table import Table
 
     frame = pd.read_parquet(path).sample(frac=1, random_state=0).reset_index(drop=True)
-    schema, train, rest = infer_schema(frame), frame[:ROWS], frame[ROWS:]
-    learnt = conform(train, schema, where="train")
-    fitted = build_generator("synthpop", {}).fit(learnt, schema, seed=0, device="cpu", progress=silent)
+    whole = Table.read(frame)
+    schema, learnt, train, rest = whole.schema, whole.take(slice(ROWS)), frame[:ROWS], frame[ROWS:]
+    fitted = build_generator("synthpop", {}).fit(learnt, seed=0, device="cpu", progress=silent)
     synthetic = fitted.sample(ROWS, seed=0)
-    inputs = prepare_inputs(train, rest, synthetic, schema=schema)
-    frames = learnt, conform(synthetic, schema, where="synthetic")
+    inputs = prepare_inputs(train, rest, synthetic.frame(), schema=schema)
     embedded = {}
     for dims in (10, 20, 30):
         embedder = train_embedder([learnt], schema, EmbedderSettings(width=128, dims=dims, max_epochs=8), seed=0)
-        embedded[dims] = [EncodedTable.of_numbers(embedder.embed(one)) for one in frames]
+        embedded[dims] = [EncodedTable.of_numbers(embedder.embed(one)) for one in (learnt, synthetic)]
     return inputs.encoded("train"), inputs.encoded("synthetic"), inputs.encoded("holdout"), embedded
 
 

@@ -24,7 +24,7 @@ from privacy_assets.engine.on_ray import on_ray
 from privacy_assets.engine.parallel import threads
 from privacy_assets.engine.shadow.audit import AuditPlan, run_audit
 from privacy_assets.engine.tables.coding import Coding
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.table import Table
 
 CASES: dict[str, tuple[str, dict[str, Any], int]] = {  # generator, settings, shadow sets
     "threads": ("synthpop", {}, 4_000),
@@ -48,10 +48,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     options = parser.parse_args()
     frame = pd.read_parquet(options.table)
-    schema = infer_schema(frame)
-    canonical = conform(frame, schema, where=options.table)
-    coding = Coding.fit([canonical], schema)
-    cells = coding.code(canonical)
+    table = Table.read(frame, where=options.table)
+    coding = Coding.fit([table], table.schema)
+    cells = coding.code(table)
     print(f"{threads()} workers on each side, best of {options.rounds} rounds\n")
     print("| plain | generator | sets | plain, s | Ray, s | Ray / plain |\n|---|---|---|---|---|---|")
     for kind, (name, settings, shadows) in CASES.items():

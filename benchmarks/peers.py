@@ -30,7 +30,8 @@ from benchmarks.peers_tables import Peer, Work, answers, costs, growth
 from benchmarks.releases import jittered
 from privacy_assets.engine.generators import build_generator
 from privacy_assets.engine.inputs import silent
-from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema, restore
+from privacy_assets.engine.tables.schema import TableSchema, infer_schema
+from privacy_assets.engine.tables.table import Table
 
 ROOT = Path(__file__).parents[1]
 SIZES, QUICK = (5_000, 10_000, 20_000, 39_032), (1_000, 2_000)
@@ -96,12 +97,12 @@ def made(frame: pd.DataFrame, schema: TableSchema, rows: int) -> dict[str, pd.Da
     drawn with replacement, "fresh" are real rows that are in no other table.
     """
     train = frame[:rows]
-    learnt = conform(train, schema, where="train")
-    trees = build_generator("synthpop", {}).fit(learnt, schema, seed=0, device="cpu", progress=silent)
+    learnt = Table.of(train, schema, where="train")
+    trees = build_generator("synthpop", {}).fit(learnt, seed=0, device="cpu", progress=silent)
     tables = {
         "train": train,
         "holdout": frame[rows : rows + rows // 4],
-        "honest": restore(trees.sample(rows, seed=0), schema),
+        "honest": trees.sample(rows, seed=0).restored(),
     }
     if 3 * rows <= len(frame):
         tables["equal"], tables["fresh"] = frame[rows : 2 * rows], frame[2 * rows : 3 * rows]

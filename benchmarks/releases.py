@@ -13,7 +13,8 @@ from privacy_assets.engine.generators import build_generator
 from privacy_assets.engine.geometry.neighbours import nearest, nearest_rows
 from privacy_assets.engine.inputs import silent
 from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
-from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema
+from privacy_assets.engine.tables.schema import TableSchema, infer_schema
+from privacy_assets.engine.tables.table import Table
 
 SUBJECT = "person"
 
@@ -41,11 +42,11 @@ class World:
     def encoder(self) -> Encoder:
         """Fitted on train and holdout."""
         known = [bare(self.train), bare(self.holdout)]
-        return Encoder.fit([conform(table, self.schema, where="real") for table in known], self.schema)
+        return Encoder.fit([Table.of(table, self.schema, where="real") for table in known], self.schema)
 
     def encoded(self, table: pd.DataFrame) -> EncodedTable:
         """Rows as metrics see them."""
-        return self.encoder.transform(conform(bare(table), self.schema, where="table"))
+        return self.encoder.transform(Table.of(bare(table), self.schema, where="table"))
 
     def rng(self) -> np.random.Generator:
         """The same generator for each release of this world."""
@@ -53,10 +54,10 @@ class World:
 
     def trees(self, leaf: int) -> pd.DataFrame:
         """As many rows of sequential trees fitted on train."""
-        learnt = conform(bare(self.train), self.schema, where="train")
+        learnt = Table.of(bare(self.train), self.schema, where="train")
         generator = build_generator("synthpop", {"min_leaf": leaf})
-        fitted = generator.fit(learnt, self.schema, seed=self.seed, device="cpu", progress=silent)
-        return fitted.sample(len(self.fresh), seed=self.seed)
+        fitted = generator.fit(learnt, seed=self.seed, device="cpu", progress=silent)
+        return fitted.sample(len(self.fresh), seed=self.seed).frame()
 
     def chosen(self, share: float) -> pd.DataFrame:
         """Training rows with their person, so many of a release's."""

@@ -31,7 +31,7 @@ from privacy_assets.engine.generators import build_generator
 from privacy_assets.engine.geometry.embedder import Embedder
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.registry import build_metric, default_metrics
-from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema, restore
+from privacy_assets.engine.tables.table import Table
 
 SIZES = (25_000, 50_000, 75_000, 100_000)
 JITTER = {"noise": 0.1, "redraw": 0.05}
@@ -43,24 +43,22 @@ PAPER = {  # appendix B: seconds on Census, 25,000 to 100,000 rows
 }
 
 
-def grown(pool: pd.DataFrame, schema: TableSchema, rows: int) -> pd.DataFrame:
-    """``rows`` rows of the canonical ``pool``: its own, then copies of them, jittered."""
+def grown(pool: Table, rows: int) -> Table:
+    """``rows`` rows of the ``pool``: its own, then copies of them, jittered."""
     if rows <= len(pool):
-        return pool.iloc[:rows]
-    copies = build_generator("noisy_copy", JITTER).fit(pool, schema, seed=0)
-    return pd.concat([pool, copies.sample(rows - len(pool), seed=0)], ignore_index=True)
+        return pool.take(slice(rows))
+    copies = build_generator("noisy_copy", JITTER).fit(pool, seed=0)
+    return Table.stack([pool, copies.sample(rows - len(pool), seed=0)])
 
 
 def tables_of(path: Path, rows: int, seed: int) -> dict[str, pd.DataFrame]:
     """Train, holdout and synthetic rows, as many each, as a user would give them."""
-    frame = pd.read_parquet(path)
-    schema = infer_schema(frame)
-    order = np.random.default_rng(seed).permutation(len(frame))
-    halves = [conform(frame.iloc[half], schema, where=path.name) for half in np.array_split(order, 2)]
-    train, holdout = (half.reset_index(drop=True) for half in halves)
-    trees = build_generator("synthpop", {}).fit(train, schema, seed=seed)
-    made = {"train": grown(train, schema, rows), "holdout": grown(holdout, schema, rows)}
-    return {name: restore(part, schema) for name, part in {**made, "synthetic": trees.sample(rows, seed=seed)}.items()}
+    table = Table.read(path)
+    order = np.random.default_rng(seed).permutation(len(table))
+    train, holdout = (table.take(half) for half in np.array_split(order, 2))
+    trees = build_generator("synthpop", {}).fit(train, seed=seed)
+    made = {"train": grown(train, rows), "holdout": grown(holdout, rows), "synthetic": trees.sample(rows, seed=seed)}
+    return {name: part.restored() for name, part in made.items()}
 
 
 def measure(folder: Path, work: str, epochs: int) -> dict[str, float]:

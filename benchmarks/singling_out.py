@@ -39,14 +39,13 @@ def tables(path: str) -> list[pd.DataFrame]:
     """Train, holdout and synthetic rows."""
     from privacy_assets.engine.generators import build_generator
     from privacy_assets.engine.inputs import silent
-    from privacy_assets.engine.tables.schema import conform, infer_schema
+    from privacy_assets.engine.tables.table import Table
 
     frame = pd.read_parquet(path).sample(frac=1, random_state=0).reset_index(drop=True)
     train, holdout = frame[:TRAIN], frame[TRAIN : TRAIN + HOLDOUT]
-    schema = infer_schema(frame)
-    learnt = conform(train, schema, where="train")
-    fitted = build_generator("synthpop", {}).fit(learnt, schema, seed=0, device="cpu", progress=silent)
-    return [train, holdout, fitted.sample(SYNTHETIC, seed=0)]
+    learnt = Table.read(frame).take(slice(TRAIN))
+    fitted = build_generator("synthpop", {}).fit(learnt, seed=0, device="cpu", progress=silent)
+    return [train, holdout, fitted.sample(SYNTHETIC, seed=0).frame()]
 
 
 def resampled(frame: pd.DataFrame, rows: int, seed: int, unique: bool) -> pd.DataFrame:

@@ -12,9 +12,9 @@ from privacy_assets.cli_shared import (
     SET_HELP,
     add_columns,
     add_ray,
-    canonical_table,
     check_out,
     progress,
+    read_data,
     settings,
     workers,
     write_json,
@@ -118,11 +118,10 @@ def _ids(text: str) -> tuple[int, ...]:
 
 def _table(options: argparse.Namespace) -> tuple[np.ndarray, Coding, np.ndarray | None]:
     from privacy_assets.engine.tables.coding import Coding
-    from privacy_assets.engine.tables.reading import read_table
 
-    canonical, schema, people = canonical_table(read_table(options.data), options)
-    coding = Coding.fit([canonical], schema)
-    return coding.code(canonical), coding, people
+    table, people = read_data(options)
+    coding = Coding.fit([table], table.schema)
+    return coding.code(table), coding, people
 
 
 def _text(audit: Audit) -> list[str]:

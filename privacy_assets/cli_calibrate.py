@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from privacy_assets.cli_gate import Commands, add_command, say
-from privacy_assets.cli_shared import SET_HELP, add_columns, add_ray, canonical_table, progress, settings, workers
+from privacy_assets.cli_shared import SET_HELP, add_columns, add_ray, progress, read_data, settings, workers
 from privacy_assets.errors import ConfigError, InputError, shown
 from privacy_assets.files import private_folder
 from privacy_assets.report.text import aligned, number
@@ -115,11 +115,10 @@ def _inputs(options: argparse.Namespace) -> MetricInputs:
 
     from privacy_assets.engine.devices import pick_device
     from privacy_assets.engine.inputs import MetricInputs
-    from privacy_assets.engine.tables.reading import read_table
     from privacy_assets.engine.tables.splitting import split_table
 
-    frame, schema, people = canonical_table(read_table(options.data), options)
-    whose = np.arange(len(frame)) if people is None else people
+    table, people = read_data(options)
+    whose, frame = np.arange(len(table)) if people is None else people, table.frame()
     drawn = np.random.default_rng([options.seed, 1]).permutation(np.unique(whose))[: options.people]
     if people is not None:
         frame = frame.assign(**{options.subject: people})
@@ -130,12 +129,12 @@ def _inputs(options: argparse.Namespace) -> MetricInputs:
         fix = "give more rows"
         raise InputError(f"a third of the people has {smallest} rows, {_SMALLEST} needed", where=options.data, fix=fix)
     roles = {"train": "train", "holdout": "holdout", "synthetic": "reference"}
-    tables = {role: parts[part][schema.names].reset_index(drop=True) for role, part in roles.items()}
+    tables = {role: table.take(parts[part].index.to_numpy()) for role, part in roles.items()}
     subjects = (
         {} if people is None else {role: parts[role][options.subject].to_numpy() for role in ("train", "holdout")}
     )
     told, device = progress(quiet=options.quiet), pick_device(options.device)
-    return MetricInputs(schema, tables, subjects, seed=options.seed, device=device, progress=told)
+    return MetricInputs(table.schema, tables, subjects, seed=options.seed, device=device, progress=told)
 
 
 def _cases(options: argparse.Namespace, inputs: MetricInputs) -> Iterable[Case]:
@@ -144,11 +143,11 @@ def _cases(options: argparse.Namespace, inputs: MetricInputs) -> Iterable[Case]:
 
     if options.overfit is None:
         return leaky_cases(
-            inputs.train, inputs.synthetic, inputs.schema, fractions=options.fractions or FRACTIONS,
+            inputs.train, inputs.synthetic, fractions=options.fractions or FRACTIONS,
             noises=every_noise(options.noise or (0.0, 0.05)), seed=options.seed,
         )  # fmt: skip
     return overfit_cases(
-        inputs.train, inputs.schema, len(inputs.synthetic), generator=options.generator or "rvae",
+        inputs.train, len(inputs.synthetic), generator=options.generator or "rvae",
         settings=settings(options.set), ratios=options.overfit, people=inputs.subjects.get("train"), seed=options.seed,
         device=inputs.device, progress=inputs.progress,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privacy_assets.cli_gate import Commands, add_command, say
-from privacy_assets.cli_shared import COLUMNS, SET_HELP, add_columns, canonical_table, check_out, progress, settings
+from privacy_assets.cli_shared import COLUMNS, SET_HELP, add_columns, check_out, progress, read_data, settings
 from privacy_assets.errors import ConfigError
 from privacy_assets.files import private_folder, put_atomic, sync_folder
 from privacy_assets.report.text import NOTHING, aligned
@@ -137,20 +137,19 @@ def _loaded(options: argparse.Namespace) -> tuple[FittedGenerator, int]:
 
 def _trained(options: argparse.Namespace) -> tuple[FittedGenerator, int]:
     from privacy_assets.engine.generators import build_generator
-    from privacy_assets.engine.tables.reading import read_table
     from privacy_assets.engine.tables.writing import table_bytes
 
     generator = build_generator(options.generator, settings(options.set))
     device, told = _device(generator, options.device), progress(quiet=options.quiet)
-    train, schema, people = canonical_table(read_table(options.data), options)
-    if schema.generated and not generator.invents:
+    train, people = read_data(options)
+    if train.schema.generated and not generator.invents:
         text = f"--generated: {generator.name} copies the values of real rows. Fix: name a function of your own"
         raise ConfigError(f"{text} (MODULE:FUNCTION), or leave the column out by --drop.")
     if _kind(options.out) == "csv":  # before the training: what the private table loses, the synthetic one would too
-        table_bytes(train, schema, "csv", where=options.data)
+        table_bytes(train, "csv", where=options.data)
     if options.checkpoint:
         private_folder(options.checkpoint)
-    told(f"training {generator.name} on {len(train):,} rows of {len(schema.columns)} columns")
+    told(f"training {generator.name} on {len(train):,} rows of {len(train.columns)} columns")
     seed = options.seed
     if generator.secret_seed and seed is None:
         if options.checkpoint:
@@ -158,7 +157,7 @@ def _trained(options: argparse.Namespace) -> tuple[FittedGenerator, int]:
         seed = secrets.randbits(63)
         told("the noise is made from a seed drawn at random, which is told nobody")
     fitted = generator.fit(
-        train, schema, seed=seed or 0, device=device, progress=told, checkpoint=options.checkpoint, people=people
+        train, seed=seed or 0, device=device, progress=told, checkpoint=options.checkpoint, people=people
     )
     if options.model:
         _save(fitted, options.model.resolve())
@@ -187,8 +186,8 @@ def _save(fitted: FittedGenerator, folder: Path) -> None:
 def _write(fitted: FittedGenerator, rows: int, options: argparse.Namespace) -> None:
     from privacy_assets.engine.tables.writing import table_bytes
 
-    frame = fitted.sample(rows, seed=options.seed or 0)
-    data = table_bytes(frame, fitted.schema, _kind(options.out), where="the synthetic table")
+    table = fitted.sample(rows, seed=options.seed or 0)
+    data = table_bytes(table, _kind(options.out), where="the synthetic table")
     try:
         put_atomic(Path(options.out), data)
     except OSError as error:

@@ -15,10 +15,10 @@ from privacy_assets.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     import numpy as np
-    import pandas as pd
 
     from privacy_assets.engine.tables.roles import Declared
-    from privacy_assets.engine.tables.schema import Kind, TableSchema
+    from privacy_assets.engine.tables.schema import Kind
+    from privacy_assets.engine.tables.table import Table
 
 _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 KIND_HELP = "override an inferred kind: numeric, integer, categorical, boolean or datetime (repeatable)"
@@ -37,22 +37,23 @@ def kinds(pairs: Sequence[str]) -> dict[str, Kind] | None:
     return found or None
 
 
-def canonical_table(
-    frame: pd.DataFrame, options: argparse.Namespace
-) -> tuple[pd.DataFrame, TableSchema, np.ndarray | None]:
-    """``frame`` of --data without the column --subject in canonical form, its schema, and the person of each row."""
+def read_data(options: argparse.Namespace) -> tuple[Table, np.ndarray | None]:
+    """The table of --data without the column --subject, and the person of each row."""
     from privacy_assets.engine.evaluation import take_subjects
+    from privacy_assets.engine.tables.reading import read_table
     from privacy_assets.engine.tables.roles import with_roles
-    from privacy_assets.engine.tables.schema import conform, infer_schema
+    from privacy_assets.engine.tables.schema import infer_schema
+    from privacy_assets.engine.tables.table import Table
 
+    frame = read_table(options.data)
     declared = declared_columns(options)
     declared.check(list(frame.columns))
     frames = {"train": declared.left(frame)}
     people = take_subjects(frames, {"train": options.data}, options.subject).get("train")
     given = kinds(options.kind)
     schema = infer_schema(frames["train"], given, where=options.data)
-    table = conform(frames["train"], schema, where=options.data)
-    return table, with_roles(schema, [table], people, declared, given, where=options.data), people
+    table = Table.of(frames["train"], schema, where=options.data)
+    return table.under(with_roles(schema, [table], people, declared, given, where=options.data)), people
 
 
 def add_columns(command: argparse.ArgumentParser, *, generated: bool = True) -> None:

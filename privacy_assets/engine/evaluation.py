@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
@@ -15,26 +14,26 @@ from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.registry import build_metric, default_metrics
 from privacy_assets.engine.results import MetricResult
-from privacy_assets.engine.tables.conversion import canonical
-from privacy_assets.engine.tables.given import given_frame
-from privacy_assets.engine.tables.holding import held, of_one_vocabulary
+from privacy_assets.engine.tables.column import Column, stacked
+from privacy_assets.engine.tables.conversion import column_of
+from privacy_assets.engine.tables.given import PATHS, load
 from privacy_assets.engine.tables.roles import NOTHING, Declared, with_roles
 from privacy_assets.engine.tables.schema import (
     ColumnSchema,
+    Frame,
     Kind,
-    Table,
     TableSchema,
     check_frame,
     check_stray,
-    conform,
     dtype_of,
     infer_kind,
     infer_schema,
     stray_rows,
 )
-from privacy_assets.engine.tables.stored import StackedTable, StoredTable, open_table
+from privacy_assets.engine.tables.stored import StackedTable
+from privacy_assets.engine.tables.table import Table, joint
 from privacy_assets.errors import ConfigError, InputError, did_you_mean, shown
-from privacy_assets.objects import ObjectPath, location
+from privacy_assets.objects import location
 
 if TYPE_CHECKING:
     from privacy_assets.engine.generators.base import Generator
@@ -42,17 +41,8 @@ if TYPE_CHECKING:
 
 TableLike = Any  # a path, or a dataframe of pandas, polars, DuckDB, Arrow ...: see load
 MetricsLike = str | Iterable[str] | Mapping[str, Mapping[str, Any] | None]  # names, or settings by name
-_PATHS = (str, Path, ObjectPath)
 _REAL = "train, holdout and reference"
 _BY_CHANCE = 1e-6  # an overlap less likely than this between train and an unseen holdout is an error
-
-
-def load(table: TableLike, where: str = "table") -> pd.DataFrame | StoredTable:
-    """Return a dataframe of any library as one of pandas, or the table of a file, folder or glob.
-
-    See :func:`~.tables.given.given_frame` and :func:`~.tables.stored.open_table`; InputError for anything else.
-    """
-    return open_table(table) if isinstance(table, _PATHS) else given_frame(table, where=where)
 
 
 def prepare_inputs(
@@ -96,21 +86,22 @@ def prepare_inputs(
     if schema is None:
         schema = joint_schema(frames, names, kinds)
     tables = {
-        role: conform(frames.pop(role), schema, where=names[role], hold=held, synthetic=role == "synthetic")
+        role: Table.of(frames.pop(role), schema, where=names[role], synthetic=role == "synthetic")
         for role in list(frames)
     }
-    tables = of_one_vocabulary(tables)
+    tables = joint(tables)
     if asked:
         real = [tables[role] for role in REAL_ROLES if role in tables]
         people = np.concatenate([subjects[role] for role in REAL_ROLES if role in subjects]) if subjects else None
         schema = with_roles(schema, real, people, declared, kinds, where=_REAL)
-    generated = {role: table[schema.generated] for role, table in tables.items()} if schema.generated else {}
+    tables = {role: table.under(schema) for role, table in tables.items()}
+    generated = {role: table.select(schema.generated) for role, table in tables.items()} if schema.generated else {}
     if generated and subject is not None:  # an identifier that is published under another name
+        whom = ColumnSchema(subject, "categorical", False, "str")
         for role in subjects:
-            ids = pd.Series(whose[role][subject].astype(str).to_numpy(dtype=object), index=generated[role].index)
-            generated[role] = generated[role].assign(**{subject: ids})
+            generated[role] = generated[role].with_columns(column_of(whose[role][subject], whom, names[role]))
     schema = schema.measured
-    tables = {role: table[schema.names] for role, table in tables.items()} if generated else tables
+    tables = {role: table.under(schema) for role, table in tables.items()}
     earlier = _stacked(released, schema) if released else None
     inputs = MetricInputs(
         schema, tables, subjects, generated=generated, released=earlier, seed=seed, device=device, progress=progress
@@ -131,26 +122,26 @@ def check_reading(subject: object, kinds: object) -> None:
             raise ConfigError(f"unknown kind {shown(kind)} of column {shown(column)}.{hint}")
 
 
-def _stacked(released: Sequence[TableLike], schema: TableSchema) -> pd.DataFrame:
-    """Earlier releases in canonical form, one after the other, with the columns that all of them share with us.
+def _stacked(released: Sequence[TableLike], schema: TableSchema) -> Table:
+    """Earlier releases, one after the other, with the columns that all of them share with us.
 
     InputError where there is none: then nobody can tell what the new table adds.
     """
-    parts = []
+    parts: list[dict[str, Column]] = []
     for number, table in enumerate(released, start=1):
         where, found = f"earlier release {number}", {}
         frame = load(table, where)
         for column in schema.columns:
             try:
-                found[column.name] = canonical(frame[column.name], column, where)
+                found[column.name] = column_of(frame[column.name], column, where)
             except (KeyError, InputError):  # it was not there yet, or was of another kind
                 continue
-        parts.append(pd.DataFrame(found))
-    shared = [name for name in schema.names if all(name in part for part in parts)]
-    if not shared:
+        parts.append(found)
+    shared = TableSchema(tuple(column for column in schema.columns if all(column.name in part for part in parts)))
+    if not shared.columns:
         fix = "give releases of this table"
         raise InputError("no column is in all of them and in this table", where="earlier releases", fix=fix)
-    return pd.concat([part[shared] for part in parts], ignore_index=True)
+    return Table.stack([Table.of_columns(shared, part) for part in parts])
 
 
 def _check_unseen(inputs: MetricInputs, where: str) -> None:
@@ -177,7 +168,7 @@ def _check_unseen(inputs: MetricInputs, where: str) -> None:
 
 
 def _where(role: str, table: TableLike | None) -> str:
-    return f"{role} ({location(table)})" if isinstance(table, _PATHS) else role
+    return f"{role} ({location(table)})" if isinstance(table, PATHS) else role
 
 
 def take_subjects(frames: dict[str, Any], names: Mapping[str, str], subject: str | None) -> dict[str, np.ndarray]:
@@ -201,19 +192,19 @@ def take_subjects(frames: dict[str, Any], names: Mapping[str, str], subject: str
             fix = "name a column that every real table has"
             raise InputError("the subject column is missing", where=names[role], column=subject, fix=fix)
         # As text: 7, 7.0 and "7" are one person, whatever each file makes of the column.
-        ids[role] = canonical(frames[role][subject], ColumnSchema(subject, "categorical", False, "object"), names[role])
-        missing = np.flatnonzero(ids[role].isna().to_numpy())
+        ids[role] = column_of(frames[role][subject], ColumnSchema(subject, "categorical", False, "str"), names[role])
+        missing = np.flatnonzero(ids[role].missing)
         if len(missing):
             fix = "give every row the id of its person"
             raise InputError("the subject is missing", where=names[role], column=subject, row=int(missing[0]), fix=fix)
         frames[role] = frames[role].drop(columns=[subject])
-    ends = np.cumsum([len(part) for part in ids.values()])[:-1]
-    codes, _ = pd.factorize(pd.concat(list(ids.values()), ignore_index=True))
+    ends = np.cumsum([len(column) for column in ids.values()])[:-1]
+    codes, _ = pd.factorize(stacked(list(ids.values())).cells)
     return dict(zip(ids, np.split(codes.astype(np.int64), ends), strict=True))
 
 
 def joint_schema(
-    frames: Mapping[str, Table], names: Mapping[str, str], kinds: Mapping[str, Kind] | None
+    frames: Mapping[str, Frame], names: Mapping[str, str], kinds: Mapping[str, Kind] | None
 ) -> TableSchema:
     """Schema of the real tables (by role, without the subject): kinds and precision from all rows, dtypes of train.
 
@@ -235,7 +226,7 @@ def joint_schema(
 
 
 def _check_kinds_agree(
-    real: Mapping[str, Table], names: Mapping[str, str], kinds: Mapping[str, Kind]
+    real: Mapping[str, Frame], names: Mapping[str, str], kinds: Mapping[str, Kind]
 ) -> dict[str, str]:
     """Raise InputError where kinds differ; the dtypes of train."""
     seen: dict[str, tuple[str, str]] = {}

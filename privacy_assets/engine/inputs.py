@@ -1,4 +1,4 @@
-"""What metrics are given: the tables of one release in canonical form, and what is derived from them once."""
+"""What metrics are given: the tables of one release, and what is derived from them once."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
+from privacy_assets.engine.tables.column import row_ids
 from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
-from privacy_assets.engine.tables.fingerprints import content_fingerprint
-from privacy_assets.engine.tables.identity import row_ids
 from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,24 +30,24 @@ def silent(message: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class MetricInputs:
-    """The tables of one release: canonical frames of one schema (see ``tables.schema.conform``) by role.
+    """The tables of one release by role, of one schema.
 
     ``tables`` holds "train", "holdout", "synthetic" and optionally "reference". ``subjects`` gives, per real role, the
     int64 subject code of each row, coded jointly over the real roles; a role without codes has one subject per row.
-    ``released`` are all rows that were released before, canonical, with columns of the schema: all, or some of them.
-    ``generated`` are, by the same roles, the columns in which new values are allowed, and of real rows the subject:
-    canonical, and in no table of ``tables``.
+    ``released`` are all rows that were released before, with columns of the schema: all, or some of them.
+    ``generated`` are, by the same roles, the columns in which new values are allowed, and of real rows the subject,
+    which stand in no table of ``tables``.
     Without any codes, and when no row of train stands in holdout too, equal rows count as one subject: a split that
     keeps equal rows together (``tables.splitting`` without a subject does) makes them one witness.
     ``device`` is a torch device name. All randomness comes from :meth:`rng`.
     """
 
     schema: TableSchema
-    tables: Mapping[str, pd.DataFrame]
+    tables: Mapping[str, Table]
     subjects: Mapping[str, np.ndarray] = field(default_factory=dict)
-    generated: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    generated: Mapping[str, Table] = field(default_factory=dict)
     embedder: Embedder | None = None
-    released: pd.DataFrame | None = None
+    released: Table | None = None
     seed: int = 0
     device: str = "cpu"
     progress: Progress = silent
@@ -65,22 +64,22 @@ class MetricInputs:
                 raise InputError(f"{shared} subjects stand in {first} and in {second}", where=second, fix=fix)
 
     @property
-    def train(self) -> pd.DataFrame:
+    def train(self) -> Table:
         """Rows that the generator was trained on."""
         return self.tables["train"]
 
     @property
-    def holdout(self) -> pd.DataFrame:
+    def holdout(self) -> Table:
         """Real rows that the generator has not seen."""
         return self.tables["holdout"]
 
     @property
-    def synthetic(self) -> pd.DataFrame:
+    def synthetic(self) -> Table:
         """The table to be published."""
         return self.tables["synthetic"]
 
     @property
-    def reference(self) -> pd.DataFrame | None:
+    def reference(self) -> Table | None:
         """Further unseen real rows, for calibrated attacks; None when there are none."""
         return self.tables.get("reference")
 
@@ -116,7 +115,7 @@ class MetricInputs:
     def row_ids(self) -> dict[str, np.ndarray]:
         """Per role, int64 ids that are equal exactly when two rows agree in every column (missing equals missing)."""
         roles = list(self.tables)
-        return dict(zip(roles, row_ids([self.tables[role] for role in roles], self.schema), strict=True))
+        return dict(zip(roles, row_ids([self.tables[role].columns for role in roles], self.schema.names), strict=True))
 
     @cached_property
     def _subject_codes(self) -> dict[str, np.ndarray]:
@@ -142,8 +141,8 @@ class MetricInputs:
     def fingerprints(self) -> dict[str, str]:
         """Order-free content fingerprint of each table. Keep those of private tables private, or key them."""
         released = {} if self.released is None else {"released": self.released}
-        whole = {role: pd.concat([self.tables[role], own], axis=1) for role, own in self.generated.items()}
-        return {role: content_fingerprint(frame) for role, frame in {**self.tables, **whole, **released}.items()}
+        whole = {role: self.tables[role].with_columns(*own.columns.values()) for role, own in self.generated.items()}
+        return {role: table.fingerprint for role, table in {**self.tables, **whole, **released}.items()}
 
     def rng(self, purpose: str) -> np.random.Generator:
         """Generator for one purpose, independent of every other purpose under the same seed."""

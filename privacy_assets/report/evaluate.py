@@ -120,11 +120,11 @@ def assemble(
 
     sizes = {
         role: {
-            "rows": len(frame),
-            "columns": frame.shape[1],
-            "subjects": len(frame) if role == "synthetic" else int(inputs.subject_codes(role).max(initial=-1)) + 1,
+            "rows": len(table),
+            "columns": len(table.columns),
+            "subjects": len(table) if role == "synthetic" else int(inputs.subject_codes(role).max(initial=-1)) + 1,
         }
-        for role, frame in inputs.tables.items()
+        for role, table in inputs.tables.items()
     }
     return Report(
         title=title,

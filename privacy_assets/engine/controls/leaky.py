@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-import pandas as pd
 
 from privacy_assets.engine.controls.study import Case
 from privacy_assets.engine.generators.copies import jittered, redrawn
-from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.engine.tables.column import Column
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError
 
 FRACTIONS = tuple(tenth / 10 for tenth in range(11))
@@ -46,22 +46,21 @@ class Noise:
         """sigma, lam and p."""
         return self.sigma, self.lam, self.p
 
-    def added(
-        self, rows: pd.DataFrame, known: pd.DataFrame, schema: TableSchema, rng: np.random.Generator
-    ) -> pd.DataFrame:
-        """Canonical ``rows`` with noise; precision, range, spread and categories are those of ``known``."""
-        noisy = rows.reset_index(drop=True)
-        for column in schema.columns:
-            values, there = noisy[column.name], known[column.name].dropna()
-            if there.empty:
-                continue
-            if column.kind in ("categorical", "boolean"):
-                noisy[column.name] = redrawn(values, there, self.p, rng)
-            elif column.kind == "integer":
-                noisy[column.name] = values + pd.array(rng.poisson(self.lam, len(values)), dtype="Int64")
-            else:
-                noisy[column.name] = jittered(values, there, self.sigma, rng)
-        return noisy
+    def added(self, rows: Table, known: Table, rng: np.random.Generator) -> Table:
+        """``rows`` with noise; precision, range, spread and categories are those of ``known``."""
+
+        def noisy(column: Column) -> Column:
+            there = known[column.name].present()
+            if len(there) == 0:
+                return column
+            if column.values is not None:
+                return redrawn(column, there, self.p, rng)
+            if column.kind != "integer":
+                return jittered(column, there, self.sigma, rng)
+            more = rng.poisson(self.lam, len(column))
+            return replace(column, cells=np.where(column.missing, column.cells, column.cells + more))
+
+        return rows.map(noisy)
 
 
 def every_noise(levels: Sequence[float] = (0.0, 0.05)) -> list[Noise]:
@@ -69,29 +68,26 @@ def every_noise(levels: Sequence[float] = (0.0, 0.05)) -> list[Noise]:
     return [Noise(*values) for values in itertools.product(sorted(set(levels)), repeat=3)]
 
 
-def leaky_table(
-    train: pd.DataFrame, release: pd.DataFrame, fraction: float, noise: Noise, schema: TableSchema, seed: int
-) -> pd.DataFrame:
+def leaky_table(train: Table, release: Table, fraction: float, noise: Noise, seed: int) -> Table:
     """As many rows as ``release`` has: ``fraction`` of them from ``train``, with noise, the others from ``release``.
 
-    Canonical tables of one schema. Training rows are drawn without replacement, and all of them once before any twice:
+    Tables of one schema. Training rows are drawn without replacement, and all of them once before any twice:
     where both have the same number of rows, fraction 1 is a copy of train. With one ``seed`` a larger fraction leaks
     the same rows and more, with the same noise.
     """
     _check(fraction)
     rng, size = np.random.default_rng([seed, 11]), len(release)
     rounds = [rng.permutation(len(train)) for _ in range(-(-size // max(len(train), 1)))]
-    leaked = train.iloc[np.concatenate(rounds)[:size]]
-    others = release.iloc[rng.permutation(size)]
-    noisy = noise.added(leaked, train, schema, np.random.default_rng([seed, 12]))
+    leaked = train.take(np.concatenate(rounds)[:size])
+    others = release.take(rng.permutation(size))
+    noisy = noise.added(leaked, train, np.random.default_rng([seed, 12]))
     count = round(fraction * size)
-    return pd.concat([noisy.iloc[:count], others.iloc[count:]], ignore_index=True)
+    return Table.stack([noisy.take(slice(count)), others.take(slice(count, None))])
 
 
 def leaky_cases(
-    train: pd.DataFrame,
-    release: pd.DataFrame,
-    schema: TableSchema,
+    train: Table,
+    release: Table,
     *,
     fractions: Iterable[float] = FRACTIONS,
     noises: Iterable[Noise] | None = None,
@@ -102,7 +98,7 @@ def leaky_cases(
     _check(*chosen)
 
     def case(noise: Noise, fraction: float) -> Case:
-        rows = partial(leaky_table, train, release, fraction, noise, schema, seed)
+        rows = partial(leaky_table, train, release, fraction, noise, seed)
         return Case(str(noise), fraction, lambda: (rows(), fraction))
 
     for noise in every_noise() if noises is None else noises:

@@ -6,20 +6,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from privacy_assets.engine.controls.study import Case
 from privacy_assets.engine.generators.registry import GENERATORS, build_generator
 from privacy_assets.engine.inputs import Progress, silent
-from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, shown
 
 RATIOS = (1.0, 1.25, 1.5, 1.75, 2.0)
 
 
 def overfit_cases(
-    train: pd.DataFrame,
-    schema: TableSchema,
+    train: Table,
     rows: int,
     *,
     generator: str = "rvae",
@@ -32,7 +30,7 @@ def overfit_cases(
 ) -> Iterator[Case]:
     """A case for each ratio f_o = L/L* of the loss on unseen people, in [1, 2]; 1 is the best generator there is.
 
-    ``train`` is canonical, ``rows`` is the size of the tables. The ``generator`` needs the setting "overfit" (a GAN has
+    ``rows`` is the size of the tables. The ``generator`` needs the setting "overfit" (a GAN has
     no such loss; ConfigError). A training that ends before it reaches the ratio lies at the one it reached.
     """
     able = sorted(name for name, kind in GENERATORS.items() if hasattr(kind, "overfit"))
@@ -46,8 +44,8 @@ def overfit_cases(
     def case(ratio: float) -> Case:
         built = build_generator(generator, {**chosen, "overfit": ratio})
 
-        def make() -> tuple[pd.DataFrame, float]:
-            fitted = built.fit(train, schema, seed=seed, device=device, progress=progress, people=people)
+        def make() -> tuple[Table, float]:
+            fitted = built.fit(train, seed=seed, device=device, progress=progress, people=people)
             reached = [row["overfitting_ratio"] for row in fitted.history if "overfitting_ratio" in row]
             return fitted.sample(rows, seed=seed), reached[-1] if reached else 1.0
 

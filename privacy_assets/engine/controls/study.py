@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from privacy_assets.engine.evaluation import run_metrics
 from privacy_assets.engine.inputs import MetricInputs
@@ -19,7 +18,7 @@ from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.registry import figure_specs
 from privacy_assets.engine.results import MetricResult, plain
 from privacy_assets.engine.tables.fingerprints import cells_fingerprint
-from privacy_assets.engine.tables.schema import conform
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import InputError
 from privacy_assets.files import put_atomic
@@ -32,12 +31,12 @@ WIDTHS = "singling_out.risk of {} columns"
 class Case:
     """A table to be made: the ``series`` of points it belongs to, where on the axis, and how.
 
-    ``make`` gives the rows, canonical, and where they came to lie on the axis.
+    ``make`` gives the rows, and where they came to lie on the axis.
     """
 
     series: str
     x: float
-    make: Callable[[], tuple[pd.DataFrame, float]]
+    make: Callable[[], tuple[Table, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +159,7 @@ def _add_line(path: Path, line: str) -> None:
 def _judged(inputs: MetricInputs, case: Case, metrics: Mapping[str, Metric]) -> Point:
     started = time.perf_counter()
     rows, x = case.make()
-    synthetic = conform(rows, inputs.schema, where=f"{case.series}, {case.x:g}")
-    results = run_metrics(replace(inputs, tables={**inputs.tables, "synthetic": synthetic}), metrics)
+    results = run_metrics(replace(inputs, tables={**inputs.tables, "synthetic": rows}), metrics)
     figures = {
         f"{name}.{figure.name}": (figure.value, figure.low, figure.high)
         for name, result in results.items()

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-import pandas as pd
 from pydantic import Field
 
 from privacy_assets.engine.metrics.exposure import near
 from privacy_assets.engine.settings import declared_by_name
 from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
 from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import InputError
 
 ROUNDING = 1e-9  # of people who are counted in parts
@@ -48,22 +48,20 @@ class Filter(ABC):
         """The settings as a plain mapping that JSON can hold."""
         return asdict(self)
 
-    def fit(
-        self, real: Sequence[pd.DataFrame], schema: TableSchema, subjects: np.ndarray | None = None
-    ) -> FittedFilter:
-        """Know all real rows: canonical frames without the subject; ``subjects`` int64 (N,) tell whose they are.
+    def fit(self, real: Sequence[Table], schema: TableSchema, subjects: np.ndarray | None = None) -> FittedFilter:
+        """Know all real rows: tables without the subject; ``subjects`` int64 (N,) tell whose they are.
 
         These are codes 0..s-1 of the stacked rows; None: each row is a person. InputError for fewer than two rows.
         """
-        frames = [frame for frame in real if len(frame)]
-        rows = sum(len(frame) for frame in frames)
+        tables = [table for table in real if len(table)]
+        rows = sum(map(len, tables))
         if rows < 2:
             raise InputError(f"{rows} real rows were given", where=f"filter {self.name}", fix="give two or more")
         codes = np.arange(rows) if subjects is None else subjects
         radius = self.radius
         if radius is None:
-            radius = self._typical(encoded(Encoder.fit(frames, schema), frames), codes)
-        return FittedFilter(self, schema, tuple(frames), parts(codes), float(radius))
+            radius = self._typical(encoded(Encoder.fit(tables, schema), tables), codes)
+        return FittedFilter(self, schema, tuple(tables), parts(codes), float(radius))
 
     @abstractmethod
     def _typical(self, rows: EncodedTable, subjects: np.ndarray) -> float:
@@ -80,14 +78,14 @@ class FittedFilter:
 
     filter: Filter
     schema: TableSchema
-    real: tuple[pd.DataFrame, ...]
+    real: tuple[Table, ...]
     weights: np.ndarray
     radius: float
 
-    def exposed(self, frame: pd.DataFrame) -> np.ndarray:
-        """Which rows of a canonical frame are to be left out, bool (n,)."""
-        encoder = Encoder.fit(self.real, self.schema, others=[frame])
-        people = near(encoder.transform(frame), encoded(encoder, self.real), self.radius, self.weights)
+    def exposed(self, table: Table) -> np.ndarray:
+        """Which rows of a table are to be left out, bool (n,)."""
+        encoder = Encoder.fit(self.real, self.schema, others=[table])
+        people = near(encoder.transform(table), encoded(encoder, self.real), self.radius, self.weights)
         return self.filter.leaves_out(people)
 
 
@@ -96,6 +94,6 @@ def parts(subjects: np.ndarray) -> np.ndarray:
     return np.asarray(1 / np.bincount(subjects)[subjects])
 
 
-def encoded(encoder: Encoder, frames: Sequence[pd.DataFrame]) -> EncodedTable:
-    """Stacked canonical frames."""
-    return EncodedTable.stack([encoder.transform(frame) for frame in frames])
+def encoded(encoder: Encoder, tables: Sequence[Table]) -> EncodedTable:
+    """Stacked tables."""
+    return EncodedTable.stack([encoder.transform(table) for table in tables])

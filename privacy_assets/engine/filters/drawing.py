@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from privacy_assets.engine.filters.base import FittedFilter
 from privacy_assets.engine.generators.base import FittedGenerator
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import InputError
 
 
@@ -22,8 +22,8 @@ class Filtered:
     first draw: as many rows, and those that there would be without a filter.
     """
 
-    rows: pd.DataFrame
-    unfiltered: pd.DataFrame
+    rows: Table
+    unfiltered: Table
     drawn: int
     dropped: int
     dropped_by: Mapping[str, int]
@@ -35,24 +35,24 @@ def draw(generator: FittedGenerator, filters: Sequence[FittedFilter], rows: int,
     The first draw is the one without a filter; further ones have seeds of their own. InputError when the generator
     gives too few rows that pass; of several filters the largest ``attempts`` holds.
     """
-    kept: list[pd.DataFrame] = []
+    kept: list[Table] = []
+    unfiltered: Table | None = None
     found = drawn = passed = 0
     attempts = max(fitted.filter.attempts for fitted in filters)
     counts = {fitted.filter.name: 0 for fitted in filters}
-    unfiltered = pd.DataFrame()
     while found < rows:
         size = _size(rows, found, drawn, attempts)
         if size < 1:
             raise _too_few(filters, counts, f"{found} of {drawn} rows drawn passed, {rows} are wanted")
-        frame = generator.sample(size, seed=seed if not kept else _another(seed, len(kept)))
-        unfiltered = unfiltered if kept else frame
-        out = {fitted.filter.name: fitted.exposed(frame) for fitted in filters}
+        table = generator.sample(size, seed=seed if not kept else _another(seed, len(kept)))
+        unfiltered = unfiltered or table
+        out = {fitted.filter.name: fitted.exposed(table) for fitted in filters}
         counts = {name: counts[name] + int(mask.sum()) for name, mask in out.items()}
-        good = frame[~np.logical_or.reduce(list(out.values()))]
+        good = table.take(~np.logical_or.reduce(list(out.values())))
         passed += len(good)
-        kept.append(good.iloc[: rows - found])
+        kept.append(good.take(slice(rows - found)))
         found, drawn = found + len(kept[-1]), drawn + size
-    return Filtered(pd.concat(kept, ignore_index=True), unfiltered, drawn, drawn - passed, counts)
+    return Filtered(Table.stack(kept), unfiltered or kept[0], drawn, drawn - passed, counts)
 
 
 def _size(rows: int, found: int, drawn: int, attempts: int) -> int:

@@ -18,9 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from privacy_assets.engine.inputs import Progress, silent
-from privacy_assets.engine.tables.conversion import canonical
-from privacy_assets.engine.tables.given import given_frame
-from privacy_assets.engine.tables.schema import TableSchema, conform
+from privacy_assets.engine.tables.column import Column
+from privacy_assets.engine.tables.conversion import column_of
+from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import InputError
 
 DAMAGED = (OSError, KeyError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)  # what a file may raise
@@ -93,8 +94,7 @@ class Generator(ABC):
 
     def fit(
         self,
-        train: pd.DataFrame,
-        schema: TableSchema,
+        train: Table,
         *,
         seed: int,
         device: str = "cpu",
@@ -102,29 +102,23 @@ class Generator(ABC):
         checkpoint: Path | None = None,
         people: np.ndarray | None = None,
     ) -> FittedGenerator:
-        """Fit to ``train``, a canonical frame with exactly the columns of ``schema`` (no subject column), or a
-        dataframe of another library, which is brought into that form.
+        """Fit to ``train``, which has no subject column.
 
         ``seed`` >= 0: the same seed gives the same generator. ``device`` is a torch device name, ``progress`` is told
         what happens in words without values. ``checkpoint`` is a folder where long training keeps what it has done: an
         interrupted one goes on where it was, with the same result. ``people`` int64 (n,) tell whose each row is, so
         that rows held out for early stopping are of people who are not trained on (None: each row is a person).
-        Raises InputError for other columns or no rows.
+        Raises InputError for no rows.
         """
-        if not isinstance(train, pd.DataFrame):
-            train = conform(given_frame(train, where="train"), schema, where="train")
-        if list(train.columns) != schema.names:
-            fix = "conform the table to its schema, without the subject column"
-            raise InputError("the columns are not those of the schema", where="train", fix=fix)
-        if train.empty:
+        if len(train) == 0:
             raise InputError("a generator cannot be fitted to no rows", where="train", fix="give more rows")
-        fitted = self._fit(train, schema, Training(seed, device, progress, checkpoint, people))
+        fitted = self._fit(train, Training(seed, device, progress, checkpoint, people))
         if not self.invents:
             fitted.keep_to_levels(train)
         return fitted
 
     @abstractmethod
-    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
+    def _fit(self, train: Table, training: Training) -> FittedGenerator:
         """Fit to checked input."""
 
     @classmethod
@@ -157,27 +151,30 @@ class FittedGenerator(ABC):
     history: tuple[Mapping[str, float], ...] = ()
     levels: Mapping[str, Sequence[float]] = MappingProxyType({})
 
-    def sample(self, rows: int, *, seed: int) -> pd.DataFrame:
-        """Return ``rows`` >= 1 synthetic rows as a canonical frame, numbers and times at the precision of the columns.
+    def sample(self, rows: int, *, seed: int) -> Table:
+        """Return ``rows`` >= 1 synthetic rows, numbers and times at the precision of the columns.
 
         The same seed gives the same rows.
         """
         if rows < 1:
             raise InputError(f"{rows} synthetic rows were asked for", fix="ask for at least one")
-        where = f"the output of generator {self.generator.name}"
-        frame = conform(self._sample(rows, seed), self.schema, where=where, synthetic=True)
-        if len(frame) != rows:
-            raise InputError(f"{len(frame)} rows came where {rows} were asked for", where=where, fix="return them all")
-        for name, levels in self.levels.items():
-            frame[name] = _nearest(frame[name], levels)
-        return frame
+        table = self._sample(rows, seed).rounded()
+        if len(table) != rows:
+            problem = f"{len(table)} rows came where {rows} were asked for"
+            raise InputError(problem, where=self.where, fix="return them all")
+        return table.with_columns(*(_nearest(table[name], levels) for name, levels in self.levels.items()))
 
-    def keep_to_levels(self, train: pd.DataFrame) -> None:
+    @property
+    def where(self) -> str:
+        """What messages call its rows."""
+        return f"the output of generator {self.generator.name}"
+
+    def keep_to_levels(self, train: Table) -> None:
         """From now on numbers of a closed column are the nearest of its declared domain; without one, of ``train``."""
         closed = [c for c in self.schema.columns if c.role == "closed" and c.kind in ("integer", "numeric")]
-        known = {c.name: canonical(pd.Series(list(c.domain), dtype=object), c, "domains") for c in closed if c.domain}
+        known = {c.name: column_of(pd.Series(list(c.domain), dtype=object), c, "domains") for c in closed if c.domain}
         read = {c.name: train[c.name] for c in closed if not c.domain}
-        self.levels = {name: sorted(one.dropna().unique().tolist()) for name, one in {**known, **read}.items()}
+        self.levels = {name: one.distinct().cells.tolist() for name, one in {**known, **read}.items()}
         if self.privacy.epsilon is not None:
             stated = self.privacy.unpaid
             more = [f"few values of {name}" for name in read if f"range or few values of {name}" not in stated]
@@ -190,8 +187,8 @@ class FittedGenerator(ABC):
         return {"name": made.name, "settings": made.settings(), "overfitting": protection, "privacy": budget}
 
     @abstractmethod
-    def _sample(self, rows: int, seed: int) -> pd.DataFrame:
-        """Draw the rows; :meth:`sample` brings them into canonical form."""
+    def _sample(self, rows: int, seed: int) -> Table:
+        """Draw the rows; :meth:`sample` rounds them."""
 
     def save(self, folder: str | Path) -> None:
         """Write the fitted generator into ``folder`` as JSON, npz and Parquet (never pickle)."""
@@ -213,14 +210,13 @@ class FittedGenerator(ABC):
         """Write arrays and tables; return what is to stand in the manifest beside name, settings and schema."""
 
 
-def _nearest(numbers: pd.Series, levels: Sequence[float]) -> pd.Series:
-    """Each number of a canonical column moved to the nearest of the sorted ``levels``; missing stays missing."""
+def _nearest(numbers: Column, levels: Sequence[float]) -> Column:
+    """Each number moved to the nearest of the sorted ``levels``; missing stays missing."""
     if not levels:
         return numbers
     known = np.asarray(levels, dtype=np.float64)
-    values = numbers.to_numpy(dtype=np.float64, na_value=np.nan)
-    nearest = known[np.searchsorted((known[1:] + known[:-1]) / 2, values)]
-    return pd.Series(np.where(np.isnan(values), np.nan, nearest), name=numbers.name).astype(numbers.dtype)
+    nearest = known[np.searchsorted((known[1:] + known[:-1]) / 2, numbers.floats())]
+    return replace(numbers, cells=np.where(numbers.missing, numbers.cells, nearest.astype(numbers.cells.dtype)))
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
@@ -238,11 +234,11 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     return manifest
 
 
-def write_train(frame: pd.DataFrame, folder: Path) -> None:
-    """Keep a canonical training table beside the manifest."""
-    pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), folder / TRAIN)
+def write_train(train: Table, folder: Path) -> None:
+    """Keep a training table beside the manifest."""
+    pq.write_table(pa.Table.from_pandas(train.frame(), preserve_index=False), folder / TRAIN)
 
 
-def read_train(folder: Path, schema: TableSchema) -> pd.DataFrame:
+def read_train(folder: Path, schema: TableSchema) -> Table:
     """Inverse of :func:`write_train`."""
-    return conform(pq.ParquetFile(folder / TRAIN).read().to_pandas(), schema, where=str(folder / TRAIN))
+    return Table.of(pq.ParquetFile(folder / TRAIN).read().to_pandas(), schema, where=str(folder / TRAIN))

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from pydantic import Field
 
 from privacy_assets.engine.generators.base import FittedGenerator, Generator, PrivacyBudget, Training
@@ -17,6 +16,7 @@ from privacy_assets.engine.generators.domains import Domains
 from privacy_assets.engine.settings import declared
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import InputError
 
 Conditional = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -51,10 +51,10 @@ class BayNet(CodedGenerator):
         """See :meth:`Generator.overfitting_protection`: what bounds how much a network can hold."""
         return f"each column has at most {self.degree} parents; numbers are cut into {self.bins} bins"
 
-    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
+    def _fit(self, train: Table, training: Training) -> FittedGenerator:
         from privacy_assets.engine.generators._bayes_kernels import learn_conditionals, learn_structure
 
-        coding = self._coding(train, schema)
+        coding = self._coding(train)
         cells = coding.code(train)
         domains = self._domains(cells, coding)
         codes, (rate, scale), (rng, noise) = (
@@ -67,7 +67,7 @@ class BayNet(CodedGenerator):
         order, parents = learn_structure(codes, domains.sizes, self.degree, root, rate, noise)
         training.progress("counting the conditional distributions")
         conditionals = learn_conditionals(codes, domains.sizes, order, parents, scale, noise)
-        return FittedNetwork(self, coding, domains, order, parents, conditionals, self._spent(schema))
+        return FittedNetwork(self, coding, domains, order, parents, conditionals, self._spent(train.schema))
 
     def drawer(self, cells: np.ndarray, coding: Coding) -> Draw:
         """See :meth:`CodedGenerator.drawer`."""
@@ -85,8 +85,8 @@ class BayNet(CodedGenerator):
 
         return draw
 
-    def _coding(self, train: pd.DataFrame, schema: TableSchema) -> Coding:
-        return Coding.fit([train], schema)
+    def _coding(self, train: Table) -> Coding:
+        return Coding.fit([train], train.schema)
 
     def _domains(self, cells: np.ndarray, coding: Coding) -> Domains:
         domains = Domains.of_cells(cells, coding, self.bins)
@@ -133,14 +133,14 @@ class FittedNetwork(FittedGenerator):
         self.order, self.parents, self.conditionals = order, parents, conditionals
         self.privacy = privacy
 
-    def _sample(self, rows: int, seed: int) -> pd.DataFrame:
+    def _sample(self, rows: int, seed: int) -> Table:
         from privacy_assets.engine.generators._bayes_kernels import decode, draw_column, keys_of, room
 
         rng, sizes = np.random.default_rng(seed), self.domains.sizes
         codes, lookup = np.empty((len(sizes), rows), dtype=np.uint32), np.zeros(room(rows), dtype=np.uint32)
         for i, column in enumerate(self.order):
             codes[column] = draw_column(*self.conditionals[i], *keys_of(codes, sizes, self.parents[i]), rng, lookup)
-        return self.coding.frame(decode(codes, *self.domains.flat, rng))
+        return self.coding.table(decode(codes, *self.domains.flat, rng))
 
     def _save(self, folder: Path) -> dict[str, Any]:
         arrays = {"order": self.order, "parents": self.parents, **self.domains.to_arrays()}

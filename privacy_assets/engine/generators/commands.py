@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import pandas as pd
 from pydantic import Field
 
 from privacy_assets.engine.generators.base import FittedGenerator, PrivacyBudget, Training, read_train, write_train
@@ -19,7 +18,8 @@ from privacy_assets.engine.generators.programs import (
     written_table,
 )
 from privacy_assets.engine.settings import Tuple, declared
-from privacy_assets.engine.tables.schema import TableSchema, restore
+from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError
 
 _MADE = ("{out}", "{rows}", "{seed}")
@@ -74,11 +74,11 @@ class CommandGenerator(ProgramGenerator):
         """See :attr:`ProgramGenerator.sampler`."""
         return self.command
 
-    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
+    def _fit(self, train: Table, training: Training) -> FittedGenerator:
         if self.train is None:
-            return FittedCommand(self, schema, train.copy())
-        model, reports = self.trained(self.train, restore(train, schema), training)
-        fitted = FittedCommandModel(self, schema, model)
+            return FittedCommand(self, train.schema, train)
+        model, reports = self.trained(self.train, train.restored(), training)
+        fitted = FittedCommandModel(self, train.schema, model)
         fitted.history = tuple(reports.rows)
         return fitted
 
@@ -96,12 +96,12 @@ class FittedCommand(FittedProgram):
 
     privacy = PrivacyBudget(known=False)
 
-    def __init__(self, generator: ProgramGenerator, schema: TableSchema, train: pd.DataFrame) -> None:
+    def __init__(self, generator: ProgramGenerator, schema: TableSchema, train: Table) -> None:
         self.generator, self.schema, self.train = generator, schema, train
 
     def given(self, folder: Path) -> dict[str, str]:
         """See :meth:`FittedProgram.given`."""
-        return {"{train}": str(written_table(restore(self.train, self.schema), folder))}
+        return {"{train}": str(written_table(self.train.restored(), folder))}
 
     def _save(self, folder: Path) -> dict[str, Any]:
         write_train(self.train, folder)

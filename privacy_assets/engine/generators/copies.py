@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from pydantic import Field
 
 from privacy_assets.engine.generators.base import FittedGenerator, Generator, Training, read_train, write_train
 from privacy_assets.engine.settings import declared
+from privacy_assets.engine.tables.column import Column
 from privacy_assets.engine.tables.precision import UNITS, decimals_of, round_decimals, unit_of, whole_decimals_of
 from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.engine.tables.table import Table
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,8 @@ class Copy(Generator):
         """See :meth:`Generator.overfitting_protection`: nothing."""
         return ""
 
-    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
-        return FittedCopy(self, schema, train.copy())
+    def _fit(self, train: Table, training: Training) -> FittedGenerator:
+        return FittedCopy(self, train.schema, train)
 
     @classmethod
     def load(cls, folder: Path, manifest: Mapping[str, Any]) -> FittedGenerator:
@@ -55,8 +57,8 @@ class NoisyCopy(Copy):
     noise: float = Field(default=0.1, ge=0, description="standard deviations by which numbers move")
     redraw: float = Field(default=0.05, ge=0, le=1, description="probability that a category is resampled")
 
-    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
-        return FittedNoisyCopy(self, schema, train.copy())
+    def _fit(self, train: Table, training: Training) -> FittedGenerator:
+        return FittedNoisyCopy(self, train.schema, train)
 
     @classmethod
     def load(cls, folder: Path, manifest: Mapping[str, Any]) -> FittedGenerator:
@@ -68,17 +70,17 @@ class NoisyCopy(Copy):
 class FittedCopy(FittedGenerator):
     """The training table itself."""
 
-    def __init__(self, generator: Copy, schema: TableSchema, train: pd.DataFrame) -> None:
+    def __init__(self, generator: Copy, schema: TableSchema, train: Table) -> None:
         self.generator, self.schema, self.train = generator, schema, train
 
-    def _sample(self, rows: int, seed: int) -> pd.DataFrame:
+    def _sample(self, rows: int, seed: int) -> Table:
         return self._drawn(rows, np.random.default_rng(seed))
 
-    def _drawn(self, rows: int, rng: np.random.Generator) -> pd.DataFrame:
+    def _drawn(self, rows: int, rng: np.random.Generator) -> Table:
         n = len(self.train)
         once = rng.permutation(n)[:rows]
         again = rng.integers(0, n, max(rows - n, 0))
-        return self.train.iloc[np.concatenate([once, again])].reset_index(drop=True)
+        return self.train.take(np.concatenate([once, again]))
 
     def _save(self, folder: Path) -> dict[str, Any]:
         write_train(self.train, folder)
@@ -90,47 +92,40 @@ class FittedNoisyCopy(FittedCopy):
 
     generator: NoisyCopy
 
-    def _sample(self, rows: int, seed: int) -> pd.DataFrame:
+    def _sample(self, rows: int, seed: int) -> Table:
         rng = np.random.default_rng(seed)
-        drawn = self._drawn(rows, rng)
-        for column in self.schema.columns:
-            known = self.train[column.name].dropna()
-            if known.empty:
-                continue
-            if column.kind in ("categorical", "boolean"):
-                drawn[column.name] = redrawn(drawn[column.name], known, self.generator.redraw, rng)
-            else:
-                drawn[column.name] = jittered(drawn[column.name], known, self.generator.noise, rng)
-        return drawn
+        return self._drawn(rows, rng).map(partial(self._changed, rng))
+
+    def _changed(self, rng: np.random.Generator, column: Column) -> Column:
+        known = self.train[column.name].present()
+        if len(known) == 0:
+            return column
+        if column.values is not None:
+            return redrawn(column, known, self.generator.redraw, rng)
+        return jittered(column, known, self.generator.noise, rng)
 
 
-def redrawn(values: pd.Series, known: pd.Series, probability: float, rng: np.random.Generator) -> pd.Series:
-    """``values``, each with ``probability`` replaced by one of ``known``; missing ones stay."""
-    others = known.iloc[rng.integers(0, len(known), len(values))].reset_index(drop=True)
-    change = (rng.random(len(values)) < probability) & values.notna().to_numpy()
-    return values.where(~change, others)
+def redrawn(column: Column, known: Column, probability: float, rng: np.random.Generator) -> Column:
+    """Each cell with ``probability`` replaced by one of ``known``, of which none is missing; missing ones stay."""
+    others = known.take(rng.integers(0, len(known), len(column)))
+    change = (rng.random(len(column)) < probability) & ~column.missing
+    return column.where(~change, others)
 
 
-def jittered(values: pd.Series, known: pd.Series, noise: float, rng: np.random.Generator) -> pd.Series:
-    """Canonical ``values`` moved by normal errors of ``noise`` standard deviations of ``known``; a missing one stays.
+def jittered(column: Column, known: Column, noise: float, rng: np.random.Generator) -> Column:
+    """Numbers or dates moved by normal errors of ``noise`` standard deviations of ``known``; a missing one stays.
 
-    They keep the precision and the range of ``known``. Whole numbers and dates move by whole steps of it, exactly.
+    They keep the precision and the range of ``known``, of which none is missing. Whole numbers and dates move by whole
+    steps of it, exactly.
     """
-    there = values.notna().to_numpy()
-    moved = values.copy()
-    if pd.api.types.is_float_dtype(known.dtype):
-        error = noise * known.std(ddof=0) * rng.normal(size=len(values))
-        decimals, shifted = decimals_of(known.to_numpy(dtype=np.float64)), values + error
-        if decimals is not None:
-            shifted = pd.Series(round_decimals(shifted.to_numpy(dtype=np.float64), decimals), index=values.index)
-        return moved.where(~there, shifted.clip(known.min(), known.max()))
-    dates = pd.api.types.is_datetime64_any_dtype(known.dtype)
-    numbers = known.astype("datetime64[us]").astype("int64") if dates else known.astype("int64")
-    step = UNITS[unit_of(numbers.to_numpy())] if dates else 10 ** -whole_decimals_of(numbers.to_numpy())
-    error = noise * numbers.astype("float64").std(ddof=0) * rng.normal(size=len(values))
-    steps = pd.Series(np.round(error / step).astype("int64") * step, dtype="Int64")
-    current = (
-        (values.where(there).astype("datetime64[us]") - pd.Timestamp(0)) // pd.Timedelta(1, "us") if dates else values
-    )
-    shifted = (current.astype("Int64") + steps).clip(int(numbers.min()), int(numbers.max()))
-    return pd.to_datetime(shifted, unit="us").astype("datetime64[us]") if dates else shifted
+    values, gone = known.cells, column.missing
+    low, high = values.min(), values.max()
+    if column.kind == "numeric":
+        moved = column.cells + noise * values.std() * rng.normal(size=len(column))
+        decimals = decimals_of(values)
+        moved = moved if decimals is None else round_decimals(moved, decimals)
+        return replace(column, cells=np.clip(moved, low, high))
+    step = UNITS[unit_of(values)] if column.kind == "datetime" else 10 ** -whole_decimals_of(values)
+    error = noise * values.astype(np.float64).std() * rng.normal(size=len(column))
+    moved = np.where(gone, 0, column.cells) + np.round(error / step).astype(np.int64) * step
+    return replace(column, cells=np.where(gone, column.cells, np.clip(moved, low, high)))

@@ -21,6 +21,7 @@ from privacy_assets.engine.generators.base import FittedGenerator, Generator, Tr
 from privacy_assets.engine.generators.ctgan_columns import CODE, NUMBER, Given, Span, spans_of
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import InputError
 
 if TYPE_CHECKING:
@@ -100,8 +101,8 @@ class LibraryGenerator(Generator):
                 raise
         return model, history
 
-    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
-        coding = Coding.fit([train], schema)
+    def _fit(self, train: Table, training: Training) -> FittedGenerator:
+        coding = Coding.fit([train], train.schema)
         cells = coding.code(train)
         given = Given.of_cells(cells, coding)
         if len(given.parts) == 0:
@@ -188,11 +189,11 @@ class FittedLibrary(FittedGenerator):
             ]
         return np.concatenate(batches, axis=1)[:, :rows]
 
-    def _sample(self, rows: int, seed: int) -> pd.DataFrame:
+    def _sample(self, rows: int, seed: int) -> Table:
         values = self.draw(rows, _state(seed, 1))
         if not np.isfinite(values).all():
             raise self.generator.diverged()
-        return self.coding.frame(self.given.cells(values))
+        return self.coding.table(self.given.cells(values))
 
     def _save(self, folder: Path) -> dict[str, Any]:
         arrays = {"conditions": self.conditions, **self.given.to_arrays()}

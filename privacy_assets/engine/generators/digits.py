@@ -11,7 +11,9 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.engine.tables.coding import Coding
-from privacy_assets.engine.tables.schema import ColumnSchema, TableSchema, conform
+from privacy_assets.engine.tables.column import Column
+from privacy_assets.engine.tables.schema import ColumnSchema, TableSchema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import InputError
 
 _DAY = 86_400_000_000
@@ -76,17 +78,17 @@ class DigitCoding:
     grids: tuple[Grid | None, ...]
 
     @classmethod
-    def fit(cls, frame: pd.DataFrame, schema: TableSchema) -> DigitCoding:
-        """Know the values of a canonical frame."""
-        coding = Coding.fit([frame], schema)
-        cells = coding.code(frame)
-        numbers = zip(schema.columns, coding.is_number, cells, strict=True)
+    def fit(cls, table: Table) -> DigitCoding:
+        """Know the values of a table."""
+        coding = Coding.fit([table], table.schema)
+        cells = coding.code(table)
+        numbers = zip(table.schema.columns, coding.is_number, cells, strict=True)
         return cls(coding, tuple(Grid.of(column, row) if number else None for column, number, row in numbers))
 
-    def code(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Codes of a canonical frame; of a category that is not known, those of a missing one."""
+    def code(self, table: Table) -> pd.DataFrame:
+        """Codes of a table; of a category that is not known, those of a missing one."""
         coded: dict[str, Any] = {}
-        for place, (grid, cells) in enumerate(zip(self.grids, self.coding.code(frame), strict=True)):
+        for place, (grid, cells) in enumerate(zip(self.grids, self.coding.code(table), strict=True)):
             if grid is not None:
                 if grid.gaps:
                     coded[f"c{place}m"] = pd.Series(np.where(np.isnan(cells), "v1", "v0"), dtype=object)
@@ -96,19 +98,19 @@ class DigitCoding:
             coded[f"c{place}"] = pd.Series([f"v{code}" for code in codes], dtype=object)
         return pd.DataFrame(coded)
 
-    def frame(self, coded: pd.DataFrame, *, where: str) -> pd.DataFrame:
-        """Inverse of :meth:`code`: a canonical frame; InputError for other columns and codes that there are not."""
-        coded = conform(coded, self._schema(), where=where)
+    def table(self, frame: pd.DataFrame, *, where: str) -> Table:
+        """Inverse of :meth:`code`; InputError for other columns and codes that there are not."""
+        coded = Table.of(frame, self._schema(), where=where)
         cells = np.empty((len(self.grids), len(coded)))
         for place, grid in enumerate(self.grids):
             if grid is None:
                 codes = _codes(coded[f"c{place}"], self._missing(place), where)
                 cells[place] = np.nan if self.coding.is_number[place] else codes
                 continue
-            cells[place] = grid.cells(coded[f"c{place}"].to_numpy(dtype=np.float64, na_value=np.nan))
+            cells[place] = grid.cells(coded[f"c{place}"].floats())
             if grid.gaps:
                 cells[place, _codes(coded[f"c{place}m"], 1, where) == 1] = np.nan
-        return self.coding.frame(cells)
+        return self.coding.table(cells)
 
     def to_json(self) -> dict[str, Any]:
         """Values of the private table, as JSON can hold them."""
@@ -138,12 +140,12 @@ def _plain(value: object) -> object:
     return bool(value) if isinstance(value, np.bool_) else value
 
 
-def _codes(texts: pd.Series, last: int, where: str) -> np.ndarray:
+def _codes(texts: Column, last: int, where: str) -> np.ndarray:
     known = {f"v{code}": float(code) for code in range(last + 1)}
-    codes = np.array([known.get(text, np.nan) for text in texts])
+    codes = np.array([known.get(text, np.nan) for text in texts.objects()])
     bad = np.flatnonzero(np.isnan(codes))
     if len(bad):
-        raise InputError("a code is not known", where=where, column=str(texts.name), row=int(bad[0]))
+        raise InputError("a code is not known", where=where, column=texts.name, row=int(bad[0]))
     return codes
 
 

@@ -19,6 +19,7 @@ from privacy_assets.engine.generators.commands import FittedCommand, Texts, Time
 from privacy_assets.engine.generators.programs import THREADS, ProgramGenerator
 from privacy_assets.engine.settings import declared
 from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, StepError, shown
 
 SampleFunction = Callable[[pd.DataFrame, int, int], pd.DataFrame]
@@ -94,8 +95,8 @@ class CallableGenerator(ProgramGenerator):
         """See :meth:`ProgramGenerator.failed`."""
         return super().failed(self.reference, what)
 
-    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
-        return FittedCommand(self, schema, train.copy())
+    def _fit(self, train: Table, training: Training) -> FittedGenerator:
+        return FittedCommand(self, train.schema, train)
 
     @classmethod
     def load(cls, folder: Path, manifest: Mapping[str, Any]) -> FittedGenerator:

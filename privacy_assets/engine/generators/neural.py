@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import pandas as pd
 
 from privacy_assets.engine.generators.base import DAMAGED, FittedGenerator, Generator, PrivacyBudget, Training
 from privacy_assets.engine.generators.layout import Layout
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ class NeuralGenerator(Generator):
 
     modules: ClassVar[tuple[str, ...]] = ("torch",)
 
-    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
+    def _fit(self, train: Table, training: Training) -> FittedGenerator:
         # MPS lacks double precision and some of the functions, and its random state cannot be set aside.
-        return self._learn(train, schema, replace(training, device="cpu") if training.device == "mps" else training)
+        return self._learn(train, replace(training, device="cpu") if training.device == "mps" else training)
 
     @abstractmethod
-    def _learn(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
+    def _learn(self, train: Table, training: Training) -> FittedGenerator:
         """Fit to checked input on the CPU or CUDA."""
 
     @abstractmethod
@@ -65,7 +65,7 @@ class FittedNeural(FittedGenerator):
         self.network, self.history = network.cpu().eval(), history
         self.privacy = privacy or PrivacyBudget()
 
-    def _sample(self, rows: int, seed: int) -> pd.DataFrame:
+    def _sample(self, rows: int, seed: int) -> Table:
         import torch
 
         from privacy_assets.engine.generators.networks.blocks import seeded
@@ -79,7 +79,7 @@ class FittedNeural(FittedGenerator):
             levels = torch.cat([part[0] for part in parts]).numpy()
             codes = torch.cat([part[1] for part in parts]).numpy()
         cells = self.layout.decode(levels, codes, np.random.default_rng([seed, 2]))
-        return self.coding.frame(cells)
+        return self.coding.table(cells)
 
     def _save(self, folder: Path) -> dict[str, Any]:
         from safetensors.torch import save_file

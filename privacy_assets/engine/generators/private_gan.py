@@ -7,7 +7,6 @@ from abc import abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
-import pandas as pd
 from pydantic import Field
 
 from privacy_assets.engine.generators.base import FittedGenerator, PrivacyBudget, Training
@@ -16,7 +15,7 @@ from privacy_assets.engine.generators.neural import FittedNeural, NeuralGenerato
 from privacy_assets.engine.generators.public import PublicKnowledge, freeze_public
 from privacy_assets.engine.settings import Layers, declared
 from privacy_assets.engine.tables.fingerprints import cells_fingerprint
-from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
 
 
@@ -44,9 +43,9 @@ class PrivateNetwork(NeuralGenerator):
     def __post_init__(self) -> None:
         freeze_public(self)
 
-    def _learn(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
+    def _learn(self, train: Table, training: Training) -> FittedGenerator:
         public = PublicKnowledge(self.name, self.bins, self.bounds, self.categories)
-        coding = public.coding(train, schema)
+        coding = public.coding(train)
         cells = coding.code(train)
         layout = Layout.of_domains(public.domains(cells, coding))
         if not layout.choices:
@@ -54,7 +53,7 @@ class PrivateNetwork(NeuralGenerator):
             raise InputError("no column has more than one value", where="train", fix=fix)
         network, history = self._train(cells, layout, training)
         covers = f"{self._covers(training)}, towards those who do not know the seed"
-        unpaid = public.unpaid(schema)
+        unpaid = public.unpaid(train.schema)
         spent = PrivacyBudget(float(self.epsilon), float(self.delta), unpaid, self.ACCOUNTANT, covers)
         return FittedNeural(self, coding, layout, network, history, spent)
 

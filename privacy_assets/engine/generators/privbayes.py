@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from pydantic import Field
 
 from privacy_assets.engine.generators.base import PrivacyBudget
@@ -15,6 +14,7 @@ from privacy_assets.engine.generators.public import PublicKnowledge, freeze_publ
 from privacy_assets.engine.settings import declared
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import InputError
 
 _MOST_CELLS = 2**22
@@ -53,8 +53,8 @@ class PrivBayes(BayNet):
     def __post_init__(self) -> None:
         freeze_public(self)
 
-    def _coding(self, train: pd.DataFrame, schema: TableSchema) -> Coding:
-        return self._public.coding(train, schema)
+    def _coding(self, train: Table) -> Coding:
+        return self._public.coding(train)
 
     def _domains(self, cells: np.ndarray, coding: Coding) -> Domains:
         domains = self._public.domains(cells, coding)

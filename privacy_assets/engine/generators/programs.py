@@ -26,6 +26,7 @@ from privacy_assets.engine.generators.base import FittedGenerator, Generator, Tr
 from privacy_assets.engine.generators.reports import Reports, channel_in
 from privacy_assets.engine.inputs import Progress, silent
 from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import StepError
 from privacy_assets.work import WorkFolder
 
@@ -176,7 +177,11 @@ class FittedProgram(FittedGenerator):
     def given(self, folder: Path) -> dict[str, str]:
         """Write what the program reads into ``folder``; where it is, by mark."""
 
-    def _sample(self, rows: int, seed: int) -> pd.DataFrame:
+    def _sample(self, rows: int, seed: int) -> Table:
+        return Table.of(self.written(rows, seed), self.schema, where=self.where)
+
+    def written(self, rows: int, seed: int) -> pd.DataFrame:
+        """What the program writes when it is asked for so many rows."""
         with WorkFolder() as folder:
             out = folder / "out.parquet"
             given = {"{out}": str(out), "{rows}": str(rows), "{seed}": str(seed), **self.given(folder)}

@@ -14,6 +14,7 @@ import pandas as pd
 from privacy_assets.engine.generators.domains import Domain, Domains
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.schema import ColumnSchema, TableSchema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, did_you_mean, shown
 
 Bounds = Mapping[str, Sequence[float] | Sequence[str]]
@@ -34,8 +35,9 @@ class PublicKnowledge:
     bounds: Bounds | None = None
     categories: Categories | None = None
 
-    def coding(self, train: pd.DataFrame, schema: TableSchema) -> Coding:
+    def coding(self, train: Table) -> Coding:
         """The coding of ``train`` that knows public values where they are given."""
+        schema = train.schema
         found = Coding.fit([train], schema)
         public = [self._values(column) for column in schema.columns]
         return Coding(schema, tuple(own or read for own, read in zip(public, found.values, strict=True)))

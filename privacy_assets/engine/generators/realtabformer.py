@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from pydantic import Field
 
 from privacy_assets.engine.generators.base import FittedGenerator, Training
@@ -21,6 +20,7 @@ from privacy_assets.engine.generators.digits import DigitCoding
 from privacy_assets.engine.generators.programs import MODEL, THREADS, FittedModel, Model, ProgramGenerator
 from privacy_assets.engine.settings import declared
 from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError
 
 WORKER = Path(__file__).with_name("_realtabformer_worker.py")
@@ -102,10 +102,10 @@ class RealTabFormer(ProgramGenerator):
         # Isolated: beside the script lie modules of ours, which would hide others of the same name.
         return [self.python or sys.executable, "-I", str(WORKER), part]
 
-    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
+    def _fit(self, train: Table, training: Training) -> FittedGenerator:
         from privacy_assets.engine.generators.networks.training import held_out
 
-        coding, aside = DigitCoding.fit(train, schema), np.zeros(len(train), dtype=bool)
+        coding, aside = DigitCoding.fit(train), np.zeros(len(train), dtype=bool)
         if self.validation and not self.n_critic:
             aside = held_out(len(train), self.validation, training.people, training.seed)
         settings = {name: value for name, value in asdict(self).items() if name not in ("python", "log", "timeout")}
@@ -113,7 +113,7 @@ class RealTabFormer(ProgramGenerator):
         arguments = [*self._worker("fit"), "{train}", "{model}", "{seed}", "{device}", told]
         table = coding.code(train).iloc[np.argsort(aside, kind="stable")].reset_index(drop=True)  # those held last
         model, reports = self.trained(arguments, table, training)
-        fitted = FittedRealTabFormer(self, schema, model, coding)
+        fitted = FittedRealTabFormer(self, train.schema, model, coding)
         fitted.history = tuple(reports.rows)
         return fitted
 
@@ -132,8 +132,8 @@ class FittedRealTabFormer(FittedModel):
         super().__init__(generator, schema, model)
         self.coding = coding
 
-    def _sample(self, rows: int, seed: int) -> pd.DataFrame:
-        return self.coding.frame(super()._sample(rows, seed), where=f"the output of {self.generator.name}")
+    def _sample(self, rows: int, seed: int) -> Table:
+        return self.coding.table(self.written(rows, seed), where=self.where)
 
     def _save(self, folder: Path) -> dict[str, Any]:
         (folder / _COLUMNS).write_text(json.dumps(self.coding.to_json()), encoding="utf-8")

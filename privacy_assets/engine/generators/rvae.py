@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from pydantic import Field
 
 from privacy_assets.engine.generators.base import FittedGenerator, Training
@@ -16,7 +15,7 @@ from privacy_assets.engine.generators.neural import FittedNeural, NeuralGenerato
 from privacy_assets.engine.settings import Layers, declared
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.fingerprints import cells_fingerprint
-from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import InputError
 
 if TYPE_CHECKING:
@@ -53,8 +52,8 @@ class RVAE(NeuralGenerator):
     patience: int = Field(default=20, ge=1, le=100_000, description="epochs without a better loss that end training")
     overfit: float | None = Field(default=None, ge=1, le=2, description="how far it is over-fitted on purpose")
 
-    def _learn(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
-        coding = Coding.fit([train], schema)
+    def _learn(self, train: Table, training: Training) -> FittedGenerator:
+        coding = Coding.fit([train], train.schema)
         cells = coding.code(train)
         layout = Layout.of_cells(cells, coding)
         run = _Run(self, cells, layout, training)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import pandas as pd
 from pydantic import Field
 
 from privacy_assets.engine.generators.base import FittedGenerator, Training
@@ -17,8 +15,9 @@ from privacy_assets.engine.generators.coded import CodedGenerator, Draw
 from privacy_assets.engine.generators.trees import Tree
 from privacy_assets.engine.settings import Tuple, declared
 from privacy_assets.engine.tables.coding import Coding
-from privacy_assets.engine.tables.encoding import as_float
+from privacy_assets.engine.tables.column import Column, ranked
 from privacy_assets.engine.tables.schema import ColumnSchema, TableSchema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError, did_you_mean, shown
 
 _ARRAYS = "trees.npz"
@@ -55,26 +54,28 @@ class SynthPop(CodedGenerator):
         """See :meth:`Generator.overfitting_protection`: the leaves, unless single rows make one."""
         return f"every leaf holds at least {self.min_leaf} training rows" if self.min_leaf > 1 else ""
 
-    def _fit(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
+    def _fit(self, train: Table, training: Training) -> FittedGenerator:
         from privacy_assets.engine.generators._tree_kernels import fit_part, has_part
 
-        order = self._order(schema.names)
-        coded = [_Coded.of(train[name], schema[name]) for name in order]
-        codes = np.stack([column.codes for column in coded])
-        levels = np.array([len(column.values) for column in coded], dtype=np.int64)
-        is_number = np.array([column.numbers is not None for column in coded], dtype=np.bool_)
+        order = self._order(train.schema.names)
+        found = [ranked([train[name]]) for name in order]
+        values = {name: known for name, (_, known) in zip(order, found, strict=True)}
+        levels = np.array([len(known) for known in values.values()], dtype=np.int64)
+        codes = np.stack([ranks for (ranks,), _ in found]).astype(np.int32)
+        codes = np.where(codes < 0, levels[:, None], codes).astype(np.int32)  # missing is the code after the last
+        is_number = np.array([known.values is None for known in values.values()], dtype=np.bool_)
         steps = []
-        for place, column in enumerate(coded):
+        for place, name in enumerate(order):
+            numbers = train[name].floats() if is_number[place] else np.zeros(len(train))
             training.progress(f"growing the tree of column {place + 1} of {len(order)}")
             rng = np.random.default_rng(np.random.SeedSequence(training.seed, spawn_key=(place,)))
             trees = [
-                Tree(*fit_part(codes, levels, is_number, column.of_rows, place, part, self.min_leaf, rng))
+                Tree(*fit_part(codes, levels, is_number, numbers, place, part, self.min_leaf, rng))
                 for part in range(2)
                 if has_part(codes[place], levels[place], is_number[place], part)
             ]
             steps.append(trees)
-        values = {name: column.values for name, column in zip(order, coded, strict=True)}
-        return FittedSynthPop(self, schema, order, values, steps)
+        return FittedSynthPop(self, train.schema, order, values, steps)
 
     def drawer(self, cells: np.ndarray, coding: Coding) -> Draw:
         """See :meth:`CodedGenerator.drawer`. Nothing is shared but the ranks of the cells."""
@@ -135,29 +136,30 @@ class FittedSynthPop(FittedGenerator):
         generator: SynthPop,
         schema: TableSchema,
         order: list[str],
-        values: Mapping[str, np.ndarray],
+        values: Mapping[str, Column],
         steps: list[list[Tree]],
     ) -> None:
         self.generator, self.schema = generator, schema
         self.order, self.values, self.steps = order, values, steps
 
-    def _sample(self, rows: int, seed: int) -> pd.DataFrame:
+    def _sample(self, rows: int, seed: int) -> Table:
         codes = np.full((len(self.order), rows), -1, dtype=np.int32)
         for place, trees in enumerate(self.steps):
             rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(place,)))
             for tree in trees:
                 tree.draw(codes[:place], codes[place], rng)
         drawn = dict(zip(self.order, codes, strict=True))
-        return pd.DataFrame({c.name: _decoded(c, self.values[c.name], drawn[c.name]) for c in self.schema.columns})
+        places = {name: np.where(own == len(self.values[name]), -1, own) for name, own in drawn.items()}
+        return Table.of_columns(self.schema, {name: self.values[name].at(own) for name, own in places.items()})
 
     def _save(self, folder: Path) -> dict[str, Any]:
         arrays: dict[str, np.ndarray] = {}
         texts: dict[str, list[str]] = {}
         for position, column in enumerate(self.schema.columns):
             if column.kind == "categorical":
-                texts[str(position)] = self.values[column.name].tolist()
+                texts[str(position)] = self.values[column.name].objects()
             else:
-                arrays[f"values.{position}"] = self.values[column.name]
+                arrays[f"values.{position}"] = self.values[column.name].cells
         for position, trees in enumerate(self.steps):
             for part, tree in enumerate(trees):
                 arrays.update(tree.to_arrays(f"tree.{position}.{part}"))
@@ -166,52 +168,16 @@ class FittedSynthPop(FittedGenerator):
         return {"visit": self.order, "trees": [len(trees) for trees in self.steps]}
 
 
-@dataclass(frozen=True, eq=False)
-class _Coded:
-    """One training column: sorted distinct ``values`` (plain numpy), ``codes`` int32 (n,), missing = len(values)."""
-
-    values: np.ndarray
-    codes: np.ndarray
-    numbers: np.ndarray | None  # float64 of values; None for categories and booleans
-
-    @classmethod
-    def of(cls, series: pd.Series, column: ColumnSchema) -> _Coded:
-        codes, uniques = pd.factorize(series, sort=True)
-        codes = np.where(codes < 0, len(uniques), codes).astype(np.int32)
-        plain = {"numeric": np.float64, "integer": np.int64, "boolean": np.bool_, "categorical": object}
-        if column.kind == "datetime":
-            values = pd.DatetimeIndex(uniques).as_unit("us").asi8
-        else:
-            values = pd.Series(uniques).to_numpy(dtype=plain[column.kind])
-        ordered = column.kind not in ("categorical", "boolean")
-        numbers = as_float(pd.Series(uniques)) if ordered else None
-        return cls(np.asarray(values), codes, numbers)
-
-    @property
-    def of_rows(self) -> np.ndarray:
-        """Float64 (n,): the number of each row, NaN where it is missing; of no meaning for categories."""
-        if self.numbers is None:
-            return np.zeros(len(self.codes))
-        return np.append(self.numbers, np.nan)[self.codes]
-
-
-def _decoded(column: ColumnSchema, values: np.ndarray, codes: np.ndarray) -> pd.Series:
-    missing = codes == len(values)
-    if len(values) == 0:
-        return pd.Series([None] * len(codes), dtype=object)
-    taken = values[np.where(missing, 0, codes)]
-    if column.kind == "datetime":
-        return pd.Series(taken.astype("datetime64[us]")).mask(missing)
-    dtype = {"numeric": "float64", "integer": "Int64", "boolean": "boolean", "categorical": "object"}[column.kind]
-    return pd.Series(taken, dtype=dtype).mask(missing, None if column.kind == "categorical" else pd.NA)
-
-
 def _read_values(
     column: ColumnSchema, position: int, arrays: Mapping[str, np.ndarray], texts: Mapping[str, list[str]]
-) -> np.ndarray:
-    if column.kind == "categorical":
-        return np.array(texts[str(position)], dtype=object)
+) -> Column:
     try:
-        return arrays[f"values.{position}"]
+        if column.kind == "categorical":
+            known = texts[str(position)]
+            return Column.of_codes(column.name, column.kind, np.arange(len(known)), known)
+        cells = arrays[f"values.{position}"]
     except KeyError:
         raise InputError("the fitted generator is not complete", column=column.name, fix="fit it again") from None
+    if column.kind == "boolean":
+        return Column.of_codes(column.name, column.kind, cells)
+    return Column(column.name, column.kind, cells)

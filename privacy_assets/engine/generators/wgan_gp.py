@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from pydantic import Field
 
 from privacy_assets.engine.generators.base import FittedGenerator, Training
@@ -14,7 +13,7 @@ from privacy_assets.engine.generators.neural import FittedNeural, NeuralGenerato
 from privacy_assets.engine.settings import Layers, declared
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.fingerprints import cells_fingerprint
-from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import InputError
 
 if TYPE_CHECKING:
@@ -46,8 +45,8 @@ class WGANGP(NeuralGenerator):
     validation: float = Field(default=0.1, ge=0.01, le=0.5, description="share of people held out for early stopping")
     patience: int = Field(default=50, ge=1, le=100_000, description="epochs without a better loss that end training")
 
-    def _learn(self, train: pd.DataFrame, schema: TableSchema, training: Training) -> FittedGenerator:
-        coding = Coding.fit([train], schema)
+    def _learn(self, train: Table, training: Training) -> FittedGenerator:
+        coding = Coding.fit([train], train.schema)
         cells = coding.code(train)
         layout = Layout.of_cells(cells, coding)
         network, history = _train(self, cells, layout, training)

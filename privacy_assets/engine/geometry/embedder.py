@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
-import pandas as pd
 from pydantic import Field
 
 from privacy_assets.engine.devices import halve_on_out_of_memory
@@ -25,6 +24,7 @@ from privacy_assets.engine.inputs import Progress, silent
 from privacy_assets.engine.settings import declared
 from privacy_assets.engine.tables.encoding import Encoder
 from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import InputError
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ class Embedder:
         """Dimension of the embedding."""
         return self.settings.dims_for(len(self.schema.columns))
 
-    def embed(self, frame: pd.DataFrame, device: str = "cpu") -> np.ndarray:
-        """Embed a canonical frame: float32 (n, dims), each row of Euclidean length 1.
+    def embed(self, table: Table, device: str = "cpu") -> np.ndarray:
+        """Embed a table: float32 (n, dims), each row of Euclidean length 1.
 
         The length is taken out (f^N in the paper, not f) since training constrains directions alone; squared Euclidean
         distance is then 2 - 2 cosine similarity, the likeness that was trained, and lies in [0, 4].
@@ -114,7 +114,7 @@ class Embedder:
 
         from privacy_assets.engine.geometry.embedder_network import one_thread
 
-        cells = np.concatenate(_cells(frame, self.schema, self.encoder), axis=1, dtype=np.float64)
+        cells = np.concatenate(_cells(table, self.schema, self.encoder), axis=1, dtype=np.float64)
         distinct, inverse = distinct_rows(cells)
         on = torch.device("cpu" if device.startswith("mps") else device)
         network = copy.deepcopy(self.network).double().to(on)
@@ -173,7 +173,7 @@ class Embedder:
 
 
 def train_embedder(
-    frames: Sequence[pd.DataFrame],
+    tables: Sequence[Table],
     schema: TableSchema,
     settings: EmbedderSettings | None = None,
     *,
@@ -181,9 +181,9 @@ def train_embedder(
     device: str = "cpu",
     progress: Progress = silent,
 ) -> Embedder:
-    """Train an embedder on all rows of the canonical ``frames`` (train, holdout and reference) alike.
+    """Train an embedder on all rows of the ``tables`` (train, holdout and reference) alike.
 
-    Rows are put in order of their content first, so neither their order nor the frame they stand in decides anything.
+    Rows are put in order of their content first, so neither their order nor the table they stand in decides anything.
     The same rows and seed give the same bytes on one machine's CPU. Torch's global random state is left alone.
     ``progress`` is told each epoch's losses and accuracy. Raises InputError without rows, or when the loss diverges.
     """
@@ -192,10 +192,10 @@ def train_embedder(
     from privacy_assets.engine.geometry.embedder_training import Trainer
 
     settings = settings or EmbedderSettings()
-    if sum(len(frame) for frame in frames) == 0:
+    if sum(map(len, tables)) == 0:
         raise InputError("there are no rows to train the embedder on", fix="give at least one real row")
-    encoder = Encoder.fit(frames, schema)
-    cells = [np.concatenate(_cells(frame, schema, encoder), axis=1, dtype=np.float64) for frame in frames if len(frame)]
+    encoder = Encoder.fit(tables, schema)
+    cells = [np.concatenate(_cells(table, schema, encoder), axis=1, dtype=np.float64) for table in tables if len(table)]
     distinct, inverse = distinct_rows(np.concatenate(cells))
     rows = distinct[np.sort(inverse)]
     network = _network(schema, encoder, settings)
@@ -205,17 +205,17 @@ def train_embedder(
     return Embedder(schema, encoder, settings, seed, history, network.cpu())
 
 
-def _cells(frame: pd.DataFrame, schema: TableSchema, encoder: Encoder) -> tuple[np.ndarray, np.ndarray]:
+def _cells(table: Table, schema: TableSchema, encoder: Encoder) -> tuple[np.ndarray, np.ndarray]:
     """Float32 values (n, p) of the numbers, and int64 codes (n, columns): numbers first, then categories.
 
     The code of a number says present (0) or missing (1); a category's is that of the encoder. Masked comes after these.
     """
-    absent = [name for name in schema.names if name not in frame.columns]
+    absent = [name for name in schema.names if name not in table.columns]
     if absent:
         raise InputError("the column is missing", column=absent[0], fix="embed tables of the embedder's schema")
-    encoded = encoder.transform(frame)
-    missing = [frame[number.name].isna().to_numpy() for number in encoder.numbers]
-    states = np.array(missing, dtype=np.int64).reshape(len(missing), len(frame)).T
+    encoded = encoder.transform(table)
+    missing = [table[number.name].missing for number in encoder.numbers]
+    states = np.array(missing, dtype=np.int64).reshape(len(missing), len(table)).T
     own = encoded.codes[:, encoded.codes.shape[1] - len(encoder.categories) :]
     return encoded.numeric, np.concatenate([states, own], axis=1, dtype=np.int64)
 

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import pandas as pd
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.metrics.singling_out_evidence import People
-from privacy_assets.engine.tables.encoding import EncodedTable, as_float
-from privacy_assets.engine.tables.identity import value_codes
+from privacy_assets.engine.tables.column import ranked, stacked
+from privacy_assets.engine.tables.encoding import EncodedTable
 
 NEIGHBOURS = (1, 5)
 FEW = 3  # quasi-identifiers of Gretel's own attack
@@ -212,7 +211,7 @@ def entropies(inputs: MetricInputs) -> np.ndarray:
     """Entropy (columns,) of each column over train and holdout in nats, missing a value; the weights before scaling."""
     found = []
     for name in inputs.schema.names:
-        codes = value_codes([inputs.train[name], inputs.holdout[name]])[0]
+        codes = ranked([inputs.train[name], inputs.holdout[name]])[0]
         share = np.unique(np.concatenate(codes), return_counts=True)[1] / sum(map(len, codes))
         found.append(-float(share @ np.log(share)))
     return np.abs(found)
@@ -222,14 +221,14 @@ def _secrets(inputs: MetricInputs, rows: np.ndarray, order: np.ndarray) -> Seque
     scales = {number.name: number.scale for number in inputs.encoder.numbers}
     secrets = []
     for column in inputs.schema.columns:
-        real = pd.concat([inputs.train[column.name], inputs.holdout[column.name]], ignore_index=True).iloc[rows]
-        synthetic = inputs.synthetic[column.name].iloc[order]
+        real = stacked([inputs.train[column.name], inputs.holdout[column.name]]).take(rows)
+        synthetic = inputs.synthetic[column.name].take(order)
         if column.name not in scales:
-            truth, guesses = value_codes([real, synthetic])[0]
+            truth, guesses = ranked([real, synthetic])[0]
             secrets.append(Secret(column.name, truth, guesses))
             continue
         spread = scales[column.name] if column.kind == "datetime" else None
-        secrets.append(Secret(column.name, as_float(real), as_float(synthetic), spread))
+        secrets.append(Secret(column.name, real.floats(), synthetic.floats(), spread))
     return secrets
 
 

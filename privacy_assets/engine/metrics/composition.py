@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
-import pandas as pd
 from pydantic import Field
 
 from privacy_assets.engine.inputs import MetricInputs
@@ -21,7 +20,7 @@ from privacy_assets.engine.metrics.demonstrated import demonstrated, limits_of
 from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import FigureSpec
 from privacy_assets.engine.settings import declared
-from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.engine.tables.table import Table
 
 _NOTHING = "no earlier release"
 
@@ -74,9 +73,8 @@ class Composition(Metric):
             people = min(int(np.unique(inputs.subject_codes(role)).size) for role in ("train", "holdout"))
             counts = (len(inputs.synthetic), people)
             return Measured(tuple(spec.estimate(0.0, 0.0, 0.0, counts, note=_NOTHING) for spec in self.figures))
-        shared = list(inputs.released.columns)
-        schema = TableSchema(tuple(column for column in inputs.schema.columns if column.name in shared))
-        tables = {role: table[shared] for role, table in inputs.tables.items()}
-        tables["synthetic"] = pd.concat([inputs.released, tables["synthetic"]], ignore_index=True)
-        asked = replace(inputs, schema=schema, tables=tables, released=None)
+        shared = [name for name in inputs.schema.names if name in inputs.released.columns]
+        tables = {role: table.select(shared) for role, table in inputs.tables.items()}
+        tables["synthetic"] = Table.stack([inputs.released.select(shared), tables["synthetic"]])
+        asked = replace(inputs, schema=tables["train"].schema, tables=tables, released=None)
         return Measured(demonstrated(asked, self.figures, self.permutations, self.attacked))

@@ -76,8 +76,8 @@ def predict(
     """
     questions = [Question.about(name, compared.columns[name]) for name in targets]
     questions = [question for question in questions if question.is_open] if len(compared.columns) > 1 else []
-    coding = Coding.fit([compared.frames[role] for role in ("holdout", "train")], compared.schema)
-    cells = {role: coding.code(frame).T for role, frame in compared.frames.items()}
+    coding = Coding.fit([compared.tables[role] for role in ("holdout", "train")], compared.schema)
+    cells = {role: coding.code(table).T for role, table in compared.tables.items()}
     n = len(cells["train"])
     learnt = {role: np.sort(rng.permutation(n)[:rows]) for role in CANDIDATES}
     seed, ranks = int(rng.integers(2**31)), []

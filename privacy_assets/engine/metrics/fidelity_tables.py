@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.tables.identity import value_codes
+from privacy_assets.engine.tables.column import ranked
 from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.engine.tables.table import Table
 
 CANDIDATES = ("synthetic", "train")  # what stands in for the holdout: the synthetic rows, and as many real ones
 ROLES = ("holdout", *CANDIDATES)
@@ -66,7 +67,7 @@ class Compared:
     """
 
     schema: TableSchema
-    frames: Mapping[str, pd.DataFrame]
+    tables: Mapping[str, Table]
     people: Mapping[str, np.ndarray]
 
     @classmethod
@@ -74,16 +75,16 @@ class Compared:
         """Rows of ``inputs``; from the longer one of synthetic and train a random part of them is taken."""
         n = min(len(inputs.synthetic), len(inputs.train))
         rng = inputs.rng("fidelity rows")
-        frames, people = {}, {}
+        tables, people = {}, {}
         for role in ROLES:
             table = inputs.tables[role]
             owner = np.arange(len(table)) if role == "synthetic" else inputs.subject_codes(role)
             order = np.lexsort((owner, inputs.row_ids[role]))
             if role in CANDIDATES and len(order) > n:
                 order = order[np.sort(rng.permutation(len(order))[:n])]
-            frames[role] = table.iloc[order].reset_index(drop=True)
+            tables[role] = table.take(order)
             people[role] = pd.factorize(owner[order])[0]
-        return cls(inputs.schema, frames, people)
+        return cls(inputs.schema, tables, people)
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -95,7 +96,7 @@ class Compared:
         """By name, every column as cells: 0 for missing, else from 1 in the order of the values."""
         found = {}
         for column in self.schema.columns:
-            codes, values = value_codes([self.frames[role][column.name] for role in ROLES])
+            codes, values = ranked([self.tables[role][column.name] for role in ROLES])
             cells = {role: (code + 1).astype(np.int32) for role, code in zip(ROLES, codes, strict=True)}
             found[column.name] = Cells(cells, len(values) + 1, column.kind in NUMBERS)
         return found

@@ -112,7 +112,7 @@ class Linkability(Metric):
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute the figures and the table "sets", one row a pair of column sets."""
         people = People.of(inputs)
-        if not 0 < people.members < len(people) or inputs.synthetic.empty:
+        if not 0 < people.members < len(people) or len(inputs.synthetic) == 0:
             return _missing("train, holdout and synthetic need at least one row each", people)
         places = varying_columns(inputs)
         pairs = self._pairs(inputs, [name for name in inputs.schema.names if name in places])

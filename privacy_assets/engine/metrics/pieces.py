@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from privacy_assets.engine.tables.column import Column, ranked
+
 _SIGNS = re.compile(r"[\W_]+")
 _END = "\n"  # no text has one once signs are gone
 _TURN, _FIRST, _SECOND = (np.uint64(x) for x in (29, 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9))
@@ -38,14 +40,14 @@ class Pieces:
         return hashes[np.repeat(starts[self.held], times) + offset], np.repeat(self.rows, times)
 
 
-def pieces_of(series: pd.Series) -> Pieces:
-    """The texts of a canonical column: letters and digits, in one case."""
-    codes, different = pd.factorize(series)
-    plain = [_SIGNS.sub("", str(value).casefold()) for value in different]
+def pieces_of(column: Column) -> Pieces:
+    """The texts of a column: letters and digits, in one case."""
+    (codes,), different = ranked([column])
+    plain = [_SIGNS.sub("", str(value).casefold()) for value in different.objects()]
     own, texts = pd.factorize(np.array([*plain, ""], dtype=object))  # those that differ in case or signs are one
     held = own[codes]  # -1, missing, takes the last: what has nothing but signs says nothing
     rows = np.flatnonzero(held != own[-1])
-    return Pieces(texts.tolist(), held[rows], rows, len(series))
+    return Pieces(texts.tolist(), held[rows], rows, len(column))
 
 
 def together(parts: Sequence[Pieces]) -> Pieces:

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from privacy_assets.engine.tables.blocks import block
-from privacy_assets.engine.tables.encoding import as_float
-from privacy_assets.engine.tables.identity import value_codes
+from privacy_assets.engine.tables.column import ranked
 from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.engine.tables.table import Table
 
 BINS = 20
 _ROUND = 100  # queries looked for at least: when all of them are known, hardly any are left
@@ -66,30 +65,30 @@ class Scheme:
 
 
 def code_tables(
-    tables: Sequence[Sequence[pd.DataFrame]], schema: TableSchema, rows: np.ndarray | None = None
+    tables: Sequence[Sequence[Table]], schema: TableSchema, rows: np.ndarray | None = None
 ) -> list[CodedTable]:
-    """Code tables jointly by rank; each is one or more canonical frames, one after the other.
+    """Code tables jointly by rank; each is one or more tables, one after the other.
 
     A value that one table alone has is a code of its own. ``rows`` (positions) are those kept of the first table, in
     this order; they hold every value that it has.
     """
     ordered = np.array([column.kind in ("numeric", "integer", "datetime") for column in schema.columns], dtype=bool)
-    lengths = [sum(map(len, frames)) for frames in tables]
+    lengths = [sum(map(len, parts)) for parts in tables]
     lengths[0] = lengths[0] if rows is None else len(rows)
     codes = [block((length, len(ordered)), np.int32) for length in lengths]
     order = [block((len(ordered), length), np.int32) for length in lengths]
     positions, sizes = [], []
     below: list[list[np.ndarray]] = [[] for _ in tables]
     for at, (name, is_ordered) in enumerate(zip(schema.names, ordered, strict=True)):
-        columns, uniques = value_codes([frame[name] for frames in tables for frame in frames])
+        columns, values = ranked([part[name] for parts in tables for part in parts])
         left = iter(columns)
-        for place, frames in enumerate(tables):
-            column = (np.concatenate([next(left) for _ in frames]) + 1).astype(np.int32)
+        for place, parts in enumerate(tables):
+            column = (np.concatenate([next(left) for _ in parts]) + 1).astype(np.int32)
             column = column[rows] if place == 0 and rows is not None else column
             codes[place][:, at], order[place][at] = column, np.argsort(column, kind="stable")
-            below[place] += [np.zeros(1, dtype=np.int64), np.cumsum(np.bincount(column, minlength=len(uniques) + 1))]
-        positions.append(as_float(pd.Series(uniques)) if is_ordered else np.zeros(0))
-        sizes.append(len(uniques) + 2)
+            below[place] += [np.zeros(1, dtype=np.int64), np.cumsum(np.bincount(column, minlength=len(values) + 1))]
+        positions.append(values.floats() if is_ordered else np.zeros(0))
+        sizes.append(len(values) + 2)
     start = (np.cumsum(sizes) - sizes).astype(np.int64)
     every = zip(codes, order, map(np.concatenate, below), strict=True)
     return [CodedTable(table, by_code, start, counted, ordered, tuple(positions)) for table, by_code, counted in every]

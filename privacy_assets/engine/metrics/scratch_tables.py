@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from privacy_assets.engine.geometry.neighbours import nearest_rows
 from privacy_assets.engine.inputs import MetricInputs
@@ -25,6 +24,7 @@ from privacy_assets.engine.metrics.membership_scores import Population, build_po
 from privacy_assets.engine.policy import judge_limit
 from privacy_assets.engine.results import Figure, MetricResult
 from privacy_assets.engine.tables.encoding import EncodedTable
+from privacy_assets.engine.tables.table import Table
 
 if TYPE_CHECKING:
     from privacy_assets.engine.metrics.controls import Controls
@@ -48,15 +48,15 @@ class ScratchTables:
         self._attacked = attacked_rows(inputs, ("train", "holdout"), controls.attacked, PURPOSE)
         # Rows in the order of their content, so that what is drawn does not depend on the order they came in.
         order = {role: np.argsort(ids, kind="stable") for role, ids in inputs.row_ids.items()}
-        rows = {role: inputs.tables[role].iloc[places] for role, places in order.items()}
+        rows = {role: inputs.tables[role].take(places) for role, places in order.items()}
         places = plantable(inputs, self._population)
-        parts = {"own": rows["synthetic"], "unseen": rows.get("reference", rows["synthetic"][:0])}
+        parts = {"own": rows["synthetic"], "unseen": rows.get("reference", rows["synthetic"].take(slice(0)))}
         for kind in KINDS:
             own = np.flatnonzero(places[kind][order["train"]])
-            parts[kind] = canaries(kind, rows["train"], own, self._most[kind], inputs.schema, self._rng)
+            parts[kind] = canaries(kind, rows["train"], own, self._most[kind], self._rng)
         ends = np.cumsum([len(part) for part in parts.values()])
         self._places = dict(zip(parts, np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
-        together = pd.concat(list(parts.values()), ignore_index=True)
+        together = Table.stack(list(parts.values()))
         pooled = replace(inputs, tables={**inputs.tables, "synthetic": together}, embedder=None)
         self._matches, self._candidates = Matches.of(pooled), pooled.encoded("synthetic")
         real = EncodedTable.stack([pooled.encoded("train"), pooled.encoded("holdout")])

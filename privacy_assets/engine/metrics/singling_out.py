@@ -107,7 +107,7 @@ class SinglingOut(Metric):
     def measure(self, inputs: MetricInputs) -> Measured:
         """Attack with every configuration; see the class for the definitions."""
         people = People.of(inputs)
-        if not 0 < people.members < len(people) or inputs.synthetic.empty:
+        if not 0 < people.members < len(people) or len(inputs.synthetic) == 0:
             note = "train, holdout and synthetic need at least one row each"
             return Measured(tuple(_missing(spec.name, people, note) for spec in self.figures), {"configurations": []})
         attacked = self._attack(inputs, people)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
-import pandas as pd
 from pydantic import AfterValidator
 
 from privacy_assets.engine.inputs import MetricInputs
@@ -16,6 +15,7 @@ from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE, Drawn, worst_
 from privacy_assets.engine.metrics.membership_scores import RATES, REPLICATES, Population, advantages
 from privacy_assets.engine.results import Figure, FigureSpec
 from privacy_assets.engine.settings import Tuple
+from privacy_assets.engine.tables.column import ranked, stacked
 from privacy_assets.engine.tables.schema import TableSchema
 from privacy_assets.errors import ConfigError, did_you_mean, shown
 
@@ -65,9 +65,8 @@ def find_subgroups(inputs: MetricInputs, population: Population, columns: Sequen
     """
     found = []
     for column in columns:
-        values = pd.concat([inputs.train[column], inputs.holdout[column]], ignore_index=True)
-        values = values if population.rows is None else values.iloc[population.rows]
-        value = pd.factorize(values, sort=True)[0]
+        values = stacked([inputs.train[column], inputs.holdout[column]])
+        (value,), _ = ranked([values if population.rows is None else values.take(population.rows)])
         value = np.where(value < 0, value.max() + 1, value)
         pairs = np.unique(np.column_stack([value, population.codes]), axis=0)
         sizes = np.bincount(pairs[:, 0])

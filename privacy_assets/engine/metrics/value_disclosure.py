@@ -95,10 +95,13 @@ class ValueDisclosure(Metric):
 
     def _generated_excess(self, inputs: MetricInputs, people: People) -> Figure:
         n, nan = len(inputs.synthetic), (math.nan, math.nan, math.nan, math.nan)
-        names = list(inputs.generated["synthetic"].columns) if inputs.generated else []
+        names = inputs.generated["synthetic"].schema.names if inputs.generated else []
         order = inputs.rng("value_disclosure.people").permutation(len(people.member))
         found, note = [(0.0, 0.0, 0.0, 0.0)] if not names else [], "" if names else _NONE
-        parts = {role: {name: pieces_of(frame[name]) for name in frame} for role, frame in inputs.generated.items()}
+        parts = {
+            role: {name: pieces_of(column) for name, column in table.columns.items()}
+            for role, table in inputs.generated.items()
+        }
         # Each column beside itself, and all that is generated beside all that the real rows hold, the subject included.
         asked = [{role: own[name] for role, own in parts.items()} for name in names]
         if any(len(own) > 1 for own in parts.values()):

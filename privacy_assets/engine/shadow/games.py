@@ -139,6 +139,6 @@ def _play(
     """Features of what ``generator`` makes of the cells ``train`` (F, n), and the CPU seconds that took."""
     start = process_time()
     states = np.random.SeedSequence(seed).generate_state(2, np.uint64) >> np.uint64(33)
-    fitted = generator.fit(coding.frame(train), coding.schema, seed=int(states[0]))
+    fitted = generator.fit(coding.table(train), seed=int(states[0]))
     made = coding.code(fitted.sample(size, seed=int(states[1])))
     return attack.features(made, target), process_time() - start

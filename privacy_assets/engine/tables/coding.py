@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import pandas as pd
 
-from privacy_assets.engine.tables.encoding import as_float
+from privacy_assets.engine.tables.column import MISSING, Column, looked_up
 from privacy_assets.engine.tables.schema import ColumnSchema, TableSchema
+from privacy_assets.engine.tables.table import Table
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,10 +26,10 @@ class Coding:
     values: tuple[tuple[object, ...] | None, ...]
 
     @classmethod
-    def fit(cls, frames: Sequence[pd.DataFrame], schema: TableSchema) -> Coding:
-        """Know all values of the canonical ``frames``, whatever the order of their rows."""
+    def fit(cls, tables: Sequence[Table], schema: TableSchema) -> Coding:
+        """Know all values of the ``tables``, whatever the order of their rows."""
         return cls(
-            schema, tuple(_values([frame[column.name] for frame in frames], column) for column in schema.columns)
+            schema, tuple(_values([table[column.name] for table in tables], column) for column in schema.columns)
         )
 
     @cached_property
@@ -42,18 +42,17 @@ class Coding:
         """Int64 (F,): codes a category can have, missing and unknown included; 0 for numbers."""
         return np.array([0 if values is None else len(values) + 2 for values in self.values], dtype=np.int64)
 
-    def code(self, frame: pd.DataFrame) -> np.ndarray:
-        """Cells float64 (F, n), C order, of a canonical frame."""
-        cells = np.empty((len(self.values), len(frame)))
+    def code(self, table: Table) -> np.ndarray:
+        """Cells float64 (F, n), C order, of a table with the columns of the schema."""
+        cells = np.empty((len(self.values), len(table)))
         for place, (column, values) in enumerate(zip(self.schema.columns, self.values, strict=True)):
-            series = frame[column.name]
+            own = table[column.name]
             if values is None:
-                cells[place] = as_float(series)
+                cells[place] = own.floats()
                 continue
-            found = pd.Index(list(values), dtype=object).get_indexer(pd.Index(series.astype(object)))
-            found[found < 0] = len(values) + 1
-            found[series.isna().to_numpy()] = len(values)
-            cells[place] = found
+            places = {value: at for at, value in enumerate(values)}
+            found = [places.get(value, len(values) + 1) for value in own.values or ()]
+            cells[place] = np.array([*found, len(values)], dtype=np.float64)[own.cells]  # -1, missing, is the last
         return cells
 
     def plain_values(self) -> list[list[object] | None]:
@@ -69,28 +68,27 @@ class Coding:
         """Inverse of :meth:`plain_values`."""
         return cls(schema, tuple(None if values is None else tuple(values) for values in plain))
 
-    def frame(self, cells: np.ndarray) -> pd.DataFrame:
-        """Inverse of :meth:`code`: a canonical frame. Whole numbers are rounded; unknown values become missing."""
+    def table(self, cells: np.ndarray) -> Table:
+        """Inverse of :meth:`code`. Whole numbers are rounded; unknown values become missing."""
         columns = zip(self.schema.columns, self.values, cells, strict=True)
-        return pd.DataFrame({column.name: _series(column, values, row) for column, values, row in columns})
+        return Table.of_columns(self.schema, {c.name: _column(c, values, row) for c, values, row in columns})
 
 
-def _values(parts: Sequence[pd.Series], column: ColumnSchema) -> tuple[object, ...] | None:
+def _values(parts: Sequence[Column], column: ColumnSchema) -> tuple[object, ...] | None:
     if column.kind not in ("categorical", "boolean"):
         return None
-    return tuple(sorted({value for part in parts for value in part.dropna().unique()}))
+    return tuple(sorted({value for part in parts for value in part.distinct().objects()}))
 
 
-def _series(column: ColumnSchema, values: tuple[object, ...] | None, row: np.ndarray) -> pd.Series:
-    missing = np.isnan(row) if values is None else row >= len(values)
+def _column(column: ColumnSchema, values: tuple[object, ...] | None, row: np.ndarray) -> Column:
     if values is not None:
-        known = np.array([*values, None], dtype=object)
-        taken = pd.Series(known[np.where(missing, len(values), row).astype(np.int64)], dtype=object)
-        return taken if column.kind == "categorical" else taken.astype("boolean")
-    filled = np.where(missing, 0.0, row)
-    if column.kind == "datetime":
-        micros = np.rint(filled * 86_400e6).astype(np.int64)
-        return pd.Series(micros.astype("datetime64[us]")).mask(missing)
-    if column.kind == "integer":
-        return pd.Series(np.rint(filled).astype(np.int64)).astype("Int64").mask(missing, pd.NA)
-    return pd.Series(row)
+        codes = np.where(row >= len(values), -1, row).astype(np.int64)
+        if column.kind == "boolean":  # a table may hold only one of the two
+            codes = looked_up([int(bool(value)) for value in values], codes)
+            return Column.of_codes(column.name, column.kind, codes)
+        return Column.of_codes(column.name, column.kind, codes, values)
+    if column.kind == "numeric":
+        return Column(column.name, column.kind, np.array(row, dtype=np.float64))
+    missing = np.isnan(row)
+    filled = np.where(missing, 0.0, row) * (86_400e6 if column.kind == "datetime" else 1)
+    return Column(column.name, column.kind, np.where(missing, MISSING, np.rint(filled).astype(np.int64)))

@@ -1,12 +1,15 @@
-"""Conversion of single columns into canonical form and back; :mod:`.schema` applies it to tables."""
+"""Conversion of single pandas columns into :class:`~.column.Column` and back; :mod:`.table` applies it to tables."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+from privacy_assets.engine.tables.blocks import kept
+from privacy_assets.engine.tables.column import MISSING, Column, looked_up, of_one_vocabulary
 from privacy_assets.engine.tables.precision import (
     UNITS,
     Precision,
@@ -28,11 +31,34 @@ _TIMES = (pd.Timestamp("1678-01-01").as_unit("us"), pd.Timestamp("2261-12-31T23:
 _CONTAINERS = (bytes, bytearray, list, tuple, dict, set, frozenset, np.ndarray)
 
 
-def canonical(series: pd.Series, column: ColumnSchema, where: str) -> pd.Series:
-    """Return ``series`` in the canonical dtype of its kind with a fresh index; InputError names the first bad row."""
-    series = series.reset_index(drop=True)
+def column_of(series: pd.Series, column: ColumnSchema, where: str, *, synthetic: bool = False) -> Column:
+    """A pandas column as one of the kind that ``column`` says; InputError names the first row that does not convert.
+
+    ``synthetic`` numbers and times are rounded to the precision of the column, which all real ones have: the digits
+    after that could carry anything.
+    """
     if column.kind == "categorical":
-        return _texts(series, column.name, where)
+        codes, texts = _texts(series.reset_index(drop=True), column.name, where)
+        order = sorted(range(len(texts)), key=texts.__getitem__)
+        places = np.empty(len(texts), dtype=np.int32)
+        places[order] = np.arange(len(texts))
+        return Column.of_codes(column.name, column.kind, looked_up(places.tolist(), codes), [texts[at] for at in order])
+    converted = _converted(series.reset_index(drop=True), column, where)
+    if column.kind == "boolean":
+        codes = converted.to_numpy(np.float64, na_value=-1).astype(np.int8)
+        return Column.of_codes(column.name, column.kind, codes)
+    if column.kind == "numeric":
+        cells = converted.to_numpy(np.float64, na_value=np.nan)
+    elif column.kind == "integer":
+        cells = converted.to_numpy(np.int64, na_value=MISSING)
+    else:
+        cells = converted.to_numpy().view(np.int64)
+    found = Column(column.name, column.kind, kept(cells))
+    return rounded(found, column) if synthetic else found
+
+
+def _converted(series: pd.Series, column: ColumnSchema, where: str) -> pd.Series:
+    """Numbers, times and truth values: Int64, float64, datetime64[us] or boolean, whole numbers within 64 bits."""
     missing = series.isna()
     convert = {"datetime": _datetimes, "boolean": _booleans}.get(column.kind, _numbers)
     converted = convert(series)
@@ -78,28 +104,29 @@ def precision_of(series: pd.Series, kind: Kind, dtype: str) -> Precision:
     return whole_decimals_of(values[np.abs(values) < 2**63].astype(np.int64))
 
 
-def rounded(series: pd.Series, column: ColumnSchema) -> pd.Series:
-    """A canonical column at the precision of ``column``: to the nearest number or time of it, the even one of two.
+def rounded(column: Column, schema: ColumnSchema) -> Column:
+    """A column at the precision that ``schema`` states: the nearest number or time of it, the even one of two.
 
     What is at that precision stays bit for bit what it is, but for -0.0, which becomes 0.0; what is missing stays so.
     """
+    cells = column.cells
     if column.kind == "numeric":
-        values, fine = series.to_numpy(dtype=np.float64), _float_dtype(column.dtype)
-        if isinstance(column.precision, int):
-            values = round_decimals(values, column.precision)
+        values, fine = cells, _float_dtype(schema.dtype)
+        if isinstance(schema.precision, int):
+            values = round_decimals(values, schema.precision)
         with np.errstate(over="ignore"):
             short = values.astype(fine).astype(np.float64)
         # What overflows a short float stays: that it does not fit is found by :func:`restored`.
-        return pd.Series(np.where(np.isinf(short), values, short) + 0.0, index=series.index, name=series.name)
-    if column.kind == "integer" and isinstance(column.precision, int) and column.precision < 0:
-        there = series.notna()
-        known = round_to_multiple(series[there].to_numpy(dtype=np.int64), 10**-column.precision)
-        return series.mask(there, pd.Series(known, index=series.index[there], dtype="Int64"))
-    if column.kind == "datetime" and isinstance(column.precision, str):
-        there = series.notna()
-        micros = round_to_multiple(series[there].astype("int64").to_numpy(), UNITS[column.precision])
-        return series.mask(there, pd.Series(micros.astype("datetime64[us]"), index=series.index[there]))
-    return series
+        return replace(column, cells=np.where(np.isinf(short), values, short) + 0.0)
+    step = 1
+    if column.kind == "integer" and isinstance(schema.precision, int) and schema.precision < 0:
+        step = 10**-schema.precision
+    elif column.kind == "datetime" and isinstance(schema.precision, str):
+        step = UNITS[schema.precision]
+    if step == 1:
+        return column
+    there = cells != MISSING
+    return replace(column, cells=np.where(there, round_to_multiple(np.where(there, cells, 0), step), MISSING))
 
 
 def _float_dtype(name: str) -> np.dtype[Any]:
@@ -110,23 +137,29 @@ def _float_dtype(name: str) -> np.dtype[Any]:
     return found if short else np.dtype(np.float64)
 
 
-def _texts(series: pd.Series, name: str, where: str) -> pd.Series:
-    """Text of each value; whole floats read as whole numbers, since CSV and missing values turn codes into floats."""
-    if isinstance(series.dtype, pd.CategoricalDtype):
-        texts = np.array([_text(value) for value in series.cat.categories] + [None], dtype=object)
-        return pd.Series(texts[series.cat.codes.to_numpy()], name=series.name, dtype=object)
-    if not pd.api.types.is_object_dtype(series.dtype) or pd.api.types.infer_dtype(series, skipna=True) == "string":
-        codes, different = pd.factorize(series)  # one text for all equal values
-        known = np.array([*map(_text, pd.Series(different).astype(object)), None], dtype=object)
-        return pd.Series(known[codes], name=series.name, dtype=object)
-    missing = series.isna().to_numpy()
-    values = np.empty(len(series), dtype=object)
-    for row, value in enumerate(series.astype(object)):
-        if isinstance(value, _CONTAINERS):
-            kind = type(value).__name__
-            raise InputError(f"a {kind} is not a category", where=where, column=name, row=row, fix="convert it to text")
-        values[row] = None if missing[row] else _text(value)
-    return pd.Series(values, name=series.name, dtype=object)
+def _texts(series: pd.Series, name: str, where: str) -> tuple[np.ndarray, list[str]]:
+    """Codes (n,) of each value's text, -1 where missing, and the different texts.
+
+    Whole floats read as whole numbers, since CSV and missing values turn codes into floats.
+    """
+    dtype = series.dtype
+    if isinstance(dtype, pd.CategoricalDtype):
+        codes, different = series.cat.codes.to_numpy(), series.cat.categories
+    elif pd.api.types.is_object_dtype(dtype) and pd.api.types.infer_dtype(series, skipna=True) != "string":
+        for row, value in enumerate(series):
+            if isinstance(value, _CONTAINERS):
+                problem, fix = f"a {type(value).__name__} is not a category", "convert it to text"
+                raise InputError(problem, where=where, column=name, row=row, fix=fix)
+        texts = [None if gone else _text(value) for value, gone in zip(series, series.isna(), strict=True)]
+        codes, found = pd.factorize(np.array([*texts, None], dtype=object)[:-1])
+        different = pd.Index(found)
+    else:
+        codes, different = pd.factorize(series)
+    every = [_text(value) for value in pd.Series(different).astype(object)]
+    seen = np.bincount(codes[codes >= 0], minlength=len(every)) > 0
+    own: dict[str, int] = {}  # different values can have one text, and a dtype texts that no row has
+    places = [own.setdefault(text, len(own)) if there else -1 for text, there in zip(every, seen, strict=True)]
+    return looked_up(places, codes), list(own)
 
 
 def _text(value: Any) -> str:
@@ -190,21 +223,20 @@ def _whole(series: pd.Series, name: str, where: str) -> pd.Series:
     return pd.Series(values, index=series.index, name=series.name).astype("Int64")
 
 
-def restored(series: pd.Series, column: ColumnSchema) -> pd.Series:
-    """Return a canonical column in the original dtype; InputError when a value does not survive."""
+def restored(column: Column, schema: ColumnSchema) -> pd.Series:
+    """A column in the dtype of the private table; InputError when a value does not survive."""
     misfit = InputError(
-        f"a value does not fit the dtype {column.dtype} of the private table", column=column.name,
+        f"a value does not fit the dtype {schema.dtype} of the private table", column=schema.name,
         fix="make the generator keep to the range and form of the column",
     )  # fmt: skip
-    if isinstance(series.dtype, pd.CategoricalDtype):
-        series = _texts(series, column.name, "restored")
     try:
-        out = _in_dtype(series, column.dtype)
-        again = canonical(out, column, "restored")
+        out = _in_dtype(column.series(), schema.dtype)
+        again = column_of(out, schema, "restored")
     except (ValueError, TypeError, OverflowError):
         raise misfit from None
     rounds = pd.api.types.is_float_dtype(out.dtype) or pd.api.types.is_datetime64_any_dtype(out.dtype)
-    if not rounds and not again.equals(series.reset_index(drop=True)):
+    before, after = of_one_vocabulary([column, again])
+    if not rounds and not np.array_equal(before.cells, after.cells, equal_nan=before.kind == "numeric"):
         raise misfit
     return out
 

@@ -11,10 +11,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from privacy_assets.engine.tables.blocks import block, joined, taken
 from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.engine.tables.table import Table
 
 _CLIP = 0.001  # share cut off on each side when scales are fitted: a single outlier must not flatten its column
 _FARTHEST = 1e15  # deviations from the mean; squares of more would leave float32
@@ -102,21 +102,20 @@ class Encoder:
     categories: tuple[_Category, ...]
 
     @classmethod
-    def fit(cls, frames: Sequence[pd.DataFrame], schema: TableSchema, others: Sequence[pd.DataFrame] = ()) -> Encoder:
-        """Fit on the stacked canonical ``frames``; the order of rows and frames does not matter.
+    def fit(cls, tables: Sequence[Table], schema: TableSchema, others: Sequence[Table] = ()) -> Encoder:
+        """Fit on the stacked ``tables``, in the columns of ``schema``; the order of rows and tables does not matter.
 
         ``others`` will be encoded too and decide nothing but which numbers need a missing indicator.
         """
         numbers, categories = [], []
         for column in schema.columns:
-            parts = [frame[column.name] for frame in frames]
+            parts = [table[column.name] for table in tables]
             if column.kind in ("categorical", "boolean"):
-                known = {value for part in parts for value in part.drop_duplicates().dropna()}
+                known = {value for part in parts for value in part.distinct().objects()}
                 categories.append(_Category(column.name, tuple(sorted(known))))
             else:
-                values = np.concatenate([as_float(part) for part in parts])
-                centre, scale = _centre_and_scale(np.sort(values[~np.isnan(values)]))
-                missing = any(frame[column.name].isna().any() for frame in (*frames, *others))
+                centre, scale = _centre_and_scale(np.sort(np.concatenate([part.present().floats() for part in parts])))
+                missing = any(table[column.name].missing.any() for table in (*tables, *others))
                 numbers.append(_Number(column.name, centre, scale, missing))
         return cls(tuple(numbers), tuple(categories))
 
@@ -140,15 +139,15 @@ class Encoder:
         categories = (_Category(item["name"], tuple(item["values"])) for item in data["categories"])
         return cls(tuple(_Number(**item) for item in data["numbers"]), tuple(categories))
 
-    def transform(self, frame: pd.DataFrame) -> EncodedTable:
-        """Encode a canonical frame."""
+    def transform(self, table: Table) -> EncodedTable:
+        """Encode a table that has the columns."""
         sizes = [2 for number in self.numbers if number.indicator]
         sizes += [len(category.values) + 2 for category in self.categories]
-        numeric = block((len(frame), len(self.numbers)), np.float32)
-        codes = block((len(frame), len(sizes)), np.int32)
+        numeric = block((len(table), len(self.numbers)), np.float32)
+        codes = block((len(table), len(sizes)), np.int32)
         coded = iter(range(len(sizes)))
         for position, number in enumerate(self.numbers):
-            values = as_float(frame[number.name])
+            values = table[number.name].floats()
             missing = np.isnan(values)
             numeric[:, position] = 0
             if number.scale > 0:
@@ -157,23 +156,14 @@ class Encoder:
             if number.indicator:
                 codes[:, next(coded)] = missing
         for category in self.categories:
-            places = {value: place for place, value in enumerate(category.values)}
-            own, different = pd.factorize(frame[category.name])
-            found = [places.get(value, len(places)) for value in different]
-            codes[:, next(coded)] = np.array([*found, len(places) + 1], dtype=np.int32)[own]  # -1, missing, is the last
+            places, column = {value: place for place, value in enumerate(category.values)}, table[category.name]
+            known = [places.get(value, len(places)) for value in column.values or ()]
+            codes[:, next(coded)] = np.array([*known, len(places) + 1], dtype=np.int32)[column.cells]  # -1 is the last
         return EncodedTable(numeric, codes, np.array(sizes, dtype=np.int64))
 
 
 def _plain(value: object) -> object:
     return bool(value) if isinstance(value, np.bool_) else value
-
-
-def as_float(series: pd.Series) -> np.ndarray:
-    """Float64 values of a canonical numeric, integer or datetime column (days since 1970); missing is NaN."""
-    if pd.api.types.is_datetime64_any_dtype(series.dtype):
-        micros = series.astype("datetime64[us]").to_numpy().astype("int64").astype(np.float64)
-        return np.where(series.isna().to_numpy(), np.nan, micros / 86_400e6)
-    return series.to_numpy(dtype=np.float64, na_value=np.nan)
 
 
 def _centre_and_scale(ordered: np.ndarray) -> tuple[float, float]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 from scipy import sparse
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.intervals import permutation_band, permute_labels
-from privacy_assets.engine.tables.encoding import as_float
+from privacy_assets.engine.tables.column import Column, ranked, stacked
 
 PERMUTATIONS = 999
 BINS = 10
@@ -68,9 +67,9 @@ def _levels(inputs: MetricInputs) -> tuple[np.ndarray, list[str]]:
     parts: list[np.ndarray] = []
     owners: list[str] = []
     for column in inputs.schema.columns:
-        joined = pd.concat([inputs.train[column.name], inputs.holdout[column.name]], ignore_index=True)
+        joined = stacked([inputs.train[column.name], inputs.holdout[column.name]])
         numeric = column.kind not in ("categorical", "boolean")
-        codes = _bins(as_float(joined)) if numeric else _categories(joined)
+        codes = _bins(joined.floats()) if numeric else _categories(joined)
         parts.append(codes + len(owners))
         owners += [column.name] * (int(codes.max(initial=-1)) + 1)
     return np.stack(parts, axis=1), owners
@@ -85,11 +84,11 @@ def _bins(values: np.ndarray) -> np.ndarray:
     return np.unique(np.where(missing, BINS + 1, codes), return_inverse=True)[1]
 
 
-def _categories(series: pd.Series) -> np.ndarray:
-    codes, uniques = pd.factorize(series)
-    codes = np.where(codes < 0, len(uniques), codes)
+def _categories(column: Column) -> np.ndarray:
+    (codes,), values = ranked([column])
+    codes = np.where(codes < 0, len(values), codes)
     rare = np.bincount(codes) < _RARE
-    return np.unique(np.where(rare[codes], len(uniques) + 1, codes), return_inverse=True)[1]
+    return np.unique(np.where(rare[codes], len(values) + 1, codes), return_inverse=True)[1]
 
 
 def _counts(subjects: np.ndarray, levels: np.ndarray, size: int) -> sparse.csr_matrix:

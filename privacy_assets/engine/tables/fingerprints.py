@@ -7,12 +7,13 @@ import hmac
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from privacy_assets.engine.tables.column import Column, ranked
 from privacy_assets.objects import Location, location
 
 _MISSING = frozenset(("", "na", "n/a", "nan", "nat", "none", "null", "<na>"))  # what a CSV file makes missing
@@ -21,14 +22,18 @@ _AT_ONCE = 8  # columns whose cells are held at a time
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?")
 
 
-def content_fingerprint(frame: pd.DataFrame) -> str:
-    """SHA-256 (hex) of a canonical frame's content: column names, and rows as a multiset.
+def content_fingerprint(columns: Mapping[str, Column], rows: int) -> str:
+    """SHA-256 (hex) of a table's content: column names, and rows as a multiset.
 
     The order of rows and of columns does not matter, nor does the file format the table came from. What is hashed are
     the values of each column and, sorted, the rows as places of their values; two tables share it only when they hold
     the same rows.
     """
-    return _fingerprint(frame, _spelled)
+    coded = {}
+    for name, column in columns.items():
+        (ranks,), values = ranked([column])
+        coded[name] = ranks, _spelled_cells(values)
+    return _fingerprint(coded, rows)
 
 
 def lasting_fingerprint(frame: pd.DataFrame) -> str:
@@ -37,7 +42,9 @@ def lasting_fingerprint(frame: pd.DataFrame) -> str:
     1, 1.0, "1" and True are one value, and so are a moment and its ISO text, or an empty text and a missing value: rows
     keep their fingerprint when a column changes its kind or dtype, or the file its format.
     """
-    return _fingerprint(frame, lambda values: [_lasting_bytes(value) for value in values])
+    coded = {name: pd.factorize(frame[name]) for name in frame.columns}
+    spelled = {name: (codes, [_lasting_bytes(value) for value in values]) for name, (codes, values) in coded.items()}
+    return _fingerprint(spelled, len(frame))
 
 
 def keyed_order(frame: pd.DataFrame, key: bytes) -> np.ndarray:
@@ -71,21 +78,23 @@ def cells_fingerprint(cells: np.ndarray, *facts: Any) -> str:
     return digest.hexdigest()
 
 
-def _fingerprint(frame: pd.DataFrame, spell: Callable[[Any], Sequence[bytes | None]]) -> str:
-    """``spell`` gives the bytes of each of some values, None for those that are missing."""
-    names = sorted(frame.columns)
-    places = np.empty((len(frame), len(names)), dtype=">u4")
+def _fingerprint(columns: Mapping[str, tuple[np.ndarray, Sequence[bytes | None]]], rows: int) -> str:
+    """Of each column codes (rows,), -1 missing, and the bytes of the value of each code, None for one that is missing.
+
+    Different values may have the same bytes, and then are one.
+    """
+    names = sorted(columns)
+    places = np.empty((rows, len(names)), dtype=">u4")
     outer = hashlib.sha256()
     for position, name in enumerate(names):
-        codes, uniques = pd.factorize(frame[name])
-        spelled = spell(uniques)
+        codes, spelled = columns[name]
         known = sorted({value for value in spelled if value is not None})
         place = {value: at for at, value in enumerate(known)} | {None: len(known)}
         places[:, position] = np.array([place[value] for value in [*spelled, None]], dtype=np.uint32)[codes]
         outer.update(_framed([name.encode()]) + _framed(known))
     if names:  # all rows of a table without columns are alike
         places.view(f"V{4 * len(names)}").sort(axis=0)
-    outer.update(len(frame).to_bytes(8, "big"))
+    outer.update(rows.to_bytes(8, "big"))
     outer.update(places.data)
     return outer.hexdigest()
 
@@ -110,6 +119,16 @@ def keyed(fingerprint: str, key: bytes) -> str:
 def derived(secret: bytes, purpose: str) -> bytes:
     """A key for one purpose (32 bytes), derived from ``secret``."""
     return hmac.new(secret, purpose.encode(), hashlib.sha256).digest()
+
+
+def _spelled_cells(column: Column) -> list[bytes]:
+    """:func:`value_bytes` of each value of a column, none of them missing."""
+    if column.values is not None:
+        return [value_bytes(column.values[code]) for code in column.cells.tolist()]
+    letter = b"t" if column.kind == "datetime" else b"i"
+    if column.kind != "numeric":
+        return [letter + text for text in column.cells.astype("S").tolist()]
+    return _spelled(column.cells)
 
 
 def _spelled(values: Any) -> list[bytes]:

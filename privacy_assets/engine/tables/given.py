@@ -1,16 +1,28 @@
-"""Tables as they are given in Python: the dataframes of any library that narwhals knows, or that speaks Arrow."""
+"""Tables as they are given: files, folders and globs, the dataframes of any library that narwhals knows, or Arrow."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 
 from privacy_assets.engine.tables.reading import frame_of
+from privacy_assets.engine.tables.stored import StoredTable, open_table
 from privacy_assets.errors import InputError
+from privacy_assets.objects import ObjectPath
 
+PATHS = (str, Path, ObjectPath)
 _STREAM = "__arrow_c_stream__"
+
+
+def load(table: Any, where: str = "table") -> pd.DataFrame | StoredTable:
+    """A dataframe of any library as one of pandas, or the table of a file, folder or glob; InputError for else.
+
+    See :func:`given_frame` and :func:`~.stored.open_table`.
+    """
+    return open_table(table) if isinstance(table, PATHS) else given_frame(table, where=where)
 
 
 def given_frame(table: object, *, where: str) -> pd.DataFrame:

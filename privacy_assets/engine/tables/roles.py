@@ -15,9 +15,11 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from privacy_assets.engine.tables.conversion import canonical
+from privacy_assets.engine.tables.column import Column, of_one_vocabulary, ranked, stacked
+from privacy_assets.engine.tables.conversion import column_of
 from privacy_assets.engine.tables.identifiers import identifier_in
 from privacy_assets.engine.tables.schema import ColumnSchema, Kind, Role, TableSchema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError, did_you_mean
 
 FEW_VALUES = 20  # a number with at most so many values, each in so many rows on average, is closed
@@ -109,14 +111,14 @@ NOTHING = Declared()
 
 def with_roles(
     schema: TableSchema,
-    tables: Sequence[pd.DataFrame],
+    tables: Sequence[Table],
     people: np.ndarray | None,
     declared: Declared = NOTHING,
     kinds: Mapping[str, Kind] | None = None,
     *,
     where: str,
 ) -> TableSchema:
-    """``schema`` with the role of each column, found in the canonical real ``tables`` or ``declared``.
+    """``schema`` with the role of each column, found in the real ``tables`` or ``declared``.
 
     ``people`` (n,) tell whose each of all rows is; None: each row is a person. ``kinds`` are those that were declared:
     a whole number that was called one is a measure. InputError names every open column with its reason, and the ways
@@ -124,105 +126,90 @@ def with_roles(
     """
     columns, reasons = [], {}
     for column in schema.columns:
-        series = [table[column.name] for table in tables]
+        parts = [table[column.name] for table in tables]
         column = replace(column, domain=tuple(declared.domains.get(column.name, ())))
         if column.name in declared.generated:
             columns.append(replace(column, role="generated"))
             continue
-        reason = _open(column, series, people, column.name in (kinds or {}))
-        if reason and not _covered(column, series):
+        reason = _open(column, parts, people, column.name in (kinds or {}))
+        if reason and not _covered(column, parts):
             reasons[column.name] = reason
-        columns.append(replace(column, role=natural_role(column, series)))
+        columns.append(replace(column, role=natural_role(column, parts)))
     if reasons:
         raise _refused(reasons, where)
     return TableSchema(tuple(columns))
 
 
-def natural_role(column: ColumnSchema, real: Sequence[pd.Series]) -> Role:
+def natural_role(column: ColumnSchema, real: Sequence[Column]) -> Role:
     """Closed, number or date: the role of a column of the real tables that is neither open nor generated."""
     if column.kind == "datetime" and not column.domain:
         return "date"
     if column.kind in ("categorical", "boolean") or column.domain:
         return "closed"
-    values = pd.concat(list(real), ignore_index=True).dropna()
-    different = values.nunique()
+    values = stacked(real).present()
+    different = len(values.distinct())
     return "closed" if different <= FEW_VALUES and len(values) >= FEW_VALUES * different else "number"
 
 
-def domain(column: ColumnSchema, real: Sequence[pd.Series]) -> pd.Index:
-    """Values that may stand in a closed column: those of the real tables, and the declared ones; without missing."""
-    found = [pd.Index(part.dropna().unique()) for part in real]
+def domain(column: ColumnSchema, real: Sequence[Column]) -> Column:
+    """Values that may stand in a closed column, ascending: those of the real tables, and the declared ones."""
+    parts = list(real)
     if column.domain:
         declared = pd.Series(list(column.domain), name=column.name, dtype=object)
-        found.append(pd.Index(canonical(declared, column, "domains").dropna()))
-    return pd.Index(pd.unique(np.concatenate([part.astype(object) for part in found])))
+        parts.append(column_of(declared, column, "domains"))
+    return stacked(parts).distinct()
 
 
-def bounds(real: Sequence[pd.Series]) -> tuple[Any, Any] | None:
-    """Smallest and largest number or date that may stand in a column: no farther out than the real range is wide.
+def bounds(real: Sequence[Column]) -> tuple[Any, Any] | None:
+    """Smallest and largest cell that may stand in a number or date: no farther out than the real range is wide.
 
     A number far outside of it could hold a whole row in its digits. None where no real row has a value.
     """
-    values = pd.concat(list(real), ignore_index=True).dropna()
-    if values.empty:
+    values = stacked(real).present().cells
+    if not len(values):
         return None
-    if not pd.api.types.is_datetime64_any_dtype(values.dtype):
-        values = values.astype("float64")
-    low, high = values.min(), values.max()
-    width = high - low
-    return low - width, high + width
+    low, high = values.min().item(), values.max().item()
+    return low - (high - low), high + (high - low)
 
 
-def foreign_cells(column: ColumnSchema, real: Sequence[pd.Series], synthetic: pd.Series) -> np.ndarray:
+def foreign_cells(column: ColumnSchema, real: Sequence[Column], synthetic: Column) -> np.ndarray:
     """Bool (n,): cells of ``synthetic`` that may not stand there; ``real`` are the same column of the real tables.
 
     A missing value may where a real row has one.
     """
     role = column.role or natural_role(column, real)
-    missing = synthetic.isna().to_numpy()
+    missing = synthetic.missing
     if role == "generated":
         return np.zeros(len(missing), dtype=bool)
+    gap = missing & (not any(part.missing.any() for part in real))
     if role == "closed":
-        known = synthetic.isin(domain(column, real)).to_numpy(dtype=bool, na_value=False)
-        return ~known & (~missing | (not any(part.isna().any() for part in real)))
+        known, own = of_one_vocabulary([domain(column, real), synthetic])
+        return cast("np.ndarray", (~np.isin(own.cells, known.cells) & ~missing) | gap)
     limits = bounds(real)
     if limits is None:
         return ~missing
-    values = synthetic.to_numpy() if role == "date" else synthetic.to_numpy(dtype=np.float64, na_value=np.nan)
-    low, high = (np.datetime64(limit) if role == "date" else limit for limit in limits)
-    gap = missing & (not any(part.isna().any() for part in real))
-    return cast("np.ndarray", (((values < low) | (values > high)) & ~missing) | gap)
+    low, high = limits
+    return cast("np.ndarray", (((synthetic.cells < low) | (synthetic.cells > high)) & ~missing) | gap)
 
 
 # --- open columns -----------------------------------------------------------------------------------------------------
 
 
-def _open(column: ColumnSchema, real: Sequence[pd.Series], people: np.ndarray | None, declared: bool) -> str:
+def _open(column: ColumnSchema, real: Sequence[Column], people: np.ndarray | None, declared: bool) -> str:
     """Why a column is open, in words without values; empty when it is not."""
     if column.kind in ("boolean", "datetime") or (declared and column.kind != "categorical"):
         return ""
-    codes, different = _coded(real)
+    (codes,), different = ranked([stacked(real)])
     there = codes >= 0
     if not there.any():
         return ""
     codes, whose = codes[there], None if people is None else people[there]
     holders = _holders(codes, whose, len(different))
     if column.kind == "categorical":
-        return _open_text(np.asarray(different, dtype=object), codes, holders)
-    numbers = np.asarray(different, dtype=np.float64)
+        return _open_text(np.array(different.objects(), dtype=object), codes, holders)
+    numbers = different.floats()
     whole = bool((numbers == np.round(numbers)).all())
     return _KEY_TEXT if whole and _rarely_shared(codes, holders) and _is_key(numbers, holders) else ""
-
-
-def _coded(real: Sequence[pd.Series]) -> tuple[np.ndarray, pd.Index]:
-    """The values of a column of all tables as places among the different ones; -1 is missing."""
-    if all(isinstance(part.dtype, pd.CategoricalDtype) for part in real):  # of one vocabulary, see .holding
-        codes = np.concatenate([part.cat.codes.to_numpy(dtype=np.int64) for part in real])
-        kept, places = np.unique(codes, return_inverse=True)
-        missing = int(kept[0] == -1) if len(kept) else 0
-        return places.astype(np.int64) - missing, real[0].cat.categories[kept[missing:]]
-    codes, different = pd.factorize(pd.concat(list(real), ignore_index=True))
-    return codes.astype(np.int64), pd.Index(different)
 
 
 def _holders(codes: np.ndarray, whose: np.ndarray | None, different: int) -> np.ndarray:
@@ -293,11 +280,11 @@ def _is_key(numbers: np.ndarray, holders: np.ndarray) -> bool:
     return found - expected < _TOO_EVEN * np.sqrt(expected)
 
 
-def _covered(column: ColumnSchema, real: Sequence[pd.Series]) -> bool:
+def _covered(column: ColumnSchema, real: Sequence[Column]) -> bool:
     """True when a declared domain names every real value: what is on a public list gives nobody away."""
     if not column.domain:
         return False
-    return len(domain(column, real)) == len(domain(column, [pd.Series([], dtype=object)]))
+    return len(domain(column, real)) == len(domain(column, []))
 
 
 def _refused(reasons: Mapping[str, str], where: str) -> InputError:

@@ -1,22 +1,17 @@
-"""Column kinds, schema inference, and the canonical form of a table.
-
-Canonical dtypes by kind: numeric ``float64``, integer ``Int64``, categorical ``object`` holding ``str``, boolean
-``boolean``, datetime ``datetime64[us]`` (UTC, without zone). Missing is NaN, NA, None or NaT and nothing else. In the
-tables that metrics are given (:mod:`.holding`) a categorical column is a ``Categorical`` of ``str``.
-"""
+"""Column kinds and roles, and the schema of a table, inferred from what a user gave."""
 
 from __future__ import annotations
 
 import datetime as dt
 import decimal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import pandas as pd
 
-from privacy_assets.engine.tables.conversion import canonical, precision_of, restored, rounded
+from privacy_assets.engine.tables.conversion import precision_of
 from privacy_assets.engine.tables.precision import Precision
 from privacy_assets.errors import ConfigError, InputError, did_you_mean, shown
 
@@ -26,8 +21,8 @@ Kind = Literal["numeric", "integer", "categorical", "boolean", "datetime"]
 Role = Literal["closed", "number", "date", "generated"]  # open columns are refused: see .roles
 
 
-class Table(Protocol):
-    """What checks and conversion ask of a table: a frame, or one whose columns are read as they are asked for."""
+class Frame(Protocol):
+    """What checks and conversion ask of a table that was given: a frame, or one whose columns are read when asked."""
 
     @property
     def columns(self) -> pd.Index:
@@ -101,7 +96,7 @@ class TableSchema:
         return cls(tuple(ColumnSchema(**{**column, "domain": tuple(column["domain"])}) for column in data))
 
 
-def check_frame(frame: Table, *, where: str, smallest: int = 1) -> None:
+def check_frame(frame: Frame, *, where: str, smallest: int = 1) -> None:
     """Raise InputError unless ``frame`` has unique text column names, at least one column and ``smallest`` rows."""
     if len(frame.columns) == 0:
         raise InputError("the table has no columns", where=where, fix="give a table with at least one column")
@@ -121,7 +116,7 @@ def check_frame(frame: Table, *, where: str, smallest: int = 1) -> None:
 
 
 def infer_schema(
-    frame: Table,
+    frame: Frame,
     overrides: Mapping[str, Kind] | None = None,
     *,
     where: str = "table",
@@ -159,7 +154,7 @@ def infer_schema(
     return TableSchema(tuple(columns))
 
 
-def dtype_of(table: Table, series: pd.Series) -> str:
+def dtype_of(table: Frame, series: pd.Series) -> str:
     """The dtype of a column of ``table``; of texts that were read as codes, the one that they would have."""
     return str(getattr(table, "texts", {}).get(series.name, series.dtype))
 
@@ -236,49 +231,3 @@ _KINDS: tuple[tuple[tuple[type, ...], Kind], ...] = (
     ((dt.date, np.datetime64), "datetime"),
     ((str,), "categorical"),
 )
-
-
-def conform(
-    frame: Table,
-    schema: TableSchema,
-    *,
-    where: str,
-    smallest: int = 1,
-    hold: Callable[[pd.Series], pd.Series] | None = None,
-    synthetic: bool = False,
-) -> pd.DataFrame:
-    """Return a canonical copy of ``frame`` with exactly the columns of ``schema``, in its order and a fresh index.
-
-    Missing values are allowed in any column (a missing value that the private table does not have is a value of its
-    own to the metrics). ``synthetic`` rows are rounded to the precision of each column, which all real rows have: the
-    digits after that could carry anything. ``hold`` says how a column is held from then on, see :mod:`.holding`. Raises
-    InputError for missing or extra columns, values that do not convert, and infinities.
-    """
-    check_frame(frame, where=where, smallest=smallest)
-    names = schema.names
-    absent = [name for name in names if name not in frame.columns]
-    if absent:
-        fix = "give every table the same columns"
-        if len(absent) == len(names):  # this table or the private one may be turned, its names the cells of a row
-            raise InputError("it has none of the columns of the private table", where=where, fix=fix)
-        raise InputError("the column is missing", where=where, column=absent[0], fix=fix)
-    extra = [position for position, name in enumerate(frame.columns) if name not in names]
-    if extra:
-        problem = f"{len(extra)} columns do not stand in the schema, the first at position {extra[0]}"
-        raise InputError(problem, where=where, fix="drop them, or add them to every table")
-    data = {}
-    for column in schema.columns:
-        series = canonical(frame[column.name], column, where)
-        series = rounded(series, column) if synthetic else series
-        data[column.name] = series if hold is None else hold(series)
-    return pd.DataFrame(data, columns=names, copy=hold is None)
-
-
-def restore(frame: pd.DataFrame, schema: TableSchema) -> pd.DataFrame:
-    """Give a canonical frame the columns' original dtypes back, for publication.
-
-    A dtype that cannot hold a missing value becomes its nullable counterpart when one is there. A value that the dtype
-    cannot hold otherwise (300 in int8, text in a number) is an InputError: it is never changed without a word; only
-    shorter floats and coarser or finer times round.
-    """
-    return pd.DataFrame({c.name: restored(frame[c.name], c) for c in schema.columns}, columns=schema.names)

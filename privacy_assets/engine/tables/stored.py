@@ -19,7 +19,7 @@ from privacy_assets.engine.tables.reading import (
     table_files,
     unreadable,
 )
-from privacy_assets.engine.tables.schema import Table, check_frame
+from privacy_assets.engine.tables.schema import Frame, check_frame
 from privacy_assets.objects import Location, ObjectPath, location
 
 
@@ -88,7 +88,7 @@ class StoredTable:
 class StackedTable:
     """Tables of the same columns one after the other, joined a column at a time."""
 
-    def __init__(self, tables: Sequence[Table]) -> None:
+    def __init__(self, tables: Sequence[Frame]) -> None:
         self._tables, self.columns = tables, tables[0].columns
         codes = [getattr(table, "texts", {}) for table in tables]
         self.texts = {name: codes[0][name] for name in self.columns if all(name in known for known in codes)}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from privacy_assets.engine.tables.column import of_one_vocabulary
 from privacy_assets.engine.tables.reading import parse_table
-from privacy_assets.engine.tables.schema import TableSchema, conform, restore
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import InputError
 
 
@@ -21,32 +23,33 @@ def parquet_bytes(frame: pd.DataFrame) -> memoryview:
     return buffer.getbuffer()
 
 
-def table_bytes(frame: pd.DataFrame, schema: TableSchema, kind: str, *, where: str) -> memoryview | bytes:
-    """Bytes of a "parquet" or "csv" file of a canonical frame, in the columns' original dtypes.
+def table_bytes(table: Table, kind: str, *, where: str) -> memoryview | bytes:
+    """Bytes of a "parquet" or "csv" file of a table, in the columns' original dtypes.
 
     A CSV file holds the very values that those dtypes hold: a short float with all its digits, a whole number without
     a decimal point. InputError names ``where`` and the column when a value does not fit its dtype, and when the CSV
     file would be read back as another table (a text "007" or "NA").
     """
-    original = restore(frame, schema)
+    original = table.restored()
     if kind == "parquet":
         return parquet_bytes(original)
-    values = conform(original, schema, where=where)
-    zoned = {name: original[name] for name in schema.of_kind("datetime")}
-    data = values.assign(**zoned).to_csv(index=False, lineterminator="\n").encode()
-    _check_same(data, values, schema, where)
+    values = Table.of(original, table.schema, where=where)
+    zoned = {name: original[name] for name in table.schema.of_kind("datetime")}
+    data = values.frame().assign(**zoned).to_csv(index=False, lineterminator="\n").encode()
+    _check_same(data, values, where)
     return data
 
 
-def _check_same(data: bytes, frame: pd.DataFrame, schema: TableSchema, where: str) -> None:
+def _check_same(data: bytes, table: Table, where: str) -> None:
     fix = "write Parquet, or declare another kind of the column"
     try:
-        again = conform(parse_table(io.BytesIO(data), "csv", where=where), schema, where=where)
+        again = Table.of(parse_table(io.BytesIO(data), "csv", where=where), table.schema, where=where)
     except InputError as error:
         lost = "as CSV the table could not be read back"
         raise InputError(lost, where=where, column=error.column, row=error.row, fix=fix) from None
-    for name in schema.names:
-        if not again[name].equals(frame[name]):
+    for name in table.schema.names:
+        before, after = of_one_vocabulary([table[name], again[name]])
+        if not np.array_equal(before.cells, after.cells, equal_nan=before.kind == "numeric"):
             raise InputError(
                 "as CSV the column would be read back with other values", where=where, column=name, fix=fix
             )
