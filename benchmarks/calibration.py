@@ -31,11 +31,11 @@ from scipy import stats
 
 from benchmarks.releases import RELEASES, SUBJECT, bare, draw_world, relabelled
 from privacy_assets.engine.evaluation import prepare_inputs, run_metrics
-from privacy_assets.engine.intervals import CONFIDENCE
 from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.registry import METRICS, build_metric, study_metrics
 from privacy_assets.engine.results import MetricResult
+from privacy_assets.stats.intervals import CONFIDENCE
 
 LIMITED = [name for name in study_metrics() if METRICS[name].default_limits]
 LARGE = (8_000, 2_000, 8_000)

@@ -22,7 +22,7 @@ from privacy_assets.engine.evaluation import prepare_inputs
 from privacy_assets.engine.metrics.membership_scores import build_population
 from privacy_assets.engine.metrics.no_box import auc_figures, score_rows
 from privacy_assets.engine.metrics.one_run import epsilon_one_run
-from privacy_assets.engine.results import Figure
+from privacy_assets.stats.estimates import Figure
 
 SHAPE, REFERENCE = (8_000, 2_000, 8_000), 2_000
 SHOWN = ("fresh rows", "5 % copies", "20 % jittered", "100 % copies", "trees, leaf 5", "trees, leaf 50")

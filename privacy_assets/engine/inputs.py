@@ -16,6 +16,7 @@ from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
 from privacy_assets.engine.tables.schema import TableSchema
 from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import InputError
+from privacy_assets.stats.subjects import Subjects
 
 if TYPE_CHECKING:
     from privacy_assets.engine.geometry.embedder import Embedder
@@ -136,6 +137,12 @@ class MetricInputs:
         """Subject codes of the rows of ``roles`` stacked, recoded to 0..s-1 in order of the original codes."""
         stacked = np.concatenate([self._subject_codes[role] for role in roles])
         return np.unique(stacked, return_inverse=True)[1].astype(np.int64)
+
+    @cached_property
+    def people(self) -> Subjects:
+        """Whose the rows of train and holdout stacked are, numbered by the content of their rows."""
+        row_ids = np.concatenate([self.row_ids["train"], self.row_ids["holdout"]])
+        return Subjects.by_content(self.subject_codes("train", "holdout"), len(self.train), row_ids)
 
     @cached_property
     def fingerprints(self) -> dict[str, str]:

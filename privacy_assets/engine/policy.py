@@ -12,10 +12,11 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Literal, get_args
 
-from privacy_assets.engine.results import Figure, MetricResult
+from privacy_assets.engine.results import MetricResult
 from privacy_assets.errors import ConfigError, did_you_mean, door, shown
 from privacy_assets.files import is_path, not_a_file
 from privacy_assets.objects import location
+from privacy_assets.stats.estimates import Figure
 from privacy_assets.strict_yaml import load_yaml
 
 Verdict = Literal["pass", "fail", "not_assessable"]

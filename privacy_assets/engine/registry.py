@@ -18,8 +18,8 @@ from privacy_assets.engine.metrics.shadow_membership import ShadowMembership
 from privacy_assets.engine.metrics.singling_out import SinglingOut
 from privacy_assets.engine.metrics.value_disclosure import ValueDisclosure
 from privacy_assets.engine.metrics.vulnerability import Vulnerability
-from privacy_assets.engine.results import FigureSpec
 from privacy_assets.errors import ConfigError, did_you_mean, shown
+from privacy_assets.stats.estimates import FigureSpec
 
 METRICS: dict[str, type[Metric]] = {
     metric.name: metric

@@ -13,7 +13,7 @@ import pandas as pd
 
 from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.policy import LimitOutcome, Policy
-from privacy_assets.engine.results import MetricResult, plain
+from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.fingerprints import derived, keyed, lasting_fingerprint
 from privacy_assets.errors import ConfigError, InputError, PublicationRefused, StoreError, shown
 from privacy_assets.files import check_private, names, private_folder, read_regular, reason
@@ -27,6 +27,7 @@ from privacy_assets.gate.releases import Release, ReleaseStore, check_bytes, has
 from privacy_assets.gate.snapshot import Snapshot, write_snapshot
 from privacy_assets.gate.statements import Kind, Place, Sealed, Statement, seal, unseal
 from privacy_assets.objects import Location, ObjectPath
+from privacy_assets.stats.estimates import plain
 
 _AT_ONCE = 8  # partitions
 

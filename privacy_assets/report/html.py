@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from privacy_assets.engine.policy import LimitOutcome
-from privacy_assets.engine.results import Figure, FigureSpec, MetricResult
+from privacy_assets.engine.results import MetricResult
 from privacy_assets.report.drawings import Plot, plots_of
 from privacy_assets.report.memorization_drawings import before_and_after
 from privacy_assets.report.plots import COLOURS, Rows, figure_svg
@@ -30,6 +30,7 @@ from privacy_assets.report.text import (
     what_to_do,
 )
 from privacy_assets.report.usefulness import usefulness
+from privacy_assets.stats.estimates import Figure, FigureSpec
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -11,11 +11,12 @@ from typing import Any
 
 from privacy_assets.engine.metrics.gretel import data_privacy_score
 from privacy_assets.engine.policy import Judgement, Limit, Policy, Verdict
-from privacy_assets.engine.results import Figure, MetricResult
+from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import ConfigError, shown
 from privacy_assets.report.configuration import Protection, privacy_configuration
 from privacy_assets.report.recourse import recourses
+from privacy_assets.stats.estimates import Figure
 
 _LIBRARIES = ("privacy-assets", "numpy", "pandas", "pyarrow", "scipy", "scikit-learn", "numba", "torch")
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from privacy_assets.engine.controls import Fit, Point, fits
 from privacy_assets.engine.registry import METRICS
-from privacy_assets.engine.results import plain
 from privacy_assets.files import put_atomic
 from privacy_assets.report.html import environment
 from privacy_assets.report.plots import COLOURS, SERIES, intervals_svg
+from privacy_assets.stats.estimates import plain
 
 POINTS, PAGE, RESULTS = "points.jsonl", "calibration.html", "calibration.json"
 LEAK, RATIO = "fraction of the rows that are training rows", "loss on unseen people over the best, L/L*"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from privacy_assets.engine.results import Figure, MetricResult
+from privacy_assets.engine.results import MetricResult
+from privacy_assets.stats.estimates import Figure
 
 _FIGURES = ("column_similarity", "pair_similarity", "correlation_difference", "prediction")
 

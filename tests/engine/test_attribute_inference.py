@@ -76,7 +76,7 @@ def trial_of(inputs: MetricInputs) -> tuple[Trial, np.ndarray]:
     order = np.argsort(inputs.row_ids["synthetic"], kind="stable")
     order = order[inputs.rng("attribute_inference ties").permutation(len(order))]
     attacked = Attacked.choose(inputs, ALL)
-    assert len(attacked) == 2 * min(len(inputs.train), len(inputs.holdout))
+    assert len(attacked.rows) == 2 * min(len(inputs.train), len(inputs.holdout))
     return Trial.of(inputs, attacked), order
 
 
@@ -231,9 +231,9 @@ def test_rows_of_a_person_count_for_the_person() -> None:
     rows = given(*parts((60, 40, 80), 3), subjects={"train": np.arange(60) // 3, "holdout": 100 + np.arange(40) // 2})
     outcome, trial = attack(rows, ALL)
     assert len(outcome.member) == 40 and outcome.member.sum() == 20
-    assert np.bincount(trial.attacked.person).tolist() == [3 if member else 2 for member in outcome.member]
+    assert np.bincount(trial.attacked.codes).tolist() == [3 if member else 2 for member in outcome.member]
     assert (outcome.giomi.guesses.sum(axis=0) == 100).all()
-    assert len(Attacked.choose(rows, 20)) == pytest.approx(40, abs=10)
+    assert len(Attacked.choose(rows, 20).rows) == pytest.approx(40, abs=10)
     assert Attacked.choose(rows, 20).member.sum() * 2 == len(Attacked.choose(rows, 20).member)
 
 

@@ -13,11 +13,12 @@ from privacy_assets.engine.geometry.neighbours import nearest
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.metrics.dcr import Dcr
 from privacy_assets.engine.metrics.identical import identical_excess
-from privacy_assets.engine.metrics.leaked import leaked_interval
 from privacy_assets.engine.metrics.privacy_score import privacy_score
 from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.tables.schema import conform, infer_schema
 from privacy_assets.errors import ConfigError
+from privacy_assets.stats.leaked import leaked_interval
+from privacy_assets.stats.subjects import Subjects
 
 POLICY = Policy(Dcr.default_limits)
 LABEL_CONDITIONAL = {limit.key for limit in Dcr.default_limits} - {"dcr.privacy_score"}
@@ -134,7 +135,7 @@ def identical(matched_members, matched_others, members=400, others=100, floor=0.
     member = np.arange(members + others) < members
     synthetic = np.concatenate([np.arange(matched_members), members + np.arange(matched_others), [10_000, 10_001]])
     ids = np.arange(members + others)
-    return identical_excess(ids, ids, member, synthetic, floor, confidence)
+    return identical_excess(ids, Subjects(ids, member), synthetic, floor, confidence)
 
 
 def test_identical_excess_is_one_for_copies_and_zero_by_chance():
@@ -154,7 +155,7 @@ def test_identical_excess_counts_people_and_only_rows_of_their_own():
     ids = np.array([0, 0, 1, 2, 3, 3, 4])
     subjects = np.array([0, 0, 0, 1, 1, 2, 3])  # row 0 twice by one person, row 3 by two people
     member = np.array([True, False, True, False])
-    figure = identical_excess(ids, subjects, member, np.array([0, 1, 3, 9]), 0.0, 0.95)
+    figure = identical_excess(ids, Subjects(subjects, member), np.array([0, 1, 3, 9]), 0.0, 0.95)
     # people with a row of their own: 0 (rows 0, 1), 1 (row 2), 3 (row 4); matched: person 0 alone, a member
     assert figure.value == pytest.approx(1)
     assert figure.subjects == 2

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from privacy_assets.engine.tables.identity import row_ids, value_codes
 
 from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
 from privacy_assets.engine.tables.fingerprints import content_fingerprint, file_fingerprint, keyed
-from privacy_assets.engine.tables.identity import row_ids, value_codes
 from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema
 from privacy_assets.engine.tables.splitting import assign_sides, split_table
 from privacy_assets.errors import ConfigError, InputError

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from privacy_assets.engine.metrics.isolated import MOST_EXPOSED, isolated_excess
-from privacy_assets.engine.metrics.leaked import leaked, leaked_interval
 from privacy_assets.engine.metrics.membership_scores import Population
+from privacy_assets.stats.leaked import leaked, leaked_interval
 
 
 def population(near, alone, codes, member):
     """Rows whose distance to S over distance to others is ``near``, of people of which ``member`` are in train."""
-    return Population({"distance / neighbour": near}, alone, codes, member, np.zeros(len(member), dtype=bool))
+    return Population(codes, member, {"distance / neighbour": near}, alone, np.zeros(len(member), dtype=bool))
 
 
 def drawn(seed, people=2000, share=0.8, rows=1, copied=0):

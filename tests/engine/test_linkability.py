@@ -15,17 +15,17 @@ import pytest
 from given_tables import given
 
 from privacy_assets.engine.geometry.neighbours import Neighbours
-from privacy_assets.engine.intervals import permutation_band, random_sets
 from privacy_assets.engine.metrics import linkage
 from privacy_assets.engine.metrics.linkability import Linkability, weigh
 from privacy_assets.engine.metrics.linkability_attack import attacked_rows, random_halves, varying_columns
 from privacy_assets.engine.metrics.linkage import TIE, Linkage
-from privacy_assets.engine.metrics.singling_out_evidence import People
 from privacy_assets.engine.policy import judge_limit
 from privacy_assets.engine.results import Figure, MetricResult
 from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
 from privacy_assets.engine.tables.schema import conform, infer_schema
 from privacy_assets.errors import ConfigError
+from privacy_assets.stats.inference import permutation_band
+from privacy_assets.stats.subjects import Subjects, random_sets
 
 QUICK = Linkability(halves=6, permutations=199)
 UPPER, LOWER = Linkability.default_limits
@@ -153,7 +153,7 @@ def test_values_far_out_do_not_drown_the_other_columns() -> None:
 def test_rates_and_bands_agree_with_a_naive_twin() -> None:
     rng = np.random.default_rng(3)
     rates, member = rng.integers(0, 3, (50, 4)) / 2, rng.random(50) < 0.6
-    excess, risk = weigh(rates, member, 199, np.random.default_rng(8))
+    excess, risk = weigh(rates, Subjects(np.arange(50), member), 199, np.random.default_rng(8))
     n = int(member.sum()), int((~member).sum())
 
     def naive(label: np.ndarray) -> tuple[list[float], list[float]]:
@@ -203,7 +203,7 @@ def test_people_are_drawn_alike_on_both_sides(most: int, of_each: int) -> None:
     train, holdout, synthetic = parts((240, 60, 10), 0)
     subjects = {"train": np.repeat(np.arange(60), 4), "holdout": np.repeat(np.arange(60, 75), 4)}
     inputs = given(train, holdout, synthetic, subjects=subjects)
-    rows = attacked_rows(inputs, People.of(inputs), most)
+    rows = attacked_rows(inputs, inputs.people, most)
     assert len(np.unique(rows)) == len(rows)
     owner = np.concatenate([subjects["train"], subjects["holdout"]])[rows]
     assert set(np.unique(owner, return_counts=True)[1]) == {of_each}

@@ -11,12 +11,13 @@ import pandas as pd
 import pytest
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.intervals import permute_labels
 from privacy_assets.engine.metrics.membership_inference import MembershipInference, attack
-from privacy_assets.engine.metrics.membership_scores import CrossFittedScore, Population, build_population, ratio
+from privacy_assets.engine.metrics.membership_scores import CrossFittedScore, Population, build_population
 from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.tables.schema import conform, infer_schema
 from privacy_assets.errors import ConfigError
+from privacy_assets.stats.intervals import ratio
+from privacy_assets.stats.subjects import permute_labels
 
 POLICY = Policy(MembershipInference.default_limits)
 QUICK = MembershipInference(permutations=199)
@@ -175,7 +176,7 @@ def blind_population(seed, subjects, rows_each, by_row=False):
     if by_row:
         codes, member = np.arange(len(codes)), member[codes]
     half = g.permutation(len(member)) % 2 == 1
-    return Population({"distance": score}, g.random(len(codes)), codes, member, half)
+    return Population(codes, member, {"distance": score}, g.random(len(codes)), half)
 
 
 def test_intervals_by_subject_hold_their_level_where_rows_repeat():
@@ -328,7 +329,7 @@ def test_the_lowest_rate_needs_ten_thousand_non_members():
     members = np.arange(11_500) < 1500
     g = np.random.default_rng(0)
     score = np.where(members & (g.random(11_500) < 0.3), 0.0, g.random(11_500))
-    population = Population({"distance": score}, g.random(11_500), np.arange(11_500), members, g.random(11_500) < 0.5)
+    population = Population(np.arange(11_500), members, {"distance": score}, g.random(11_500), g.random(11_500) < 0.5)
     enough = {figure.name: figure for figure in attack(population, 199, g)[0]}["tpr_low_fpr"]
     assert enough.value == pytest.approx(0.3, abs=0.03)
     assert enough.low > 0.001

@@ -195,7 +195,7 @@ def test_the_index_is_one_where_both_tables_are_as_near():
 def population(score, codes, member):
     g = np.random.default_rng(0)
     scores = {"distance / reference": -np.asarray(score, dtype=float)}
-    return Population(scores, np.ones(len(codes)), codes, member, g.random(len(member)) < 0.5)
+    return Population(codes, member, scores, np.ones(len(codes)), g.random(len(member)) < 0.5)
 
 
 def areas(score, codes, member, permutations=199, seed=0):

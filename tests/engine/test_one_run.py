@@ -15,7 +15,7 @@ from privacy_assets.engine.metrics.one_run import SCORE, epsilon_one_run, lower_
 
 def population(score, member, codes=None):
     codes = np.arange(len(member)) if codes is None else codes
-    return Population({SCORE: np.asarray(score, dtype=float)}, np.ones(len(codes)), codes, member, member)
+    return Population(codes, member, {SCORE: np.asarray(score, dtype=float)}, np.ones(len(codes)), member)
 
 
 def bound(score, member, codes=None, seed=0):

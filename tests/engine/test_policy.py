@@ -11,9 +11,10 @@ from scipy import stats
 
 from privacy_assets.engine.policy import Limit, LimitOutcome, Policy, judge_limit, widening
 from privacy_assets.engine.registry import METRICS, default_metrics, figure_specs
-from privacy_assets.engine.results import Direction, Figure, MetricResult
+from privacy_assets.engine.results import Figure, MetricResult
 from privacy_assets.errors import ConfigError
 from privacy_assets.report.evaluate import as_policy
+from privacy_assets.stats.estimates import Direction
 
 
 def outcome(

@@ -15,19 +15,20 @@ import pytest
 from given_tables import given
 from scipy import stats
 
-from privacy_assets.engine.intervals import permutation_band
 from privacy_assets.engine.metrics import singling_out
 from privacy_assets.engine.metrics.singling_out import SinglingOut
 from privacy_assets.engine.metrics.singling_out_evidence import (
     Configuration,
-    People,
     exactly_one,
     giomi_risk,
-    weigh,
+    label_sets,
+    risks,
 )
 from privacy_assets.engine.policy import judge_limit
 from privacy_assets.engine.results import Figure, MetricResult
 from privacy_assets.errors import ConfigError
+from privacy_assets.stats.inference import permutation_band
+from privacy_assets.stats.subjects import Subjects
 
 QUICK = SinglingOut(attacks=300, permutations=200, candidates=50_000, patience=5_000, outliers=200)
 LIMIT = SinglingOut.default_limits[0]
@@ -103,15 +104,15 @@ def bits(labels: np.ndarray) -> np.ndarray:
 
 def test_risks_and_bands_agree_with_a_naive_twin() -> None:
     rng = np.random.default_rng(3)
-    people = People(np.arange(40), rng.random(40) < 0.6)
+    people = Subjects(np.arange(40), rng.random(40) < 0.6)
     matches = [[rng.choice(40, rng.integers(0, 6), replace=False) for _ in range(size)] for size in (12, 0, 30, 7)]
-    relabelled = bits(people.relabelled(150, np.random.default_rng(8)))[:, :150].T
+    relabelled = bits(label_sets(people, 150, np.random.default_rng(8)))[:, :150].T
     attacked = []
     for at, queries in enumerate(matches):
         k = np.array([people.member[found].sum() for found in queries], dtype=np.int64)
         null_hits = np.array([sum(member[found].sum() == 1 for found in queries) for member in relabelled])
         attacked.append(Configuration("multivariate", at, k, np.array([len(q) for q in queries]) - k, null_hits))
-    evidence = weigh(attacked, {"pool": [1, 2, 3], "none": [1]}, people)
+    alone, pool = risks([[attacked[at]] for at in (0, 2, 3)], people), risks([[attacked[2], attacked[3]]], people)
 
     share = people.member.mean()
     chances = [np.array([exactly_one(40, np.array([len(q)]), people.members)[0] for q in qs]) for qs in matches]
@@ -133,22 +134,18 @@ def test_risks_and_bands_agree_with_a_naive_twin() -> None:
         return band.low, band.high
 
     low, high = twin([[0], [2], [3]])
-    measured = [evidence.configurations[at] for at in (0, 2, 3)]
-    assert [e.value for e in measured] == pytest.approx(naive(people.member, [[0], [2], [3]]), abs=1e-9)
-    assert [e.low for e in measured] == pytest.approx(low, abs=1e-6)
-    assert [e.high for e in measured] == pytest.approx(np.minimum(high, 1), abs=1e-6)
-    assert math.isnan(evidence.configurations[1].value)
+    assert alone.observed == pytest.approx(naive(people.member, [[0], [2], [3]]), abs=1e-9)
+    assert alone.band().low == pytest.approx(low, abs=1e-6)
+    assert alone.band().high == pytest.approx(high, abs=1e-6)
     low, high = twin([[2, 3]])
-    assert (evidence.pools["pool"].low, evidence.pools["pool"].high) == pytest.approx(
-        (low[0], min(high[0], 1)), abs=1e-6
-    )
-    assert set(evidence.pools) == {"pool"}
+    figure = pool.estimate(SinglingOut.spec("risk"), people.counts, within=(-math.inf, 1))
+    assert (figure.low, figure.high) == pytest.approx((low[0], min(high[0], 1)), abs=1e-6)
 
 
 @pytest.mark.parametrize(("total", "members"), [(2, 1), (5, 2), (6, 5), (300, 3), (300, 150), (300, 297)])
 def test_relabelled_sets_have_the_size_and_all_are_as_likely(total: int, members: int) -> None:
-    people = People(np.arange(total), np.arange(total) < members)
-    drawn = bits(people.relabelled(6_400, np.random.default_rng(1)))
+    people = Subjects(np.arange(total), np.arange(total) < members)
+    drawn = bits(label_sets(people, 6_400, np.random.default_rng(1)))
     assert drawn.shape == (total, 6_400)
     assert (drawn.sum(axis=0) == members).all()
     if total < 10:  # every set by itself
@@ -167,12 +164,12 @@ def test_hits_under_permuted_labels_follow_their_exact_law() -> None:
     """Twice the same chance: counted over permutations, and the hypergeometric one that the figure subtracts."""
     attacked = []
 
-    def keep(found, pools, people):
-        attacked.append((found, people))
-        return weigh(found, pools, people)
+    def keep(groups, people):
+        attacked.append(([found for (found, *_) in groups], people))
+        return risks(groups, people)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(singling_out, "weigh", keep)
+        patch.setattr(singling_out, "risks", keep)
         run(*parts((300, 150, 300), 15), SinglingOut(columns=(2, 3), attacks=300, permutations=20_000, patience=5_000))
     found, people = attacked[0]
     for one in found:
@@ -459,7 +456,7 @@ def test_fresh_rows_hold_the_limit_and_copies_break_it(name: str, request: pytes
 
 def test_queries_that_never_come_true_do_not_rule_out_what_they_are_expected_to() -> None:
     """One query that five people match: no draw of labels leaves one member, though it has a chance."""
-    people = People(np.arange(1000), np.arange(1000) < 900)
+    people = Subjects(np.arange(1000), np.arange(1000) < 900)
     never = Configuration("univariate", 1, np.array([5]), np.array([0]), np.zeros(200, dtype=np.int64))
-    estimate = weigh([never], {}, people).configurations[0]
+    estimate = risks([[never]], people).estimate(SinglingOut.spec("risk"), people.counts)
     assert estimate.value < 0 and estimate.low == estimate.value and estimate.high == 0

@@ -16,13 +16,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from privacy_assets.engine.tables.identity import row_ids, value_codes
 
 from privacy_assets import evaluate
 from privacy_assets.engine.evaluation import prepare_inputs
 from privacy_assets.engine.registry import METRICS
 from privacy_assets.engine.tables import blocks
 from privacy_assets.engine.tables.blocks import block, joined, kept, taken
-from privacy_assets.engine.tables.identity import row_ids, value_codes
 from privacy_assets.engine.tables.reading import read_table
 from privacy_assets.engine.tables.schema import conform, infer_schema, restore
 from privacy_assets.engine.tables.stored import StoredTable, open_table

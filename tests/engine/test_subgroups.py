@@ -12,12 +12,12 @@ import pytest
 
 from privacy_assets import evaluate
 from privacy_assets.engine.evaluation import prepare_inputs
-from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE
 from privacy_assets.engine.metrics.membership_inference import MembershipInference
 from privacy_assets.engine.metrics.membership_scores import Population, build_population
 from privacy_assets.engine.metrics.subgroups import SMALLEST_GROUP, advantage_subgroups, find_subgroups
 from privacy_assets.engine.policy import Limit, Policy
 from privacy_assets.errors import ConfigError
+from privacy_assets.stats.intervals import LEAK_CONFIDENCE
 
 WARDS = ("oncology", "maternity", "paediatrics", "geriatrics")
 
@@ -51,7 +51,7 @@ def drawn(seed, n_train=1600, n_holdout=1600, rows=1, copied=""):
     near[(frame["ward"] == copied).to_numpy() & member[codes]] *= 0.3
     half = g.permutation(n) % 2 == 1
     inputs = SimpleNamespace(train=frame[: n_train * rows], holdout=frame[n_train * rows :])
-    return inputs, Population({"distance": near, "distance / neighbour": near / alone}, alone, codes, member, half)
+    return inputs, Population(codes, member, {"distance": near, "distance / neighbour": near / alone}, alone, half)
 
 
 def naive_advantage(score, rows, found, share):

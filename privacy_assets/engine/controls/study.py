@@ -16,12 +16,13 @@ from privacy_assets.engine.evaluation import run_metrics
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.registry import figure_specs
-from privacy_assets.engine.results import MetricResult, plain
+from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.fingerprints import cells_fingerprint
 from privacy_assets.engine.tables.table import Table
 from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import InputError
 from privacy_assets.files import put_atomic
+from privacy_assets.stats.estimates import plain
 
 _ROUNDING = 1e-12
 WIDTHS = "singling_out.risk of {} columns"

@@ -15,9 +15,9 @@ from functools import cached_property
 import numpy as np
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.metrics.singling_out_evidence import People
 from privacy_assets.engine.tables.column import ranked, stacked
 from privacy_assets.engine.tables.encoding import EncodedTable
+from privacy_assets.stats.subjects import Subjects
 
 NEIGHBOURS = (1, 5)
 FEW = 3  # quasi-identifiers of Gretel's own attack
@@ -26,15 +26,10 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Attacked:
-    """The real rows under attack: positions (n,) in train and holdout stacked, person (n,) 0..s-1, member bool (s,)."""
+class Attacked(Subjects):
+    """The people under attack, and the positions ``rows`` (n,) of their rows in train and holdout stacked."""
 
     rows: np.ndarray
-    person: np.ndarray
-    member: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     @classmethod
     def choose(cls, inputs: MetricInputs, attacks: int) -> Attacked:
@@ -42,15 +37,16 @@ class Attacked:
 
         Rows stand by person and content, so that their order in the tables steers nothing.
         """
-        people, rng = People.of(inputs), inputs.rng("attribute_inference people")
-        wanted = max(1, round(attacks * len(people) / len(people.subject)))
-        count = min(wanted, people.members, len(people) - people.members)
+        people, rng = inputs.people, inputs.rng("attribute_inference people")
+        wanted = max(1, round(attacks * len(people) / len(people.codes)))
+        count = min(wanted, people.smallest_side)
         sides = [np.flatnonzero(people.member == side) for side in (True, False)]
-        chosen = np.sort(np.concatenate([rng.choice(side, count, replace=False) for side in sides]))
+        chosen = np.concatenate([rng.choice(side, count, replace=False) for side in sides])
         content = np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]])
-        rows = np.flatnonzero(np.isin(people.subject, chosen))
-        rows = rows[np.lexsort((content[rows], people.subject[rows]))]
-        return cls(rows, np.searchsorted(chosen, people.subject[rows]), people.member[chosen])
+        rows = np.flatnonzero(np.isin(people.codes, chosen))
+        rows = rows[np.lexsort((content[rows], people.codes[rows]))]
+        some = people.take(rows)
+        return cls(some.codes, some.member, rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +180,7 @@ class Trial:
         from privacy_assets.engine.metrics import _attribute_kernels as kernels
 
         k, found = min(NEIGHBOURS[-1], self.points.shape[1]), []
-        n, width = len(self.attacked), len(self.secrets)
+        n, width = len(self.attacked.rows), len(self.secrets)
         slack = 0.0 if self.category.all() else (len(self.category) + 4) * float(np.finfo(np.float32).eps)
         shared = (self.queries, self.points, self.category, self.start, slack)
         for size in self.sizes[:-1]:
@@ -202,9 +198,7 @@ class Trial:
         return Attack(size, few, self._by_person(np.stack(right, axis=1) & secret), self._by_person(secret))
 
     def _by_person(self, cells: np.ndarray) -> np.ndarray:
-        person, people = self.attacked.person, len(self.attacked.member)
-        sums = [np.bincount(person, weights=column, minlength=people) for column in cells.T]
-        return np.stack(sums, axis=1).astype(np.float32)
+        return np.stack([self.attacked.totals(column) for column in cells.T], axis=1).astype(np.float32)
 
 
 def entropies(inputs: MetricInputs) -> np.ndarray:

@@ -21,19 +21,18 @@ import numpy as np
 from pydantic import Field
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE, permutation_band, permute_labels
 from privacy_assets.engine.metrics.attribute_attacks import FEW, GIOMI, Attack, Attacked, Trial, entropies
 from privacy_assets.engine.metrics.base import Measured, Metric
-from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE
 from privacy_assets.engine.metrics.gretel import grade
 from privacy_assets.engine.metrics.membership_scores import SMALLEST_SIDE
 from privacy_assets.engine.policy import Limit
-from privacy_assets.engine.results import Figure, FigureSpec
 from privacy_assets.engine.settings import declared
+from privacy_assets.stats import inference
+from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.inference import REPLICATES, permutation_band
+from privacy_assets.stats.intervals import beyond, wilson_centre
+from privacy_assets.stats.subjects import Subjects, permute_labels
 
-_REPLICATES = 200
-_GAP_TRIALS = 5
-_Z = 1.959963984540054  # two-sided 95 %
 MEAN = "mean over columns"
 
 _TOLERATED = (
@@ -66,12 +65,23 @@ _SPECS = {
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What the attacks found: Gretel's attacks, Giomi's, and the weights (columns,) of the columns, sum 1."""
+    """What the attacks found: Gretel's attacks, Giomi's, on whom, and the weights (columns,) of the columns, sum 1."""
 
     gretel: Sequence[Attack]
     giomi: Attack
-    member: np.ndarray
+    people: Subjects
     weights: np.ndarray
+
+    @property
+    def member(self) -> np.ndarray:
+        """Who is a member, bool (s,)."""
+        return self.people.member
+
+    @property
+    def sides(self) -> tuple[np.ndarray, np.ndarray]:
+        """Members and others, float32 (1, s) each."""
+        labels = self.member[None].astype(np.float32)
+        return labels, 1 - labels
 
     @cached_property
     def _counts(self) -> tuple[np.ndarray, np.ndarray]:
@@ -96,15 +106,13 @@ class Outcome:
     def risk(self, labels: np.ndarray) -> np.ndarray:
         """Giomi's risk (b, columns): (r_T - r_H) / (1 - r_H) with Wilson centres r."""
         train, holdout = (rate[:, 0] for rate in self.rates(labels, 1 - labels))
-        guesses = self.giomi.guesses[:, 0]
-        r_train, r_holdout = _centre(train, labels @ guesses), _centre(holdout, (1 - labels) @ guesses)
-        return (r_train - r_holdout) / (1 - r_holdout)
+        counts = (np.float64(side @ self.giomi.guesses[:, :1]) for side in (labels, 1 - labels))
+        return beyond(*(wilson_centre(rate * n, n) for rate, n in zip((train, holdout), counts, strict=True)))
 
     def points(self, members: np.ndarray, others: np.ndarray) -> np.ndarray:
         """Protection points (b, attacks of Gretel, columns): 100 (1 - max(0, (a_T - a_H) / (1 - a_H)))."""
         train, holdout = (rate[:, 1:] for rate in self.rates(members, others))
-        lost = np.maximum(train - holdout, 0) / np.where(holdout < 1, 1 - holdout, 1)
-        return 100 * (1 - lost)
+        return 100 * (1 - np.maximum(beyond(train, holdout), 0))
 
     def score(self, members: np.ndarray, others: np.ndarray) -> np.ndarray:
         """Weighted mean over columns, of the attack that leaves the fewest points (b,)."""
@@ -115,16 +123,10 @@ class Outcome:
         counts = []
         for side in (member, ~member):
             people = int(side.sum())
-            drawn = np.zeros((_REPLICATES, len(member)), dtype=np.float32)
-            drawn[:, side] = rng.multinomial(people, np.full(people, 1 / people), _REPLICATES)
+            drawn = np.zeros((REPLICATES, len(member)), dtype=np.float32)
+            drawn[:, side] = rng.multinomial(people, np.full(people, 1 / people), REPLICATES)
             counts.append(drawn)
         return self.score(*counts)
-
-
-def _centre(rate: np.ndarray, n: np.ndarray) -> np.ndarray:
-    """Wilson centres of rates (b, columns) among n (b,)."""
-    total = np.asarray(n, dtype=np.float64)[:, None]
-    return (rate * total + _Z * _Z / 2) / (total + _Z * _Z)
 
 
 def attack(inputs: MetricInputs, attacks: int) -> tuple[Outcome, Trial]:
@@ -134,70 +136,42 @@ def attack(inputs: MetricInputs, attacks: int) -> tuple[Outcome, Trial]:
     weights = entropies(inputs)
     total = float(weights.sum())
     weights = weights / total if total > 0 else np.full(len(weights), 1 / len(weights))
-    return Outcome(gretel, giomi, trial.attacked.member, weights), trial
+    return Outcome(gretel, giomi, trial.attacked, weights), trial
 
 
 def leaks(
-    outcome: Outcome, names: Sequence[str], counts: tuple[int, int], permutations: int, rng: np.random.Generator
+    outcome: Outcome, names: Sequence[str], permutations: int, rng: np.random.Generator
 ) -> tuple[list[Figure], list[dict[str, Any]]]:
     """The figures "excess" and "risk", and per column rates, excess and risk, with intervals that hold for all."""
-    labels, width = outcome.member[None].astype(np.float32), len(names)
+    people, width = outcome.people, len(names)
 
-    def statistic(shuffled: np.ndarray) -> np.ndarray:
-        return np.column_stack([outcome.excess(shuffled), outcome.risk(shuffled)])
+    def statistic(labels: np.ndarray) -> np.ndarray:
+        return np.column_stack([outcome.excess(labels), outcome.risk(labels)])
 
-    observed = np.split(statistic(labels)[0], [width + 1])
-    null = np.split(permute_labels(outcome.member, permutations, rng, statistic), [width + 1], axis=1)
-    excess = _strongest(observed[0], null[0], [*names, MEAN], counts)
-    risk = permutation_band(observed[1], null[1])
-    largest = _SPECS["risk"].estimate(
-        observed[1].max(),
-        risk.low.max(),
-        min(risk.high.max(), 1),
-        counts,
-        null=float(null[1].max(axis=1).mean()),
-        note=f"column {names[int(observed[1].argmax())]}; the interval holds for all columns at once",
-    )
-    smallest = int(np.bincount(outcome.member, minlength=2).min())
-    band = permutation_band(observed[0], null[0], people=smallest)
-    train, holdout = (rate[0, 0] for rate in outcome.rates(labels, 1 - labels))
-    parts = (train, holdout, observed[0], band.low, band.high, observed[1])
-    keys = ("train", "holdout", "excess", "low", "high", "risk")
-    rows = [
-        dict(zip(keys, map(float, row), strict=True)) for row in zip(*(part[:width] for part in parts), strict=True)
+    found = inference.test(statistic, people, permutations, rng)
+    excess, risk = found[: width + 1], found[width + 1 :]
+    note = f"column {names[int(risk.observed.argmax())]}; the interval holds for all columns at once"
+    figures = [
+        excess.worst(_SPECS["excess"], people.counts, [*names, MEAN], "strongest"),
+        risk.largest(_SPECS["risk"], people.counts, note),
     ]
-    return [excess, largest], rows
-
-
-def _strongest(observed: np.ndarray, null: np.ndarray, names: Sequence[str], counts: tuple[int, int]) -> Figure:
-    """The entry most deviations from chance, with the interval that holds for all entries at once."""
-    band = permutation_band(observed, null, LEAK_CONFIDENCE)
-    half = band.critical * band.sd
-    chosen = np.abs(null / np.where(band.sd > 0, band.sd, np.inf)).argmax(axis=1)
-    reached = np.abs(null[np.arange(len(null)), chosen]) + half[chosen]
-    at = int(np.abs(band.z).argmax())
-    return _SPECS["excess"].estimate(
-        observed[at],
-        max(band.low[at], -1),
-        min(band.high[at], 1),
-        counts,
-        confidence=LEAK_CONFIDENCE,
-        resolution=np.quantile(reached, RESOLUTION_QUANTILE, method="higher"),
-        note=names[at],
-    )
+    band = permutation_band(excess.observed, excess.null, people=people.smallest_side)
+    train, holdout = (rate[0, 0] for rate in outcome.rates(*outcome.sides))
+    parts = (train, holdout, excess.observed, band.low, band.high, risk.observed)
+    keys = ("train", "holdout", "excess", "low", "high", "risk")
+    rows = zip(*(part[:width] for part in parts), strict=True)
+    return figures, [dict(zip(keys, map(float, row), strict=True)) for row in rows]
 
 
 def protect(
-    outcome: Outcome, counts: tuple[int, int], permutations: int, rng: np.random.Generator
+    outcome: Outcome, permutations: int, rng: np.random.Generator
 ) -> tuple[Figure, np.ndarray, list[dict[str, Any]]]:
     """The protection score, points (columns,) of the strongest attack, and a table of all attacks.
 
     Interval: bootstrap by person, cut off at 0 and 100. People drawn anew lose more points by chance, which shifts the
-    whole of it down: the upper end is at least as far from the score as the lower. ``resolution`` is the 0.5 % quantile
-    of the score under permuted labels less the mean distance from the score to its lower bound there.
+    whole of it down: the upper end is at least as far from the score as the lower.
     """
-    sides = (outcome.member[None].astype(np.float32), 1 - outcome.member[None].astype(np.float32))
-    points, known = outcome.points(*sides)[0], outcome.rates(*sides)[0][0, 1:]
+    points, known = outcome.points(*outcome.sides)[0], outcome.rates(*outcome.sides)[0][0, 1:]
     overall = points @ outcome.weights
     table = [
         {
@@ -209,25 +183,21 @@ def protect(
         }
         for found, score, success in zip(outcome.gretel, overall, known, strict=True)
     ]
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(outcome.bootstrap(outcome.member, rng), [tail, 1 - tail])
-    null = permute_labels(outcome.member, permutations, rng, lambda labels: outcome.score(labels, 1 - labels)[:, None])[
-        :, 0
-    ]
-    gaps = []
-    for _ in range(_GAP_TRIALS):
-        label = rng.permutation(outcome.member)
-        drawn = np.quantile(outcome.bootstrap(label, rng), tail)
-        gaps.append(float(outcome.score(label[None], ~label[None])[0] - drawn))
-    score = float(overall.min())
-    figure = _SPECS["protection_score"].estimate(
-        score,
-        min(low, score),
-        min(100, max(high, 2 * score - low, score)),
-        counts,
-        resolution=np.quantile(null, 1 - RESOLUTION_QUANTILE) - max(np.mean(gaps), 0),
-        note=f"grade {grade(score)}",
+
+    def score(labels: np.ndarray) -> np.ndarray:
+        return outcome.score(labels, 1 - labels)
+
+    low, high, resolution = inference.bootstrap(
+        outcome.member,
+        lambda label: outcome.bootstrap(label, rng),
+        lambda: permute_labels(outcome.member, permutations, rng, lambda labels: score(labels)[:, None]),
+        lambda label: float(score(label[None].astype(np.float32))[0]),
+        rng,
     )
+    value = float(overall.min())
+    ends, counts = (min(low, value), min(100, max(high, 2 * value - low, value))), outcome.people.counts
+    spec, note = _SPECS["protection_score"], f"grade {grade(value)}"
+    figure = spec.estimate(value, *ends, counts, resolution=resolution, note=note)
     return figure, points[int(overall.argmin())], table
 
 
@@ -266,11 +236,11 @@ class AttributeInference(Metric):
         counts = (len(inputs.train) + len(inputs.holdout), sum(subjects))
         if min(subjects) < SMALLEST_SIDE or len(inputs.synthetic) == 0:
             reason = f"at least {SMALLEST_SIDE} subjects are needed in train and in holdout, and a synthetic row"
-            return Measured(tuple(spec.not_measurable(reason, counts) for spec in _SPECS.values()))
+            return self.not_measurable(reason, counts)
         outcome, trial = attack(inputs, self.attacks)
-        names, counts = inputs.schema.names, (len(trial.attacked), len(outcome.member))
-        found, rows = leaks(outcome, names, counts, self.permutations, inputs.rng("attribute_inference labels"))
-        figure, points, attacks = protect(outcome, counts, self.permutations, inputs.rng("attribute_inference score"))
+        names = inputs.schema.names
+        found, rows = leaks(outcome, names, self.permutations, inputs.rng("attribute_inference labels"))
+        figure, points, attacks = protect(outcome, self.permutations, inputs.rng("attribute_inference score"))
         baselines = [secret.baseline(GIOMI) for secret in trial.secrets]
         columns = [
             {"column": name, "baseline": base, **row, "points": float(point), "weight": float(weight)}

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.policy import Limit
-from privacy_assets.engine.results import Figure, FigureSpec, MetricResult
+from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.version import ENGINE_VERSION
+from privacy_assets.stats.estimates import Figure, FigureSpec
 
 if TYPE_CHECKING:
     from privacy_assets.engine.generators.base import Generator
@@ -71,6 +72,10 @@ class Metric(ABC):
     @abstractmethod
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute figures and tables. Deterministic for ``inputs.seed``."""
+
+    def not_measurable(self, reason: str, counts: tuple[int, int], **tables: list[dict[str, Any]]) -> Measured:
+        """Every figure without a number, for what these tables are too small for; ``counts`` are rows and subjects."""
+        return Measured(tuple(spec.not_measurable(reason, counts) for spec in self.figures), tables)
 
     def settings(self) -> dict[str, Any]:
         """The metric's settings as a plain mapping."""

@@ -10,8 +10,8 @@ import numpy as np
 
 from privacy_assets.engine.geometry.neighbours import distinct_encoded, nearest_rows
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.metrics.people import People
 from privacy_assets.engine.tables.encoding import EncodedTable
+from privacy_assets.stats.subjects import Subjects
 
 ROLES = ("train", "holdout", "synthetic")
 
@@ -97,7 +97,7 @@ class Matches:
     """
 
     spaces: tuple[Space, ...]
-    people: People
+    people: Subjects
     real: np.ndarray
     synthetic: np.ndarray
 
@@ -111,7 +111,7 @@ class Matches:
         if inputs.embedder is not None:
             embedded = [EncodedTable.of_numbers(inputs.embedded(role)) for role in ROLES]
             spaces.append(Space.of("embedded", embedded, inputs.device, unseen))
-        people = People(inputs.subject_codes("train", "holdout"), len(inputs.train))
+        people = Subjects.of(inputs.subject_codes("train", "holdout"), len(inputs.train))
         real = np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]])
         return cls(tuple(spaces), people, real, inputs.row_ids["synthetic"])
 

@@ -18,9 +18,9 @@ from privacy_assets.engine.metrics.attacked import Budget
 from privacy_assets.engine.metrics.base import Measured, Metric
 from privacy_assets.engine.metrics.demonstrated import demonstrated, limits_of
 from privacy_assets.engine.policy import Limit
-from privacy_assets.engine.results import FigureSpec
 from privacy_assets.engine.settings import declared
 from privacy_assets.engine.tables.table import Table
+from privacy_assets.stats.estimates import FigureSpec
 
 _NOTHING = "no earlier release"
 

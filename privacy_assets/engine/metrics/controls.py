@@ -17,7 +17,6 @@ import numpy as np
 from pydantic import AfterValidator, Field
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.intervals import CONFIDENCE, clopper_pearson
 from privacy_assets.engine.metrics.attacked import Budget
 from privacy_assets.engine.metrics.base import Measured, Metric
 from privacy_assets.engine.metrics.canaries import KINDS
@@ -27,9 +26,10 @@ from privacy_assets.engine.metrics.membership_inference import MembershipInferen
 from privacy_assets.engine.metrics.membership_scores import SMALLEST_SIDE
 from privacy_assets.engine.metrics.scratch_tables import STEP, ScratchTables
 from privacy_assets.engine.policy import Limit, Policy
-from privacy_assets.engine.results import Figure, FigureSpec
 from privacy_assets.engine.settings import Dict, Tuple, declared
 from privacy_assets.errors import ConfigError, shown
+from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.intervals import clopper_pearson
 
 _LOOKED_AT = {
     "dcr": ("member_excess", "member_excess_any", "identical_excess"),
@@ -73,7 +73,7 @@ class Controls(Metric):
     steps a halving, and taken to be log-normal). Up to the dose of the kind in ``doses`` is planted: what the policy in
     force lets pass, and at most half. Where a planting of the dose was missed, or the tolerance limit lies beyond it,
     fresh plantings of the dose decide: it is stated when they show, at a level of 5 %, that more than 95 % are caught
-    (:func:`~privacy_assets.engine.intervals.shown_above`; 73 without a miss, 113 with one, 200 at most).
+    (:func:`~privacy_assets.stats.intervals.shown_above`; 73 without a miss, 113 with one, 200 at most).
 
     Planted are rows that one person alone has, "rare" ones of the isolated tenth: whatever others share gives nobody
     away; where all such rows together are less than 5 % of the table and are not caught, the fraction is theirs, and 0
@@ -206,7 +206,7 @@ class Controls(Metric):
             )
             return self.spec("false_alarm_rate").missing(reason, counts)
         refused = [*tables.relabelled(), *unseen]
-        low, high = clopper_pearson(sum(refused), len(refused), CONFIDENCE)
+        low, high = clopper_pearson(sum(refused), len(refused))
         share = sum(refused) / len(refused)
         note = f"{sum(refused)} of {len(refused)} null tables"
         return self.spec("false_alarm_rate").estimate(share, low, high, counts, note=note)

@@ -9,17 +9,17 @@ import numpy as np
 from pydantic import Field
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE, permutation_band
 from privacy_assets.engine.metrics.attacked import Budget, attacked_rows
 from privacy_assets.engine.metrics.base import Measured, Metric
 from privacy_assets.engine.metrics.closeness import ROLES, Matches, Space
 from privacy_assets.engine.metrics.identical import IDENTICAL_EXCESS, identical_excess
-from privacy_assets.engine.metrics.people import People
 from privacy_assets.engine.metrics.privacy_score import privacy_score
 from privacy_assets.engine.policy import Limit
-from privacy_assets.engine.results import Figure, FigureSpec
 from privacy_assets.engine.settings import Tuple, declared
 from privacy_assets.errors import ConfigError
+from privacy_assets.stats import inference
+from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.subjects import Subjects
 
 KEYS = ("distance", "ratio")
 _PROBABILITIES = np.linspace(0, 1, 101)
@@ -130,40 +130,39 @@ class Dcr(Metric):
     def excesses(self, matches: Matches, rng: np.random.Generator) -> tuple[list[Figure], list[dict[str, Any]]]:
         """The label-conditional figures, and the table "tails"."""
         figures, tails = self._member_excess(matches.spaces, matches.people, rng)
-        codes, member = matches.people.codes, matches.people.member
-        floor = self.negligible * min(int(member[codes].sum()), len(matches.synthetic))
-        figures.append(
-            identical_excess(matches.real, codes, member, matches.synthetic, floor, self.identical_confidence)
-        )
-        return figures, tails
+        people, n = matches.people, len(matches.synthetic)
+        floor = self.negligible * min(int(people.member[people.codes].sum()), n)
+        found = identical_excess(matches.real, people, matches.synthetic, floor, self.identical_confidence)
+        return [*figures, found], tails
 
     def _member_excess(
-        self, spaces: Sequence[Space], people: People, rng: np.random.Generator
+        self, spaces: Sequence[Space], people: Subjects, rng: np.random.Generator
     ) -> tuple[list[Figure], list[dict[str, Any]]]:
         entries = [(space, key, tail) for space in spaces for key in KEYS for tail in self.tails]
         hits = [space.closest(key, tail) for space, key, tail in entries]
         every = [entry[0] for entry in entries] + list(spaces)
         headlines = [space.closest("distance", self.headline_tail, self.headline_rows) for space in spaces]
-        weights = np.stack([people.weights(s.groups, hit) for s, hit in zip(every, hits + headlines, strict=True)])
-        observed, null = people.excess(weights, self.permutations, rng)
+        weights = np.stack([_weights(people, *hit) for hit in zip(every, hits + headlines, strict=True)])
+        counts = (len(spaces[0].srd), people.smallest_side)
+        found = inference.excess(weights, people, self.permutations, rng)
         figures: list[Figure] = []
         rows: list[dict[str, Any]] = []
         for headline, space in enumerate(spaces, start=len(entries)):
             own = [i for i, entry in enumerate(entries) if entry[0] is space]
-            band = permutation_band(observed[own], null[:, own])
+            band = found[own].band()
             rows.extend(
                 {
-                    "space": space.name, "key": entries[i][1], "tail": entries[i][2], "excess": float(observed[i]),
-                    "low": float(low), "high": float(high), "matched": len(hits[i]),
+                    "space": space.name, "key": entries[i][1], "tail": entries[i][2], "matched": len(hits[i]),
+                    "excess": float(found.observed[i]), "low": float(low), "high": float(high),
                 }
                 for i, low, high in zip(own, band.low, band.high, strict=True)
             )  # fmt: skip
-            spec, alone = self.spec(_in_space("member_excess", space)), slice(headline, headline + 1)
-            figures.append(_farthest(spec, observed[alone], null[:, alone], CONFIDENCE, space, people))
-        tried = slice(len(entries))
+            figures.append(found[[headline]].estimate(self.spec(_in_space("member_excess", space)), counts))
+        # The deviations of tails differ by far: how far another entry could have reached says little of this one.
+        tried = found[: len(entries)]
+        at = int(np.abs(tried.band(self.any_confidence).z).argmax())
         spec = self.spec("member_excess_any")
-        figures.append(_farthest(spec, observed[tried], null[:, tried], self.any_confidence, spaces[0], people))
-        return figures, rows
+        return [*figures, tried.estimate(spec, counts, at=at, confidence=self.any_confidence)], rows
 
     def _in_order(self, found: Sequence[Figure], n: int, subjects: int, note: str) -> tuple[Figure, ...]:
         """One figure a spec; NaN with ``note`` for those that were not found."""
@@ -171,17 +170,11 @@ class Dcr(Metric):
         return tuple(by_name.get(spec.name, spec.missing(note, (n, subjects))) for spec in self.figures)
 
 
-def _farthest(
-    spec: FigureSpec, observed: np.ndarray, null: np.ndarray, confidence: float, space: Space, people: People
-) -> Figure:
-    """The entry with the largest |z|, its interval simultaneous over all entries given."""
-    band = permutation_band(observed, null, confidence)
-    best = int(np.abs(band.z).argmax())
-    largest = (np.abs(null - band.mean) / np.where(band.sd > 0, band.sd, np.inf)).max(axis=1)
-    rare = float(np.quantile(largest, RESOLUTION_QUANTILE, method="higher"))
-    value, low, high = (float(x[best]) for x in (observed, band.low, band.high))
-    counts, resolution = (len(space.srd), people.smallest_side), (rare + band.critical) * float(band.sd[best])
-    return spec.estimate(value, low, high, counts, confidence=confidence, resolution=resolution)
+def _weights(people: Subjects, space: Space, hit: np.ndarray) -> np.ndarray:
+    """Weights (s,) that turn labels into the mean, over distinct rows ``hit``, of their rows' mean label."""
+    rows = np.isin(space.groups, hit)
+    share = 1 / (np.bincount(space.groups)[space.groups[rows]] * max(1, len(hit)))
+    return np.bincount(people.codes[rows], weights=share, minlength=len(people))
 
 
 def _in_space(figure: str, space: Space) -> str:

@@ -10,7 +10,7 @@ from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.metrics.dcr import Dcr
 from privacy_assets.engine.metrics.membership_inference import MembershipInference
 from privacy_assets.engine.policy import Limit
-from privacy_assets.engine.results import Figure, FigureSpec
+from privacy_assets.stats.estimates import Figure, FigureSpec
 
 _LIMITS = {
     limit.figure.partition(".")[2]: limit

@@ -11,8 +11,9 @@ import numpy as np
 from privacy_assets.engine.geometry.neighbours import nearest_rows, weight_within
 from privacy_assets.engine.geometry.spherelets import Spherelets, spherelet_near, spherelet_radius
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.metrics.membership_scores import distance_to_other_subjects, ratio
+from privacy_assets.engine.metrics.membership_scores import distance_to_other_subjects
 from privacy_assets.engine.tables.encoding import EncodedTable
+from privacy_assets.stats.intervals import ratio
 
 ROLES = ("train", "holdout", "synthetic")
 TIE = 1e-4  # distances that exceed the radius by less than this share are within it: float32 cells are no more precise

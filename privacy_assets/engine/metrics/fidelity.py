@@ -11,15 +11,15 @@ import numpy as np
 from pydantic import AfterValidator, Field
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.intervals import CONFIDENCE
 from privacy_assets.engine.metrics.base import Measured, Metric
 from privacy_assets.engine.metrics.fidelity_measures import correlation_differences, related, similarity
 from privacy_assets.engine.metrics.fidelity_prediction import Predictions, predict
 from privacy_assets.engine.metrics.fidelity_tables import Compared, Weights
 from privacy_assets.engine.policy import Limit
-from privacy_assets.engine.results import Figure, FigureSpec
 from privacy_assets.engine.settings import Tuple, declared
 from privacy_assets.errors import ConfigError, did_you_mean, shown
+from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.intervals import CONFIDENCE
 
 _BINS, _COMMON = 10, 100  # cells of a number and of a category in a pair
 _STEPS = 1000  # cells of a column in a replicate: enough for its deviation
@@ -122,7 +122,7 @@ class Fidelity(Metric):
         compared = Compared.of(inputs)
         if compared.counts[1] < 2:
             reason = "train, holdout and synthetic need at least two rows and two people each"
-            return Measured(tuple(spec.not_measurable(reason, compared.counts) for spec in self.figures), {})
+            return self.not_measurable(reason, compared.counts)
         names, rng = list(compared.columns), inputs.rng("fidelity")
         pairs = compared.pairs(names, self.pairs, rng)
         ordered = [name for name in names if compared.columns[name].ordered]

@@ -7,17 +7,12 @@ from functools import partial
 
 import numpy as np
 
-from privacy_assets.engine.intervals import CONFIDENCE, permute_labels, resample_subjects
-from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE, Drawn, worst_entry
-from privacy_assets.engine.metrics.leaked import leaked
-from privacy_assets.engine.metrics.membership_scores import (
-    REPLICATES,
-    SMALLEST_SIDE,
-    Population,
-    advantages,
-    named_entries,
-)
-from privacy_assets.engine.results import Figure, FigureSpec
+from privacy_assets.engine.metrics.membership_scores import SMALLEST_SIDE, Population, advantages, named_entries
+from privacy_assets.stats import inference
+from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.inference import REPLICATES
+from privacy_assets.stats.intervals import CONFIDENCE
+from privacy_assets.stats.leaked import leaked_people
 
 MOST_EXPOSED = 40  # people; of fewer than four times as many a quarter is taken
 _TOO_FEW = f"fewer than {SMALLEST_SIDE} isolated subjects on a side"
@@ -44,14 +39,9 @@ def advantage_isolated(population: Population, permutations: int, rng: np.random
     isolated = population.isolated()
     if not isolated.measurable:
         return ADVANTAGE_ISOLATED.not_measurable(_TOO_FEW, isolated.counts)
-    statistic, member = partial(advantages, isolated.fitted()), population.member
-    drawn = Drawn(
-        statistic(member.astype(np.float32)[None])[0],
-        permute_labels(member, permutations, rng, statistic, population.block),
-        resample_subjects(member, REPLICATES, rng, statistic, population.block),
-    )
-    names = named_entries(isolated)
-    return worst_entry(ADVANTAGE_ISOLATED, drawn, LEAK_CONFIDENCE, isolated.counts, names, evidence=True)
+    statistic = partial(advantages, isolated.fitted())
+    found = inference.test(statistic, population, permutations, rng, replicates=REPLICATES)
+    return found.worst(ADVANTAGE_ISOLATED, isolated.counts, named_entries(isolated), "strongest")
 
 
 def isolated_excess(population: Population) -> Figure:
@@ -63,7 +53,7 @@ def isolated_excess(population: Population) -> Figure:
     who all are say little: as many more are taken as make that as unlikely, 8.9 / -ln(share). Rates over all isolated
     people cannot see so few; of 40 alone nearly all must be members before chance is ruled out, so that generators
     which are merely close to their training rows pass at any number of rows. Exact interval, see
-    :mod:`privacy_assets.engine.metrics.leaked`; NaN with fewer than 20 isolated subjects on a side.
+    :mod:`privacy_assets.stats.leaked`; NaN with fewer than 20 isolated subjects on a side.
     """
     isolated = population.isolated()
     if not isolated.measurable:
@@ -73,13 +63,9 @@ def isolated_excess(population: Population) -> Figure:
     people, codes = np.unique(isolated.codes, return_inverse=True)
     best = np.full(len(people), len(rank))
     np.minimum.at(best, codes, rank)
-    member = isolated.member[people]
     wanted = max(MOST_EXPOSED, math.ceil(EVIDENCE / -math.log(isolated.member.mean())))
-    exposed = best <= np.sort(best)[min(wanted, len(people) // 4) - 1]
-    k = int(exposed.sum())
-    counts = leaked(k, int(member[exposed].sum()), len(people), int(member.sum()), CONFIDENCE)
-    value, low, high, resolution = (count / k for count in counts)
-    note = f"the {k} most exposed of {len(people)} isolated people"
-    return ISOLATED_EXCESS.estimate(
-        value, low, high, isolated.counts, confidence=CONFIDENCE, resolution=resolution, note=note
-    )
+    exposed = people[best <= np.sort(best)[min(wanted, len(people) // 4) - 1]]
+    found = leaked_people(people, exposed, isolated.member, CONFIDENCE) / len(exposed)
+    value, low, high, resolution = found.tolist()
+    note = f"the {len(exposed)} most exposed of {len(people)} isolated people"
+    return ISOLATED_EXCESS.estimate(value, low, high, isolated.counts, resolution=resolution, note=note)

@@ -16,9 +16,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE, permute_labels
 from privacy_assets.engine.metrics.base import Measured, Metric
-from privacy_assets.engine.metrics.entries import Drawn
 from privacy_assets.engine.metrics.linkability_attack import (
     Pair,
     attacked_rows,
@@ -26,11 +24,14 @@ from privacy_assets.engine.metrics.linkability_attack import (
     random_halves,
     varying_columns,
 )
-from privacy_assets.engine.metrics.singling_out_evidence import People
 from privacy_assets.engine.policy import Limit
-from privacy_assets.engine.results import Figure, FigureSpec
 from privacy_assets.engine.settings import declared
 from privacy_assets.errors import ConfigError, did_you_mean, shown
+from privacy_assets.stats import inference
+from privacy_assets.stats.estimates import FigureSpec
+from privacy_assets.stats.inference import Evidence
+from privacy_assets.stats.intervals import beyond
+from privacy_assets.stats.subjects import Subjects
 
 _CALIBRATED = (
     "a leak-free table stays within 0.093 in 99.5 % of splits at 2,000/1,000 people attacked, whatever share of "
@@ -111,13 +112,15 @@ class Linkability(Metric):
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute the figures and the table "sets", one row a pair of column sets."""
-        people = People.of(inputs)
-        if not 0 < people.members < len(people) or len(inputs.synthetic) == 0:
-            return _missing("train, holdout and synthetic need at least one row each", people)
+        people = inputs.people
+        if people.smallest_side == 0 or len(inputs.synthetic) == 0:
+            reason = "train, holdout and synthetic need at least one row each"
+            return self.not_measurable(reason, people.counts, sets=[])
         places = varying_columns(inputs)
         pairs = self._pairs(inputs, [name for name in inputs.schema.names if name in places])
         if not pairs:
-            return _missing("two sets are needed, each with a column of more than one value", people)
+            reason = "two sets are needed, each with a column of more than one value"
+            return self.not_measurable(reason, people.counts, sets=[])
         rows = attacked_rows(inputs, people, self.attacks)
         sets = [[[place for name in names for place in places[name]] for names in pair] for pair in pairs]
         searched = linkage(inputs, rows, list(itertools.chain(*sets[0])))  # all pairs have the same columns
@@ -125,13 +128,14 @@ class Linkability(Metric):
         for at, (first, second) in enumerate(sets):
             inputs.progress(f"linkability: sets {at + 1} of {len(pairs)}")
             linked[:, at] = searched.hits(first, second, self.neighbours)
-        drawn, person = np.unique(people.subject[rows], return_inverse=True)
-        rates = np.stack([np.bincount(person, column) for column in linked.T], axis=1) / np.bincount(person)[:, None]
-        member = people.member[drawn]
-        excess, risk = weigh(rates, member, self.permutations, inputs.rng("linkability labels"))
-        return Measured(
-            _figures(excess, risk, len(rows), len(drawn)), {"sets": _table(pairs, rates, member, excess, risk)}
+        attacked = people.take(rows)
+        rates = np.stack([attacked.totals(column) for column in linked.T], axis=1) / attacked.totals()[:, None]
+        excess, risk = weigh(rates, attacked, self.permutations, inputs.rng("linkability labels"))
+        figures = tuple(
+            found.mean.estimate(spec, attacked.counts, within=(-1, 1))
+            for spec, found in zip(self.figures, (excess, risk), strict=True)
         )
+        return Measured(figures, {"sets": _table(pairs, rates, attacked.member, excess, risk)})
 
     def _pairs(self, inputs: MetricInputs, usable: Sequence[str]) -> list[Pair]:
         """The pairs of column sets to attack with, none where there is none."""
@@ -147,38 +151,26 @@ class Linkability(Metric):
         return [(first, second)] if first and second else []
 
 
-def weigh(rates: np.ndarray, member: np.ndarray, permutations: int, rng: np.random.Generator) -> tuple[Drawn, Drawn]:
-    """Excess and Giomi's risk of every pair, from the rates (people, pairs) and bool ``member`` (people,)."""
-    n_T, n_H, pairs = int(member.sum()), int((~member).sum()), rates.shape[1]
+def weigh(
+    rates: np.ndarray, people: Subjects, permutations: int, rng: np.random.Generator
+) -> tuple[Evidence, Evidence]:
+    """Excess and Giomi's risk of every pair, from the rates (people, pairs)."""
+    n_T, pairs = people.members, rates.shape[1]
+    n_H = len(people) - n_T
 
     def statistic(labels: np.ndarray) -> np.ndarray:
         r_T, r_H = labels @ rates / n_T, (1 - labels) @ rates / n_H
-        return np.column_stack([r_T - r_H, (r_T - r_H) / np.where(r_H < 1, 1 - r_H, 1)])
+        return np.column_stack([r_T - r_H, beyond(r_T, r_H)])
 
-    observed = statistic(member.astype(np.float64)[None])[0]
-    null = permute_labels(member, permutations, rng, statistic)
-    return Drawn(observed[:pairs], null[:, :pairs]), Drawn(observed[pairs:], null[:, pairs:])
-
-
-def _figures(excess: Drawn, risk: Drawn, rows: int, people: int) -> tuple[Figure, ...]:
-    """Both figures, from their means over the pairs; everything is cut off at 1."""
-    two, one = (drawn.mean.band(CONFIDENCE) for drawn in (excess, risk))
-    spread = np.quantile(risk.mean.null[:, 0] - one.mean[0], RESOLUTION_QUANTILE, method="higher")
-    limits = (two.resolution[0], spread + one.critical * one.sd[0])
-    found = []
-    for spec, drawn, band, resolution in zip(Linkability.figures, (excess, risk), (two, one), limits, strict=True):
-        value, low, high, reached = (
-            float(np.clip(x, -1, 1)) for x in (drawn.observed.mean(), band.low[0], band.high[0], resolution)
-        )
-        found.append(spec.estimate(value, low, high, (rows, people), resolution=reached))
-    return tuple(found)
+    found = inference.test(statistic, people, permutations, rng)
+    return found[:pairs], found[pairs:]
 
 
 def _table(
-    pairs: Sequence[Pair], rates: np.ndarray, member: np.ndarray, excess: Drawn, risk: Drawn
+    pairs: Sequence[Pair], rates: np.ndarray, member: np.ndarray, excess: Evidence, risk: Evidence
 ) -> list[dict[str, Any]]:
     """One row a pair: rates, excess with an interval that holds for all pairs at once, and Giomi's risk."""
-    band = excess.band(CONFIDENCE)
+    band = excess.band()
     columns = {
         "rate_train": rates[member].mean(axis=0),
         "rate_holdout": rates[~member].mean(axis=0),
@@ -195,8 +187,3 @@ def _table(
         }
         for at, (first, second) in enumerate(pairs)
     ]
-
-
-def _missing(reason: str, people: People) -> Measured:
-    counts = len(people.subject), len(people)
-    return Measured(tuple(spec.not_measurable(reason, counts) for spec in Linkability.figures), {"sets": []})

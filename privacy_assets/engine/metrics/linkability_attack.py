@@ -10,8 +10,8 @@ import numpy as np
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.metrics.linkage import Linkage
-from privacy_assets.engine.metrics.singling_out_evidence import People
 from privacy_assets.engine.tables.encoding import EncodedTable
+from privacy_assets.stats.subjects import Subjects
 
 Pair = tuple[tuple[str, ...], tuple[str, ...]]
 _ROLES = ("train", "holdout", "synthetic")
@@ -34,7 +34,7 @@ def random_halves(names: Sequence[str], number: int, rng: np.random.Generator) -
     return [(tuple(names[c] for c in half), tuple(names[c] for c in range(total) if c not in half)) for half in found]
 
 
-def attacked_rows(inputs: MetricInputs, people: People, most: int) -> np.ndarray:
+def attacked_rows(inputs: MetricInputs, people: Subjects, most: int) -> np.ndarray:
     """Positions in T stacked on H of at most ``most`` rows a side, drawn by person and blind to the labels.
 
     As many people a side as there are, or ``most``; the same number of rows of each at most, so that labels of the
@@ -47,11 +47,11 @@ def attacked_rows(inputs: MetricInputs, people: People, most: int) -> np.ndarray
         drawn[order[people.member[order] == side][:most]] = True
     of_each = max(1, most // max(people.members, len(people) - people.members))
     content = np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]])
-    rows = np.lexsort((people.subject, content))
+    rows = np.lexsort((people.codes, content))
     rows = rows[rng.permutation(len(rows))]
-    rows = rows[np.argsort(people.subject[rows], kind="stable")]
-    rank = np.arange(len(rows)) - np.searchsorted(people.subject[rows], people.subject[rows])
-    return rows[drawn[people.subject[rows]] & (rank < of_each)]
+    rows = rows[np.argsort(people.codes[rows], kind="stable")]
+    rank = np.arange(len(rows)) - np.searchsorted(people.codes[rows], people.codes[rows])
+    return rows[drawn[people.codes[rows]] & (rank < of_each)]
 
 
 def varying_columns(inputs: MetricInputs) -> dict[str, list[int]]:

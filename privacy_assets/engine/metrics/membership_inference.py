@@ -25,10 +25,8 @@ import numpy as np
 from pydantic import Field
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE, Band, permute_labels, resample_subjects
 from privacy_assets.engine.metrics.attacked import Budget, attacked_rows
 from privacy_assets.engine.metrics.base import Measured, Metric
-from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE, Drawn, worst_entry
 from privacy_assets.engine.metrics.gretel import SMALLEST_POSITIVES, AttackGrid, grade, level_table, mean_points
 from privacy_assets.engine.metrics.isolated import (
     ADVANTAGE_ISOLATED,
@@ -38,7 +36,6 @@ from privacy_assets.engine.metrics.isolated import (
 )
 from privacy_assets.engine.metrics.membership_scores import (
     RATES,
-    REPLICATES,
     SMALLEST_SIDE,
     Population,
     advantages,
@@ -52,15 +49,18 @@ from privacy_assets.engine.metrics.one_run import epsilon_one_run
 from privacy_assets.engine.metrics.subgroups import SPEC as ADVANTAGE_SUBGROUPS
 from privacy_assets.engine.metrics.subgroups import Subgroups, advantage_subgroups, check_columns
 from privacy_assets.engine.policy import Limit
-from privacy_assets.engine.results import Figure, FigureSpec
 from privacy_assets.engine.settings import declared
+from privacy_assets.stats import inference
+from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.inference import REPLICATES, Band, Evidence
+from privacy_assets.stats.subjects import resample_subjects
 
 HEADLINE_RATE = 0.10
 LOW_RATE = 0.001
 SMALLEST_FOR_LOW_RATE = 10_000
+_NEEDED = f"at least {SMALLEST_SIDE} subjects are needed"
 PURPOSE = "membership_inference.attacked"  # of the draw of who is attacked, where not everybody is
 _HEADLINE = RATES.index(HEADLINE_RATE)
-_GAP_TRIALS = 5
 
 _TOLERATED = "tolerated: what trees with leaves of 50 rows show"
 _DEMONSTRATED = "demonstrated at 99.5 % over all scores and thresholds together"
@@ -80,17 +80,17 @@ def attack(
         low = [tpr[:, -1] for tpr, _ in rates]
         return np.column_stack([*gaps, *precisions, *low])
 
-    labels = population.member.astype(np.float32)[None]
-    ends = np.cumsum([len(whole) * len(RATES), len(whole)])
-    observed = np.split(statistic(labels)[0], ends)
-    null = np.split(permute_labels(population.member, permutations, rng, statistic, population.block), ends, axis=1)
-    advantage, precision, low = (Drawn(*pair) for pair in zip(observed, null, strict=True))
+    found = inference.test(statistic, population, permutations, rng)
+    tried, scores = len(whole) * len(RATES), len(whole)
     draws = resample_subjects(population.member, REPLICATES, rng, partial(advantages, whole), population.block)
-    advantage = replace(advantage, resampled=draws)
-    figures = _advantages(population, advantage)
-    curve = [score.rates(labels, RATES) for score in whole]
-    figures += [_precision_figure(population, precision, curve), _low_rate_figure(population, low)]
-    return figures, _curve_table(population, curve, advantage.band(CONFIDENCE))
+    advantage = replace(found[:tried], resampled=draws)
+    curve = [score.rates(population.member.astype(np.float32)[None], RATES) for score in whole]
+    figures = [
+        *_advantages(population, advantage),
+        _precision_figure(population, found[tried : tried + scores], curve),
+        _low_rate_figure(population, found[tried + scores :]),
+    ]
+    return figures, _curve_table(population, curve, advantage.band())
 
 
 def _precision(tpr: np.ndarray, fpr: np.ndarray) -> np.ndarray:
@@ -99,15 +99,18 @@ def _precision(tpr: np.ndarray, fpr: np.ndarray) -> np.ndarray:
     return np.where(named > 0, tpr / np.where(named > 0, named, 1), 0.5)
 
 
-def _advantages(population: Population, drawn: Drawn) -> list[Figure]:
+def _advantages(population: Population, drawn: Evidence) -> list[Figure]:
     entries = named_entries(population)
     at = slice(_HEADLINE, None, len(RATES))
-    headline = worst_entry(_SPECS["advantage"], drawn[at], CONFIDENCE, population.counts, entries[at])
-    strongest = worst_entry(_SPECS["advantage_any"], drawn, LEAK_CONFIDENCE, population.counts, entries, evidence=True)
-    return [headline, strongest]
+    return [
+        drawn[at].worst(_SPECS["advantage"], population.counts, entries[at], "headline"),
+        drawn.worst(_SPECS["advantage_any"], population.counts, entries, "strongest"),
+    ]
 
 
-def _precision_figure(population: Population, drawn: Drawn, rates: Sequence[tuple[np.ndarray, np.ndarray]]) -> Figure:
+def _precision_figure(
+    population: Population, drawn: Evidence, rates: Sequence[tuple[np.ndarray, np.ndarray]]
+) -> Figure:
     """Precision of the best score that names enough rows, counted as if both sides had the rows of the smaller one."""
     spec, smaller = _SPECS["precision"], min(population.side(True)[0], population.side(False)[0])
     named = np.array([smaller * (tpr + fpr)[0, _HEADLINE] for tpr, fpr in rates])
@@ -115,15 +118,15 @@ def _precision_figure(population: Population, drawn: Drawn, rates: Sequence[tupl
     if len(enough) == 0:
         reason = f"{named.max():.0f} predicted positives, {SMALLEST_POSITIVES} needed"
         return spec.not_measurable(reason, population.counts)
-    return worst_entry(spec, drawn[enough], CONFIDENCE, population.counts, np.array(list(population.scores))[enough])
+    return drawn[enough].worst(spec, population.counts, np.array(list(population.scores))[enough], "headline")
 
 
-def _low_rate_figure(population: Population, drawn: Drawn) -> Figure:
+def _low_rate_figure(population: Population, drawn: Evidence) -> Figure:
     spec, others = _SPECS["tpr_low_fpr"], population.side(False)[0]
     if others < SMALLEST_FOR_LOW_RATE:
         reason = f"{others} non-members, {SMALLEST_FOR_LOW_RATE} needed for a false positive rate of {LOW_RATE}"
         return spec.not_measurable(reason, population.counts)
-    return worst_entry(spec, drawn, CONFIDENCE, population.counts, np.array(list(population.scores)))
+    return drawn.worst(spec, population.counts, list(population.scores), "headline")
 
 
 def _curve_table(
@@ -140,11 +143,7 @@ def _curve_table(
 
 
 def protect(population: Population, rng: np.random.Generator) -> tuple[Figure, dict[str, list[dict[str, Any]]]]:
-    """Gretel's score with the interval of a bootstrap by subject, and the tables "levels" and "grade".
-
-    ``resolution`` is the 0.5 % quantile of the score under permuted labels, less the mean distance from the score to
-    its lower bound there.
-    """
+    """Gretel's score with the interval of a bootstrap by subject, and the tables "levels" and "grade"."""
     grid, member = AttackGrid(), population.member
     counts = grid.counts(population.scores["distance"], population.codes)
     points = grid.points(counts, member, rng)
@@ -154,23 +153,15 @@ def protect(population: Population, rng: np.random.Generator) -> tuple[Figure, d
     if math.isnan(score):
         reason = f"no attack has {SMALLEST_POSITIVES} predicted positives"
         return spec.not_measurable(reason, population.counts), tables
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.nanquantile(grid.bootstrap(counts, member, REPLICATES, rng), [tail, 1 - tail])
-    null = grid.permuted(counts, member, REPLICATES, rng)
-    gaps = []
-    for _ in range(_GAP_TRIALS):
-        label = rng.permutation(member)
-        drawn = grid.bootstrap(counts, label, REPLICATES, rng)
-        gaps.append(mean_points(grid.points(counts, label, rng)) - np.nanquantile(drawn, tail))
-    figure = spec.estimate(
-        score,
-        min(low, score),
-        max(high, score),
-        population.counts,
-        resolution=np.nanquantile(null, 1 - RESOLUTION_QUANTILE) - max(np.mean(gaps), 0),
-        note=f"grade {grade(score)}",
+    low, high, resolution = inference.bootstrap(
+        member,
+        lambda label: grid.bootstrap(counts, label, REPLICATES, rng),
+        lambda: grid.permuted(counts, member, REPLICATES, rng),
+        lambda label: mean_points(grid.points(counts, label, rng)),
+        rng,
     )
-    return figure, tables
+    ends, note = (min(low, score), max(high, score)), f"grade {grade(score)}"
+    return spec.estimate(score, *ends, population.counts, resolution=resolution, note=note), tables
 
 
 _SPECS = {
@@ -260,12 +251,12 @@ class MembershipInference(Metric):
         subjects = [np.unique(inputs.subject_codes(role)).size for role in ("train", "holdout")]
         counts = (len(inputs.train) + len(inputs.holdout), sum(subjects))
         if min(subjects) < SMALLEST_SIDE or len(inputs.synthetic) == 0:
-            return self._none("in train and in holdout, and a synthetic row", counts)
+            return self.not_measurable(f"{_NEEDED} in train and in holdout, and a synthetic row", counts)
         rows = attacked_rows(inputs, ("train", "holdout"), self.attacked, PURPOSE)
         found = score_rows(inputs, rows)
         population = build_population(inputs, found.distances if found else None, rows)
         if not population.measurable:
-            return self._none("of train and of holdout among those attacked", population.counts)
+            return self.not_measurable(f"{_NEEDED} of train and of holdout among those attacked", population.counts)
         leaks, curve = attack(population, self.permutations, inputs.rng("membership_inference.labels"))
         protection, tables = protect(population, inputs.rng("membership_inference.grid"))
         rng = inputs.rng("membership_inference.subgroups")
@@ -277,8 +268,3 @@ class MembershipInference(Metric):
         tables, by_name = {"curve": curve, **tables}, {figure.name: figure for figure in every}
         tables |= {"subgroups": groups} if groups else {}
         return Measured(tuple(by_name[name] for name in _SPECS), tables)
-
-    @staticmethod
-    def _none(what: str, counts: tuple[int, int]) -> Measured:
-        reason = f"at least {SMALLEST_SIDE} subjects are needed {what}"
-        return Measured(tuple(spec.not_measurable(reason, counts) for spec in _SPECS.values()))

@@ -9,12 +9,12 @@ import numpy as np
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.tables.encoding import EncodedTable
+from privacy_assets.stats.intervals import ratio
+from privacy_assets.stats.subjects import Subjects, renumbered
 
 SMALLEST_SIDE = 20  # subjects; with fewer a half may hold no non-member
 MOST_NEIGHBOURS = 8
 RATES = (0.01, 0.02, 0.05, 0.10, 0.20, 0.50)  # shares of the non-members that the thresholds let through
-REPLICATES = 200
-_CELLS = 4_000_000  # labels of rows held at once
 
 
 class CrossFittedScore:
@@ -79,8 +79,8 @@ def _cumulative(labels: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class Population:
-    """The real rows under attack, T stacked on H: scores by name, subject codes (n,), membership and half (s,).
+class Population(Subjects):
+    """The real rows under attack, T stacked on H: scores by name, and the ``half`` (s,) of each subject.
 
     ``neighbour`` (n,) is the distance to the nearest row of another subject, attacked or not. ``rows`` (n,) are the
     positions in T stacked on H, all of them when None.
@@ -88,8 +88,6 @@ class Population:
 
     scores: Mapping[str, np.ndarray]
     neighbour: np.ndarray
-    codes: np.ndarray
-    member: np.ndarray
     half: np.ndarray
     rows: np.ndarray | None = None
 
@@ -106,28 +104,14 @@ class Population:
         """The rows where ``rows``, bool (n,), is true; subjects keep their codes."""
         scores = {name: score[rows] for name, score in self.scores.items()}
         places = np.flatnonzero(rows) if self.rows is None else self.rows[rows]
-        return Population(scores, self.neighbour[rows], self.codes[rows], self.member, self.half, places)
+        return Population(self.codes[rows], self.member, scores, self.neighbour[rows], self.half, places)
 
     def of_people(self, rows: np.ndarray) -> Population:
         """The rows at these positions (n,), all that some people have; nobody else is a subject of it."""
-        people, codes = np.unique(self.codes[rows], return_inverse=True)
+        some = self.take(rows)
         scores = {name: score[rows] for name, score in self.scores.items()}
-        return Population(scores, self.neighbour[rows], codes, self.member[people], self.half[people], rows)
-
-    def side(self, member: bool) -> tuple[int, int]:
-        """Rows and subjects of the members, or of the non-members."""
-        codes = self.codes[self.member[self.codes] == member]
-        return len(codes), np.unique(codes).size
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        """Rows and subjects."""
-        return len(self.codes), np.unique(self.codes).size
-
-    @property
-    def block(self) -> int:
-        """How many labellings of all rows to hold at once."""
-        return int(np.clip(_CELLS // max(len(self.codes), 1), 1, 64))
+        half = self.half[np.unique(self.codes[rows])]
+        return Population(some.codes, some.member, scores, self.neighbour[rows], half, rows)
 
     @property
     def measurable(self) -> bool:
@@ -150,15 +134,6 @@ def named_entries(population: Population) -> np.ndarray:
     return np.array([f"{name} at {rate:.0%} of the non-members" for name in population.scores for rate in RATES])
 
 
-def ratio(distance: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """``distance / scale`` with 0/0 = 1 and x/0 = inf.
-
-    A row with a twin in the population that S holds too is as near to S as to the population: nothing suspicious.
-    """
-    safe = np.where(scale > 0, scale, 1)
-    return np.where(scale > 0, distance / safe, np.where(distance > 0, np.inf, 1.0))
-
-
 def build_population(
     inputs: MetricInputs, known: Mapping[str, np.ndarray] | None = None, rows: np.ndarray | None = None
 ) -> Population:
@@ -174,9 +149,7 @@ def build_population(
     pool = EncodedTable.stack([inputs.encoded("train"), inputs.encoded("holdout")])
     raw = inputs.subject_codes("train", "holdout")
     codes = order_by_content(raw, np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]]))
-    member = np.zeros(int(codes.max(initial=-1)) + 1, dtype=bool)
-    member[codes[: len(inputs.train)]] = True
-
+    subjects = Subjects.of(codes, len(inputs.train))
     attacked = pool if rows is None else pool.take(rows)
 
     def nearest(role: str) -> np.ndarray:
@@ -189,22 +162,14 @@ def build_population(
     scores = {"distance": distance, "distance / neighbour": ratio(distance, neighbour)}
     if inputs.reference is not None:
         scores["distance / reference"] = ratio(distance, nearest("reference"))
-    if rows is not None:
-        people, codes = np.unique(codes[rows], return_inverse=True)
-        member = member[people]
-    half = inputs.rng("membership_inference.halves").permutation(len(member)) % 2 == 1
-    return Population(scores, neighbour, codes, member, half, rows)
+    subjects = subjects if rows is None else subjects.take(rows)
+    half = inputs.rng("membership_inference.halves").permutation(len(subjects)) % 2 == 1
+    return Population(subjects.codes, subjects.member, scores, neighbour, half, rows)
 
 
 def order_by_content(codes: np.ndarray, row_ids: np.ndarray) -> np.ndarray:
     """Recode subjects in the order of their smallest row id, then of their sum; twins keep their order, T first."""
-    count = int(codes.max(initial=-1)) + 1
-    smallest = np.full(count, np.iinfo(np.int64).max)
-    np.minimum.at(smallest, codes, row_ids)
-    total = np.bincount(codes, weights=row_ids, minlength=count)
-    place = np.empty(count, dtype=np.int64)
-    place[np.lexsort((total, smallest))] = np.arange(count)
-    return place[codes]
+    return renumbered(codes, row_ids, np.bincount(codes, weights=row_ids))
 
 
 def distance_to_other_subjects(

@@ -10,16 +10,16 @@ import numpy as np
 from pydantic import Field
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.intervals import permutation_band, wilson
 from privacy_assets.engine.metrics.base import Measured, Metric
-from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE
 from privacy_assets.engine.metrics.exposure import ROLES, Exposure, by_spherelets, near, tables_of, typical_radius
-from privacy_assets.engine.metrics.people import People
 from privacy_assets.engine.policy import Limit
-from privacy_assets.engine.results import Figure, FigureSpec
 from privacy_assets.engine.settings import declared
 from privacy_assets.engine.tables.encoding import EncodedTable
 from privacy_assets.errors import InputError
+from privacy_assets.stats import inference
+from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.intervals import LEAK_CONFIDENCE, wilson
+from privacy_assets.stats.subjects import Subjects
 
 Space = Literal["raw", "embedded"]
 Distance = Literal["euclidean", "spherelet"]
@@ -92,16 +92,15 @@ class Memorization(Metric):
             )
         sizes = {role: len(inputs.tables[role]) for role in ROLES}
         if sizes["train"] < 2 or min(sizes.values()) == 0:
-            counts = (sizes["synthetic"], 0)
             reason = "two training rows are needed, and rows of holdout and synthetic table"
-            return Measured(tuple(spec.not_measurable(reason, counts) for spec in self.figures))
+            return self.not_measurable(reason, (sizes["synthetic"], 0))
         tables = tables_of(inputs, self.space)
         known = inputs.subject_codes("train") if "train" in inputs.subjects else None
         radius = self.radius
         if radius is None:
             radius = typical_radius(tables["train"], known, self.quantile, inputs.device)
         found = Exposure.of(tables, float(radius), inputs.device)
-        people = People(inputs.subject_codes("train", "holdout"), sizes["train"])
+        people = Subjects.of(inputs.subject_codes("train", "holdout"), sizes["train"])
         excess = self._excess(found, tables, people, inputs.rng("memorization.labels"))
         if self.distance == "spherelet":
             shape = (self.neighbours, self.dimension)
@@ -110,30 +109,27 @@ class Memorization(Metric):
         return Measured((_exposed(found, people, sizes), excess), lists)
 
     def _excess(
-        self, found: Exposure, tables: Mapping[str, EncodedTable], people: People, rng: np.random.Generator
+        self, found: Exposure, tables: Mapping[str, EncodedTable], people: Subjects, rng: np.random.Generator
     ) -> Figure:
         """Figure ``exposed_excess``: linear in the labels, so that no list of the rows near each other is needed."""
         exposed = found.real * (len(tables["train"]) / len(people.codes)) > found.synthetic
-        count = int(exposed.sum())
-        ends, resolution = np.zeros(3), 0.0
-        if count:
-            share = np.where(exposed, 1 / np.maximum(found.real, 1), 0.0) / count
-            rows = [near(tables[role], tables["synthetic"], found.radius, share) for role in ("train", "holdout")]
-            weights = np.bincount(people.codes, np.concatenate(rows), len(people.member))
-            observed, null = people.excess(weights[None], self.permutations, rng)
-            band = permutation_band(observed, null, LEAK_CONFIDENCE)
-            ends, resolution = np.concatenate([observed, band.low, band.high]), float(band.resolution[0])
-        value, low, high = ends.tolist()
-        counts, note = (len(exposed), people.smallest_side), f"{count} exposed rows"
-        return _EXCESS.estimate(value, low, high, counts, confidence=LEAK_CONFIDENCE, resolution=resolution, note=note)
+        count, counts = int(exposed.sum()), (len(exposed), people.smallest_side)
+        if count == 0:
+            note = "0 exposed rows"
+            return _EXCESS.estimate(0.0, 0.0, 0.0, counts, confidence=LEAK_CONFIDENCE, resolution=0.0, note=note)
+        share = np.where(exposed, 1 / np.maximum(found.real, 1), 0.0) / count
+        rows = [near(tables[role], tables["synthetic"], found.radius, share) for role in ("train", "holdout")]
+        weights = np.bincount(people.codes, np.concatenate(rows), len(people))
+        evidence = inference.excess(weights[None], people, self.permutations, rng)
+        return evidence.estimate(_EXCESS, counts, confidence=LEAK_CONFIDENCE, note=f"{count} exposed rows")
 
 
-def _exposed(found: Exposure, people: People, sizes: Mapping[str, int]) -> Figure:
+def _exposed(found: Exposure, people: Subjects, sizes: Mapping[str, int]) -> Figure:
     """Figure ``exposed``."""
     exposed, n_train = found.alpha < 1, sizes["train"]
     low, high = clustered_share(exposed, people.codes[:n_train][found.nearest])
     null = math.nan if np.isnan(found.holdout).any() else by_chance(found, n_train, sizes["holdout"])
-    counts, note = (len(exposed), int(people.member.sum())), f"lambda {found.radius:.4g}"
+    counts, note = (len(exposed), people.members), f"lambda {found.radius:.4g}"
     return _EXPOSED.estimate(exposed.mean(), low, high, counts, null=null, note=note)
 
 

@@ -19,15 +19,16 @@ and the scales stay as they are. All in logarithms.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.intervals import CONFIDENCE, permutation_band, permute_labels
 from privacy_assets.engine.metrics.membership_scores import SMALLEST_SIDE, Population
-from privacy_assets.engine.results import Figure, FigureSpec
 from privacy_assets.engine.tables.encoding import EncodedTable
+from privacy_assets.stats import inference
+from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.intervals import CONFIDENCE
 
 NEIGHBOURS = 20  # Ward et al.'s number for DPI
 INFLUENCED = 5  # 1, 5 and 20 tell members about equally well (Adult, UK census)
@@ -171,15 +172,13 @@ def auc_figures(
         rows = total[:, -1:]
         return np.asarray((total[:, :-1] - rows * (rows + 1) / 2) / (rows * (len(codes) - rows)))
 
-    observed = statistic(member.astype(np.float32)[None])[0]
-    null = permute_labels(member, permutations, rng, statistic, population.block)
+    evidence = inference.test(statistic, population, permutations, rng)
     figures = []
     for at, spec in enumerate(SPECS):
-        band = permutation_band(observed[at : at + 1], null[:, at : at + 1], CONFIDENCE)
-        half = max(float(band.high[0] - observed[at]), _half_width(ranks[at], codes, member))
-        value = float(observed[at])
-        ends, reached = (max(value - half, 0.0), min(value + half, 1.0)), float(band.resolution[0])
-        figures.append(spec.estimate(value, *ends, population.counts, confidence=CONFIDENCE, resolution=reached))
+        alone = evidence[[at]].estimate(spec, population.counts, within=(0, 1))
+        half = _half_width(ranks[at], codes, member)
+        low, high = min(alone.low, max(alone.value - half, 0.0)), max(alone.high, min(alone.value + half, 1.0))
+        figures.append(replace(alone, low=low, high=high))
     return figures
 
 

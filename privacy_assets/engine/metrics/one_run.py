@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from privacy_assets.engine.intervals import CONFIDENCE, RESOLUTION_QUANTILE
 from privacy_assets.engine.metrics.membership_scores import Population
-from privacy_assets.engine.results import Figure, FigureSpec
+from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.intervals import CONFIDENCE, RESOLUTION_QUANTILE, exact_low
 
 GUESSED = 0.05  # share of the pairs about which a guess is made
 FEWEST_GUESSES = 20  # or all pairs where there are fewer
@@ -58,16 +58,12 @@ def epsilon_one_run(population: Population, rng: np.random.Generator) -> Figure:
 
 def lower_bound(right: int, guesses: int, confidence: float = CONFIDENCE) -> float:
     """Smallest epsilon >= 0 under which ``right`` or more of so many guesses have a probability of 1 - confidence."""
-    from scipy import stats  # slow to import: only where a table is measured
-
-    if right == 0:
-        return 0.0
-    rate = float(stats.beta.ppf(1 - confidence, right, guesses - right + 1))
-    return max(0.0, math.log(rate / (1 - rate)))
+    rate = float(exact_low(right, guesses, 1 - confidence))
+    return max(0.0, math.log(rate / (1 - rate))) if rate else 0.0
 
 
 def _by_chance(guesses: int) -> int:
     """Right guesses that tossing coins does not exceed in 99.5 % of cases."""
-    from scipy import stats
+    from scipy import stats  # slow to import: only where a table is measured
 
     return int(stats.binom.ppf(RESOLUTION_QUANTILE, guesses, 0.5)) if guesses else 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from privacy_assets.engine.intervals import RESOLUTION_QUANTILE
-from privacy_assets.engine.results import Figure, FigureSpec
+from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.intervals import RESOLUTION_QUANTILE
 
 _ROUNDING = 1e-9
 _DRAWS = 50  # bootstrap draws that are evaluated together

@@ -12,7 +12,6 @@ import numpy as np
 
 from privacy_assets.engine.geometry.neighbours import nearest_rows
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.intervals import Trials, shown_above
 from privacy_assets.engine.metrics.attacked import attacked_rows
 from privacy_assets.engine.metrics.canaries import KINDS, canaries
 from privacy_assets.engine.metrics.closeness import Matches
@@ -20,11 +19,13 @@ from privacy_assets.engine.metrics.dcr import Dcr
 from privacy_assets.engine.metrics.identical import own_rows
 from privacy_assets.engine.metrics.isolated import ADVANTAGE_ISOLATED, advantage_isolated, isolated_excess
 from privacy_assets.engine.metrics.membership_inference import PURPOSE
-from privacy_assets.engine.metrics.membership_scores import Population, build_population, ratio
+from privacy_assets.engine.metrics.membership_scores import Population, build_population
 from privacy_assets.engine.policy import judge_limit
-from privacy_assets.engine.results import Figure, MetricResult
+from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.encoding import EncodedTable
 from privacy_assets.engine.tables.table import Table
+from privacy_assets.stats.estimates import Figure
+from privacy_assets.stats.intervals import Trials, ratio, shown_above
 
 if TYPE_CHECKING:
     from privacy_assets.engine.metrics.controls import Controls

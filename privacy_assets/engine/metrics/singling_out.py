@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -27,22 +27,19 @@ from privacy_assets.engine.metrics.predicates import (
     threshold_scheme,
     univariate,
 )
-from privacy_assets.engine.metrics.singling_out_evidence import (
-    Configuration,
-    Estimate,
-    Evidence,
-    People,
-    describe,
-    weigh,
-)
+from privacy_assets.engine.metrics.singling_out_evidence import Configuration, describe, label_sets, risks
 from privacy_assets.engine.parallel import in_parallel
 from privacy_assets.engine.policy import Limit
-from privacy_assets.engine.results import Figure, FigureSpec
 from privacy_assets.engine.settings import Tuple, declared
+from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.inference import Evidence, reaching
+from privacy_assets.stats.subjects import Subjects
 
 _Plan = tuple[str, int, Scheme | None, np.ndarray]  # attack, columns, what queries ask, rows they aim at
 
 POOL_FROM = 6  # configurations of this many columns and more are pooled in the limited figures
+_UP_TO_1 = (-math.inf, 1.0)  # where others match too a risk can exceed 1
+_NONE = "no query isolates a synthetic row"
 NEIGHBOURS = 5  # an outlier is far from this many of its nearest synthetic rows
 
 
@@ -106,17 +103,45 @@ class SinglingOut(Metric):
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Attack with every configuration; see the class for the definitions."""
-        people = People.of(inputs)
-        if not 0 < people.members < len(people) or len(inputs.synthetic) == 0:
+        people = inputs.people
+        if people.smallest_side == 0 or len(inputs.synthetic) == 0:
             note = "train, holdout and synthetic need at least one row each"
-            return Measured(tuple(_missing(spec.name, people, note) for spec in self.figures), {"configurations": []})
+            figures = tuple(spec.missing(note, people.counts) for spec in self.figures)
+            return Measured(figures, {"configurations": []})
         attacked = self._attack(inputs, people)
-        pools = {attack: _pool(attacked, attack) for attack in ("multivariate", "embedded")}
-        evidence = weigh(attacked, pools, people)
-        table = [describe(*pair, people) for pair in zip(attacked, evidence.configurations, strict=True)]
-        return Measured(_figures(attacked, pools, evidence, people), {"configurations": table})
+        measured = [found for found in attacked if len(found)]
+        evidence = risks([[found] for found in measured], people) if measured else None
+        figures = (
+            self._pooled("risk", _pool(attacked, "multivariate"), people),
+            self._univariate(attacked[0], evidence, people),
+            self._pooled("risk_embedded", _pool(attacked, "embedded"), people),
+            self._largest(evidence, people),
+        )
+        return Measured(figures, {"configurations": _table(attacked, evidence, people)})
 
-    def _attack(self, inputs: MetricInputs, people: People) -> list[Configuration]:
+    def _pooled(self, name: str, pool: Sequence[Configuration], people: Subjects) -> Figure:
+        """The figure of some configurations together."""
+        spec, measured = self.spec(name), [found for found in pool if len(found)]
+        if not measured:
+            return spec.missing(_NONE if pool else "no embedder was given", people.counts)
+        widest = max(found.columns for found in pool)
+        note = "" if widest >= POOL_FROM else f"queries have {widest} columns, not {POOL_FROM} and more"
+        return risks([measured], people).estimate(spec, people.counts, within=_UP_TO_1, note=note)
+
+    def _univariate(self, found: Configuration, evidence: Evidence | None, people: Subjects) -> Figure:
+        spec = self.spec("risk_univariate")
+        if evidence is None or not len(found):
+            return spec.missing("no value is unique among the synthetic rows", people.counts)
+        return evidence.estimate(spec, people.counts, within=_UP_TO_1)
+
+    def _largest(self, evidence: Evidence | None, people: Subjects) -> Figure:
+        spec = self.spec("risk_max")
+        if evidence is None:
+            return spec.missing(_NONE, people.counts)
+        note = f"the largest of {len(evidence)} configurations; its interval holds for all of them at once"
+        return evidence.largest(spec, people.counts, note)
+
+    def _attack(self, inputs: MetricInputs, people: Subjects) -> list[Configuration]:
         """Every configuration with the people that its queries match; each has its own random stream and thread."""
         # Distinct synthetic rows, shuffled from an order that only their content decides.
         distinct = np.unique(inputs.row_ids["synthetic"], return_index=True)[1]
@@ -131,12 +156,12 @@ class SinglingOut(Metric):
             outliers = _outliers(inputs.embedded("synthetic")[rows], self.outliers, inputs.device)
             bins = bin_scheme(table)
             plans += [("embedded", width, bins, outliers) for width in widths]
-        labels = people.relabelled(self.permutations, inputs.rng("singling_out labels"))
+        labels = label_sets(people, self.permutations, inputs.rng("singling_out labels"))
 
         def attack(planned: tuple[_Plan, np.random.Generator]) -> Configuration:
             (name, width, scheme, aims), rng = planned
             queries = self._queries(table, scheme, aims, width, rng)
-            counts, hits = matched_subjects(queries, real, people.subject, people.member, labels)
+            counts, hits = matched_subjects(queries, real, people.codes, people.member, labels)
             return Configuration(name, width, counts[:, 1], counts[:, 0], hits[: self.permutations])
 
         inputs.progress(f"singling out: {len(plans)} configurations of queries")
@@ -163,47 +188,18 @@ def _outliers(embedding: np.ndarray, number: int, device: str) -> np.ndarray:
     return np.argsort(-found.distances.mean(axis=1), kind="stable")[:number]
 
 
-def _pool(attacked: Sequence[Configuration], attack: str) -> list[int]:
-    """Positions of the configurations that a limited figure pools: 6 columns and more, else the widest there is."""
-    own = [at for at, found in enumerate(attacked) if found.attack == attack]
-    widest = max((attacked[at].columns for at in own), default=0)
-    return [at for at in own if attacked[at].columns >= min(POOL_FROM, widest)]
+def _pool(attacked: Sequence[Configuration], attack: str) -> list[Configuration]:
+    """The configurations that a limited figure pools: 6 columns and more, else the widest there is."""
+    own = [found for found in attacked if found.attack == attack]
+    widest = max((found.columns for found in own), default=0)
+    return [found for found in own if found.columns >= min(POOL_FROM, widest)]
 
 
-def _figures(
-    attacked: Sequence[Configuration], pools: dict[str, list[int]], evidence: Evidence, people: People
-) -> tuple[Figure, ...]:
-    measured = [estimate for estimate in evidence.configurations if math.isfinite(estimate.value)]
-    none = "no query isolates a synthetic row"
-    figures = []
-    for name, attack in (("risk", "multivariate"), ("risk_embedded", "embedded")):
-        if attack in evidence.pools:
-            figures.append(_figure(name, evidence.pools[attack], people, _narrow(attacked, pools[attack])))
-        else:
-            figures.append(_missing(name, people, none if pools[attack] else "no embedder was given"))
-    single = evidence.configurations[0]
-    figures.append(
-        _figure("risk_univariate", single, people, "")
-        if math.isfinite(single.value)
-        else _missing("risk_univariate", people, "no value is unique among the synthetic rows")
-    )
-    if not measured:
-        return (*figures, _missing("risk_max", people, none))
-    value, low, high = (max(getattr(estimate, part) for estimate in measured) for part in ("value", "low", "high"))
-    largest = Estimate(value, low, high, math.nan)
-    best = f"the largest of {len(measured)} configurations; its interval holds for all of them at once"
-    return (*figures, _figure("risk_max", largest, people, best, null=evidence.null_max))
-
-
-def _narrow(attacked: Sequence[Configuration], pool: Sequence[int]) -> str:
-    widest = max(attacked[at].columns for at in pool)
-    return "" if widest >= POOL_FROM else f"queries have {widest} columns, not {POOL_FROM} and more"
-
-
-def _figure(name: str, found: Estimate, people: People, note: str, null: float | None = None) -> Figure:
-    ends, counts = (found.value, found.low, found.high), (len(people.subject), len(people))
-    return SinglingOut.spec(name).estimate(*ends, counts, null=null, resolution=found.resolution, note=note)
-
-
-def _missing(name: str, people: People, note: str) -> Figure:
-    return SinglingOut.spec(name).missing(note, (len(people.subject), len(people)))
+def _table(attacked: Sequence[Configuration], evidence: Evidence | None, people: Subjects) -> list[dict[str, Any]]:
+    """One row a configuration; intervals hold for all at once."""
+    rows = [describe(found, people) for found in attacked]
+    if evidence is not None:
+        ends = np.minimum([evidence.observed, *reaching(evidence.band(), 0.0)], 1.0)
+        for row, found in zip((row for row in rows if row["attacks"]), ends.T.tolist(), strict=True):
+            row |= dict(zip(("risk", "low", "high"), found, strict=True))
+    return rows

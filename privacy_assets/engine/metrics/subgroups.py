@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
 from pydantic import AfterValidator
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.intervals import Band, permute_labels, resample_subjects
-from privacy_assets.engine.metrics.entries import LEAK_CONFIDENCE, Drawn, worst_entry
-from privacy_assets.engine.metrics.membership_scores import RATES, REPLICATES, Population, advantages
-from privacy_assets.engine.results import Figure, FigureSpec
+from privacy_assets.engine.metrics.membership_scores import RATES, Population, advantages
 from privacy_assets.engine.settings import Tuple
 from privacy_assets.engine.tables.column import ranked, stacked
 from privacy_assets.engine.tables.schema import TableSchema
 from privacy_assets.errors import ConfigError, did_you_mean, shown
+from privacy_assets.stats import inference
+from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.inference import REPLICATES, Band
+from privacy_assets.stats.intervals import LEAK_CONFIDENCE
 
 SMALLEST_GROUP = 200  # subjects a side
 
@@ -91,22 +93,13 @@ def advantage_subgroups(
         reason = f"no value has {SMALLEST_GROUP} subjects on each side" if columns else "no subgroup is declared"
         return SPEC.not_measurable(reason, population.counts), []
     fitted = [score for group in groups for score in group.population.fitted()]
-
-    def statistic(labels: np.ndarray, times: np.ndarray | None = None) -> np.ndarray:
-        return advantages(fitted, labels, times)
-
-    drawn = Drawn(
-        statistic(population.member.astype(np.float32)[None])[0],
-        permute_labels(population.member, permutations, rng, statistic, population.block),
-        resample_subjects(population.member, REPLICATES, rng, statistic, population.block),
-    )
+    found = inference.test(partial(advantages, fitted), population, permutations, rng, replicates=REPLICATES)
     attacks = [(name, rate) for name in population.scores for rate in RATES]
     names = {_name(group, *attack): group for group in groups for attack in attacks}
-    figure = worst_entry(SPEC, drawn, LEAK_CONFIDENCE, population.counts, np.array(list(names)), evidence=True)
+    figure = found.worst(SPEC, population.counts, list(names), "strongest")
     rows, subjects = names[figure.note].population.counts
-    return replace(figure, n=rows, subjects=subjects), _table(
-        groups, attacks, drawn.observed, drawn.band(LEAK_CONFIDENCE)
-    )
+    table = _table(groups, attacks, found.observed, found.band(LEAK_CONFIDENCE))
+    return replace(figure, n=rows, subjects=subjects), table
 
 
 def _name(group: Subgroup, score: str, rate: float) -> str:

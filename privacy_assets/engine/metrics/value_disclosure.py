@@ -11,14 +11,14 @@ from pydantic import Field
 
 from privacy_assets.engine.inputs import REAL_ROLES, MetricInputs
 from privacy_assets.engine.metrics.base import Measured, Metric
-from privacy_assets.engine.metrics.leaked import leaked
-from privacy_assets.engine.metrics.people import People
 from privacy_assets.engine.metrics.pieces import Pieces, holders_of, pieces_of, together
 from privacy_assets.engine.policy import Limit
-from privacy_assets.engine.results import Figure, FigureSpec
 from privacy_assets.engine.settings import Tuple, declared
 from privacy_assets.engine.tables.roles import foreign_cells, natural_role
 from privacy_assets.errors import ConfigError
+from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.leaked import leaked_people
+from privacy_assets.stats.subjects import Subjects
 
 _NONE = "no generated column"
 
@@ -38,7 +38,7 @@ class ValueDisclosure(Metric):
     unseen, are the others. Each piece belongs to one of its people, drawn without a look at who is a member. Of u
     people with pieces, u_T are members; k of the u have one standing in S, k_T of them members: hypergeometric(u,
     u_T, k) while S does not depend on who was in T. The figure is the number of matches that only membership
-    explains (:mod:`privacy_assets.engine.metrics.leaked`), over the members or the rows of S, whichever are fewer.
+    explains (:mod:`privacy_assets.stats.leaked`), over the members or the rows of S, whichever are fewer.
     Of the ``lengths`` the shortest is taken at which chance leaves at most the share ``crowded`` of people matched,
     a choice that sees no labels either.
     """
@@ -86,18 +86,20 @@ class ValueDisclosure(Metric):
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute the figures, and the table "columns": the role of each and its share of foreign cells."""
-        people = People(inputs.subject_codes(*_real(inputs)), len(inputs.train))
+        people = Subjects.of(inputs.subject_codes(*_real(inputs)), len(inputs.train))
         columns = _foreign(inputs)
         rows = len(inputs.synthetic)
         worst = max((float(column["foreign"]) for column in columns), default=0.0) if rows else math.nan
         foreign = self.spec("foreign_cells").estimate(worst, worst, worst, (rows, len(people.member)), resolution=0.0)
         return Measured((foreign, self._generated_excess(inputs, people)), {"columns": columns})
 
-    def _generated_excess(self, inputs: MetricInputs, people: People) -> Figure:
-        n, nan = len(inputs.synthetic), (math.nan, math.nan, math.nan, math.nan)
+    def _generated_excess(self, inputs: MetricInputs, people: Subjects) -> Figure:
+        n, spec = len(inputs.synthetic), self.spec("generated_excess")
+        counts = (n, people.smallest_side)
         names = inputs.generated["synthetic"].schema.names if inputs.generated else []
-        order = inputs.rng("value_disclosure.people").permutation(len(people.member))
-        found, note = [(0.0, 0.0, 0.0, 0.0)] if not names else [], "" if names else _NONE
+        if not names:
+            return spec.estimate(0.0, 0.0, 0.0, counts, confidence=self.confidence, resolution=0.0, note=_NONE)
+        order = inputs.rng("value_disclosure.people").permutation(len(people))
         parts = {
             role: {name: pieces_of(column) for name, column in table.columns.items()}
             for role, table in inputs.generated.items()
@@ -106,37 +108,26 @@ class ValueDisclosure(Metric):
         asked = [{role: own[name] for role, own in parts.items()} for name in names]
         if any(len(own) > 1 for own in parts.values()):
             asked.append({role: together(list(own.values())) for role, own in parts.items()})
-        for pieces in asked:
-            found.append(self._excess(pieces, people, order, n, 1 - (1 - self.confidence) / len(asked)))
-        if names and (n == 0 or people.smallest_side == 0 or nan in found):
-            found, note = [nan], "no values of their own on one of the sides"
-        value, low = max(found, key=lambda one: (one[1], one[0]))[:2]
-        high, resolution = (max(one[at] for one in found) for at in (2, 3))
-        counts = (n, people.smallest_side)
-        return self.spec("generated_excess").estimate(
-            value, low, high, counts, confidence=self.confidence, resolution=resolution, note=note
-        )
+        confidence = 1 - (1 - self.confidence) / len(asked)
+        found = np.array([self._excess(pieces, people, order, n, confidence) for pieces in asked])
+        if min(counts) == 0 or np.isnan(found).any():
+            return spec.missing("no values of their own on one of the sides", counts, self.confidence)
+        value, low = max(found[:, :2].tolist(), key=lambda ends: (ends[1], ends[0]))
+        high, resolution = found[:, 2:].max(axis=0)
+        return spec.estimate(value, low, high, counts, confidence=self.confidence, resolution=resolution)
 
     def _excess(
-        self, pieces: Mapping[str, Pieces], people: People, order: np.ndarray, n: int, confidence: float
-    ) -> tuple[float, float, float, float]:
-        """Value, low, high and resolution of one column; NaN where only one side has pieces."""
+        self, pieces: Mapping[str, Pieces], people: Subjects, order: np.ndarray, n: int, confidence: float
+    ) -> np.ndarray:
+        """Value, low, high and resolution (4,) of one column; NaN where only one side has pieces."""
         for length in self.lengths:
             owners, matched = self._matches(pieces, people, order, length)
             if len(matched) <= self.crowded * len(owners):
                 break
-        u, u_t = len(owners), int(people.member[owners].sum())
-        k, k_t = len(matched), int(people.member[matched].sum())
-        if k == 0:
-            return 0.0, 0.0, 0.0, 0.0
-        if u_t in (0, u):
-            return math.nan, math.nan, math.nan, math.nan
-        fewer = min(int(people.member.sum()), n)
-        value, low, high, resolution = (count / fewer for count in leaked(k, k_t, u, u_t, confidence))
-        return value, low, high, resolution
+        return leaked_people(owners, matched, people.member, confidence) / max(min(people.members, n), 1)
 
     def _matches(
-        self, pieces: Mapping[str, Pieces], people: People, order: np.ndarray, length: int
+        self, pieces: Mapping[str, Pieces], people: Subjects, order: np.ndarray, length: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """People with pieces of their own, and those of them with a piece that stands in S."""
         found = {role: own.of_length(length) for role, own in pieces.items()}

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from privacy_assets.engine.inputs import Progress, silent
-from privacy_assets.engine.intervals import CONFIDENCE
 from privacy_assets.engine.shadow.attacks import Attack, build_attack
 from privacy_assets.engine.shadow.checkpoint import Checkpoint
 from privacy_assets.engine.shadow.games import Game, blocks, without
@@ -25,6 +24,7 @@ from privacy_assets.engine.shadow.vulnerability import vulnerability
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.fingerprints import cells_fingerprint
 from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.stats.intervals import CONFIDENCE
 
 if TYPE_CHECKING:
     from privacy_assets.engine.shadow.selection import Selector

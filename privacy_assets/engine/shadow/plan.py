@@ -10,12 +10,12 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import AfterValidator, Field
 
-from privacy_assets.engine.results import plain
 from privacy_assets.engine.settings import Dict, Tuple, declared
 from privacy_assets.engine.shadow.attacks import attack_settings
 from privacy_assets.engine.shadow.rates import Cut, EpsilonBound, Rate
 from privacy_assets.engine.shadow.selection import Selector
 from privacy_assets.engine.shadow.vulnerability import Distance
+from privacy_assets.stats.estimates import plain
 
 Sampling = Literal["subsample", "bootstrap"]
 AttackName = Literal["queries", "attention"]

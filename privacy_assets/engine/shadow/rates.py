@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from privacy_assets.engine.intervals import CONFIDENCE, clopper_pearson, wilson
-from privacy_assets.engine.results import plain
+from privacy_assets.stats.estimates import plain
+from privacy_assets.stats.intervals import CONFIDENCE, clopper_pearson, exact_high, exact_low, wilson
 
 FEWEST = 5  # rows of a table of counts that a normal law is trusted with, and false positives that an FPR must allow
 
@@ -155,11 +155,6 @@ def epsilon_bound(
 
 def _log_ratio(right: Any, rights: float, wrong: Any, wrongs: float, confidence: float) -> np.ndarray:
     """ln(lower bound of ``right`` / ``rights`` over upper bound of ``wrong`` / ``wrongs``); -inf where right is 0."""
-    from scipy import stats
-
     tail = (1 - confidence) / 2
-    right, wrong = np.asarray(right, dtype=float), np.asarray(wrong, dtype=float)
-    low = np.where(right > 0, stats.beta.ppf(tail, np.maximum(right, 1e-9), rights - right + 1), 0.0)
-    high = np.where(wrong < wrongs, stats.beta.ppf(1 - tail, wrong + 1, np.maximum(wrongs - wrong, 1e-9)), 1.0)
     with np.errstate(divide="ignore"):
-        return np.asarray(np.log(low) - np.log(high))
+        return np.asarray(np.log(exact_low(right, rights, tail)) - np.log(exact_high(wrong, wrongs, tail)))

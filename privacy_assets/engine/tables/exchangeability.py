@@ -8,8 +8,9 @@ import numpy as np
 from scipy import sparse
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.intervals import permutation_band, permute_labels
 from privacy_assets.engine.tables.column import Column, ranked, stacked
+from privacy_assets.stats import inference
+from privacy_assets.stats.subjects import Subjects
 
 PERMUTATIONS = 999
 BINS = 10
@@ -37,29 +38,24 @@ def exchangeability(inputs: MetricInputs, *, permutations: int = PERMUTATIONS) -
     missing is a level of its own. The statistic of a level is its row count in train given the row count of train,
     standardised under permutation of subjects. Sizes need not agree. p is at least 1/(permutations + 1).
     """
-    codes = inputs.subject_codes("train", "holdout")
-    subjects = int(codes.max()) + 1
-    member = np.zeros(subjects, dtype=bool)
-    member[codes[: len(inputs.train)]] = True
+    subjects = Subjects.of(inputs.subject_codes("train", "holdout"), len(inputs.train))
     levels, owners = _levels(inputs)
-    counts = _counts(codes, levels, subjects)
-    rows = np.bincount(codes, minlength=subjects).astype(np.float64)
-    shares = np.asarray(counts.sum(axis=0)).ravel() / len(codes)
+    counts = _counts(subjects.codes, levels, len(subjects))
+    rows = np.bincount(subjects.codes).astype(np.float64)
+    shares = np.asarray(counts.sum(axis=0)).ravel() / len(subjects.codes)
 
     def statistic(labels: np.ndarray) -> np.ndarray:
         inside = np.asarray(counts.T @ labels.T.astype(np.float64)).T
         return inside - np.outer(labels @ rows, shares)
 
-    rng = inputs.rng("exchangeability")
-    null = permute_labels(member, permutations, rng, statistic)
-    observed = statistic(member[None].astype(np.float64))[0]
-    band = permutation_band(observed, null)
-    largest = (np.abs(null - band.mean) / np.where(band.sd > 0, band.sd, np.inf)).max(axis=1)
+    found = inference.test(statistic, subjects, permutations, inputs.rng("exchangeability"))
+    band = found.band()
+    largest = (np.abs(found.null - band.mean) / np.where(band.sd > 0, band.sd, np.inf)).max(axis=1)
     columns: tuple[dict[str, float | str], ...] = tuple(
         {"column": name, "z": float(z), "p_value": float((1 + (largest >= z).sum()) / (permutations + 1))}
         for name, z in _per_column(band.z, owners)
     )
-    return Exchangeability(band.p_value, columns, len(codes), subjects)
+    return Exchangeability(band.p_value, columns, *subjects.counts)
 
 
 def _levels(inputs: MetricInputs) -> tuple[np.ndarray, list[str]]:

@@ -1,4 +1,4 @@
-"""Compiled loops behind :mod:`privacy_assets.engine.intervals`. Imports numba: import it where it is used."""
+"""Compiled loops behind :mod:`privacy_assets.stats.subjects`. Imports numba: import it where it is used."""
 
 from __future__ import annotations
 

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from privacy_assets.engine.intervals import RESOLUTION_QUANTILE
+import numpy as np
+
+from privacy_assets.stats.intervals import RESOLUTION_QUANTILE
+
+
+def leaked_people(people: np.ndarray, matched: np.ndarray, member: np.ndarray, confidence: float) -> np.ndarray:
+    """Leaked people among the ``matched`` of ``people``: value, low, high and resolution, float64 (4,).
+
+    Both are codes of different subjects, those in ``matched`` among ``people``; ``member`` bool (s,). Exactly zeros
+    where nobody is matched; NaN where all people stand on one side.
+    """
+    k, k_t, u, u_t = len(matched), int(member[matched].sum()), len(people), int(member[people].sum())
+    if k == 0:
+        return np.zeros(4)
+    return np.array(leaked(k, k_t, u, u_t, confidence)) if 0 < u_t < u else np.full(4, np.nan)
 
 
 def leaked(k: int, k_t: int, u: int, u_t: int, confidence: float) -> tuple[float, float, float, float]:
