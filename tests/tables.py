@@ -11,19 +11,21 @@ from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.tables.schema import TableSchema
 from privacy_assets.engine.tables.table import Table
 
+Frames = Mapping[str, pd.DataFrame | Table]
 
-def table(frame: pd.DataFrame | Table, schema: TableSchema | None = None) -> Table:
+
+def as_table(frame: pd.DataFrame | Table, schema: TableSchema | None = None) -> Table:
     """A frame as a table of its own schema, or of ``schema``; it may have no rows."""
     if isinstance(frame, Table):
         return frame
     return Table.read(frame) if schema is None else Table.of(frame, schema, where="t", smallest=0)
 
 
-def tables(frames: Sequence[pd.DataFrame], schema: TableSchema) -> list[Table]:
+def as_tables(frames: Sequence[pd.DataFrame | Table], schema: TableSchema) -> list[Table]:
     """Frames as tables of one schema."""
-    return [table(frame, schema) for frame in frames]
+    return [as_table(frame, schema) for frame in frames]
 
 
-def inputs_of(schema: TableSchema, frames: Mapping[str, pd.DataFrame | Table], *given: Any, **more: Any) -> MetricInputs:
+def metric_inputs(schema: TableSchema, frames: Frames, *given: Any, **more: Any) -> MetricInputs:
     """What metrics are given, of frames by role."""
-    return MetricInputs(schema, {role: table(frame, schema) for role, frame in frames.items()}, *given, **more)
+    return MetricInputs(schema, {role: as_table(frame, schema) for role, frame in frames.items()}, *given, **more)

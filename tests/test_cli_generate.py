@@ -20,7 +20,8 @@ from privacy_assets.engine.generators import GENERATORS, generator_info
 from privacy_assets.engine.generators.base import Training
 from privacy_assets.engine.generators.copies import Copy, FittedCopy
 from privacy_assets.engine.tables.reading import read_table
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.engine.tables.table import Table
 
 SECRET = "Zebulon-77123"
 ROWS = 240
@@ -201,7 +202,8 @@ def test_a_csv_made_from_parquet_holds_the_very_values(data: Path, tmp_path: Pat
     assert generate(data, tmp_path / "s.csv") == 0
     schema = infer_schema(people().drop(columns="person"))
     real, made = (
-        conform(frame, schema, where="it") for frame in (people()[schema.names], read_table(tmp_path / "s.csv"))
+        Table.of(frame, schema, where="it").frame()
+        for frame in (people()[schema.names], read_table(tmp_path / "s.csv"))
     )
     order = ["score", "age"]
     pd.testing.assert_frame_equal(

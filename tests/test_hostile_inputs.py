@@ -28,6 +28,7 @@ from privacy_assets.engine.policy import Limit, Policy
 from privacy_assets.errors import PrivacyAssetsError
 from privacy_assets.plugin.settings import table_settings
 from privacy_assets.report.evaluate import evaluate
+from tests.tables import as_table
 
 NAME, NUMBER = "Zebulon Quist", 771237712377
 NOTE = f"{NAME} came at dawn, and was sent on to the next town with a letter about what had been found in him."
@@ -348,7 +349,7 @@ def test_no_object_is_told_where_a_table_is_wanted(caplog: pytest.LogCaptureFixt
 
 def test_generators_are_fitted_to_tables_only() -> None:
     with pytest.raises(PrivacyAssetsError) as caught:
-        build_generator("copy").fit([NAME], Policy, seed=0)  # type: ignore[arg-type]
+        build_generator("copy").fit(as_table([NAME], Policy), seed=0)  # type: ignore[arg-type]
     assert_told_nothing(str(caught.value))
 
 

@@ -15,6 +15,7 @@ from benchmarks import kuppa, kuppa_bagging
 from benchmarks.kuppa import Case
 from benchmarks.kuppa_worlds import Screened, draw_world, generator_of
 from privacy_assets.engine.filters import MemorizationFilter
+from tests.tables import as_table
 
 LEAKY = "baynet, 10 % copies"
 
@@ -53,9 +54,9 @@ def test_the_sides_of_a_world_are_disjoint(frame: pd.DataFrame) -> None:
 
 def test_screened_releases_pass_the_filter(frame: pd.DataFrame) -> None:
     world = draw_world(frame, 600, 600, 0)
-    fitted = Screened(generator_of(LEAKY), world.unseen).fit(world.train, world.schema, seed=0)
-    made = fitted.sample(500, seed=1)
-    plain = generator_of(LEAKY).fit(world.train, world.schema, seed=0).sample(500, seed=1)
+    fitted = Screened(generator_of(LEAKY), world.unseen).fit(as_table(world.train, world.schema), seed=0)
+    made = fitted.sample(500, seed=1).frame()
+    plain = generator_of(LEAKY).fit(as_table(world.train, world.schema), seed=0).sample(500, seed=1).frame()
     exposed = MemorizationFilter().fit([world.train, world.unseen], world.schema).exposed
     assert len(made) == 500 and not exposed(made).any() and exposed(plain).mean() > 0.05
     assert 0.05 < fitted.dropped < 0.5

@@ -15,6 +15,7 @@ from privacy_assets.engine.evaluation import attach_embedder, choose_metrics, fi
 from privacy_assets.engine.generators.registry import build_generator
 from privacy_assets.engine.geometry.neighbours import nearest
 from privacy_assets.report.evaluate import assemble
+from tests.tables import as_table
 
 FULL = (8_000, 2_000, 8_000)
 SMALL = (3_000, 1_000, 3_000)
@@ -211,8 +212,8 @@ def test_an_honest_generator_passes_the_default_policy(adult):
     for seed in range(6):
         train, holdout = cut(adult, 8_000, 2_000, seed=20 + seed)
         inputs = prepare_inputs(train, holdout, train)
-        fitted = build_generator("synthpop").fit(inputs.train, inputs.schema, seed=seed)
-        report = judged(train, holdout, fitted.sample(8_000, seed=seed))
+        fitted = build_generator("synthpop").fit(as_table(inputs.train, inputs.schema), seed=seed)
+        report = judged(train, holdout, fitted.sample(8_000, seed=seed).frame())
         held += report.verdict == "pass"
     assert held >= 5
 

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.engine.tables.coding import Coding
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.engine.tables.table import Table
 
 # Of Adult's complete rows in the order of the file: published with the code of the paper.
 ADULT_MOST_VULNERABLE = [39435, 36838, 6066, 1678, 27566, 43082, 35988, 16525, 5918, 16249]
@@ -14,7 +15,7 @@ ADULT_MOST_VULNERABLE = [39435, 36838, 6066, 1678, 27566, 43082, 35988, 16525, 5
 
 def coded(frame):
     schema = infer_schema(frame)
-    canonical = conform(frame, schema, where="table", smallest=0)
+    canonical = Table.of(frame, schema, where="table", smallest=0).frame()
     coding = Coding.fit([canonical], schema)
     return coding.code(canonical), coding
 

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.engine.generators.base import FittedGenerator
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.engine.tables.table import Table
 
 
 class Given(FittedGenerator):
@@ -39,7 +40,7 @@ def mixed(n, seed):
         }
     )
     frame["region"] = frame["region"].where(g.random(n) < 0.9)
-    return conform(frame, infer_schema(frame), where="table")
+    return Table.of(frame, infer_schema(frame), where="table").frame()
 
 
 def split(frame, *sizes):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pandas as pd
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.engine.tables.table import Table
+from tests.tables import metric_inputs
 
 
 def given(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, **more) -> MetricInputs:
     schema = infer_schema(pd.concat([train, holdout, synthetic], ignore_index=True))
     frames = {"train": train, "holdout": holdout, "synthetic": synthetic}
-    tables = {role: conform(frame, schema, where=role, smallest=0) for role, frame in frames.items()}
-    return MetricInputs(schema, tables, **more)
+    tables = {role: Table.of(frame, schema, where=role, smallest=0).frame() for role, frame in frames.items()}
+    return metric_inputs(schema, tables, **more)

@@ -14,7 +14,8 @@ from privacy_assets.engine.shadow import attention_training, audit
 from privacy_assets.engine.shadow.attention import AttentionAttack, AttentionSettings
 from privacy_assets.engine.shadow.audit import AuditPlan, run_audit
 from privacy_assets.engine.tables.coding import Coding
-from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema
+from privacy_assets.engine.tables.schema import TableSchema, infer_schema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
 
 
@@ -33,7 +34,7 @@ def table(rows: int, rng: np.random.Generator) -> tuple[Coding, np.ndarray]:
         }
     )
     schema = infer_schema(frame)
-    canonical = conform(frame, schema, where="given")
+    canonical = Table.of(frame, schema, where="given").frame()
     coding = Coding.fit([canonical], schema)
     return coding, coding.code(canonical)
 

@@ -17,8 +17,10 @@ from privacy_assets.engine.generators._bayes_kernels import conditional, draw_co
 from privacy_assets.engine.generators.baynet import BayNet, FittedNetwork
 from privacy_assets.engine.generators.domains import Domain, Domains
 from privacy_assets.engine.tables.coding import Coding
-from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema
+from privacy_assets.engine.tables.schema import TableSchema, infer_schema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
+from tests.tables import as_table
 
 Row = tuple[int, ...]
 
@@ -102,7 +104,7 @@ def parts(codes: np.ndarray) -> tuple[np.ndarray, Coding]:
     """The codes as a table of categories, as cells and coding."""
     frame = pd.DataFrame({f"c{i}": [f"v{code}" for code in row] for i, row in enumerate(codes)})
     schema = infer_schema(frame)
-    frame = conform(frame, schema, where="t")
+    frame = Table.of(frame, schema, where="t").frame()
     coding = Coding.fit([frame], schema)
     return coding.code(frame), coding
 
@@ -170,12 +172,12 @@ def test_equal_information_goes_to_the_pair_that_was_possible_first() -> None:
 def test_fitted_rows_have_the_distribution_of_the_network(degree: int) -> None:
     codes = chain(40, degree)
     cells, coding = parts(codes)
-    fitted = BayNet(degree=degree).fit(coding.frame(cells), coding.schema, seed=1)
+    fitted = BayNet(degree=degree).fit(as_table(coding.frame(cells), coding.schema), seed=1)
     assert isinstance(fitted, FittedNetwork)
     parents = [row[row >= 0].tolist() for row in fitted.parents]
     assert max(map(len, parents)) == degree
     distribution = twin_distribution(codes, fitted.order.tolist(), parents)
-    assert_drawn_from(coding.code(fitted.sample(40_000, seed=5)), distribution)
+    assert_drawn_from(coding.code(fitted.sample(40_000, seed=5).frame()), distribution)
 
 
 @pytest.mark.parametrize("degree", [1, 2, 3])
@@ -221,7 +223,7 @@ def mixed(n: int) -> pd.DataFrame:
 
 
 SCHEMA: TableSchema = infer_schema(mixed(300))
-TABLE = conform(mixed(400), SCHEMA, where="t")
+TABLE = Table.of(mixed(400), SCHEMA, where="t").frame()
 CODING = Coding.fit([TABLE], SCHEMA)
 CELLS = CODING.code(TABLE)
 
@@ -230,7 +232,7 @@ def test_cells_stay_in_their_columns() -> None:
     drawn = BayNet(degree=2).drawer(CELLS, CODING)(np.arange(400), 3000, 0)
     assert drawn.shape == (7, 3000) and drawn.dtype == np.float64
     frame = CODING.frame(drawn)
-    pd.testing.assert_frame_equal(conform(frame, SCHEMA, where="t"), frame)
+    pd.testing.assert_frame_equal(Table.of(frame, SCHEMA, where="t").frame(), frame)
     assert frame.isna().any().all()
     for name in ("age", "pay", "joined", "seen"):
         assert frame[name].min() >= TABLE[name].min() and frame[name].max() <= TABLE[name].max()
@@ -272,12 +274,12 @@ def test_one_row_and_repeats(rows: list[int]) -> None:
 def test_constant_columns_and_a_single_column() -> None:
     frame = pd.DataFrame({"a": [3] * 9, "b": ["x"] * 9, "c": [1.5, None] * 4 + [1.5]})
     schema = infer_schema(frame)
-    frame = conform(frame, schema, where="t")
-    sample = BayNet(degree=3).fit(frame, schema, seed=0).sample(500, seed=0)
+    frame = Table.of(frame, schema, where="t").frame()
+    sample = BayNet(degree=3).fit(as_table(frame, schema), seed=0).sample(500, seed=0).frame()
     assert set(sample["a"]) == {3} and set(sample["b"]) == {"x"} and set(sample["c"].dropna()) == {1.5}
     assert 0.3 < sample["c"].isna().mean() < 0.6
     single = infer_schema(frame[["c"]])
-    assert BayNet().fit(frame[["c"]], single, seed=0).sample(50, seed=0)["c"].isna().any()
+    assert BayNet().fit(as_table(frame[["c"]], single), seed=0).sample(50, seed=0).frame()["c"].isna().any()
 
 
 # Domains
@@ -301,8 +303,8 @@ def test_bins_are_of_equal_width_and_closed_at_the_end() -> None:
 def test_few_values_are_kept_and_many_are_binned() -> None:
     frame = pd.DataFrame({"few": [0.1, 0.2, 7.0, 7.0], "many": [1.0, 2.0, 3.0, 4.0], "none": [None] * 4})
     schema = infer_schema(frame, {"none": "numeric"})
-    coding = Coding.fit([conform(frame, schema, where="t")], schema)
-    few, many, none = Domains.of_cells(coding.code(conform(frame, schema, where="t")), coding, 3).columns
+    coding = Coding.fit([Table.of(frame, schema, where="t").frame()], schema)
+    few, many, none = Domains.of_cells(coding.code(Table.of(frame, schema, where="t").frame()), coding, 3).columns
     assert few.starts.tolist() == [0.1, 0.2, 7.0] and not few.spans.any()
     assert many.starts.tolist() == [1, 2, 3] and many.spans.tolist() == [1, 1, 1]
     assert np.isnan(none.starts).tolist() == [True]
@@ -315,11 +317,11 @@ def test_bad_settings(settings: dict) -> None:
 
 
 def test_too_many_combinations_and_incomplete_folders(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    fitted = BayNet().fit(TABLE, SCHEMA, seed=0)
+    fitted = BayNet().fit(as_table(TABLE, SCHEMA), seed=0)
     fitted.save(str(tmp_path))
     (tmp_path / "network.npz").unlink()  # type: ignore[operator]
     with pytest.raises(InputError, match="not complete"):
         BayNet.load(tmp_path, {"settings": {}, "schema": SCHEMA.to_json()})  # type: ignore[arg-type]
     monkeypatch.setattr("privacy_assets.engine.generators.baynet._MOST_KEYS", 20.0)
     with pytest.raises(InputError, match="too many different values"):
-        BayNet().fit(TABLE, SCHEMA, seed=0)
+        BayNet().fit(as_table(TABLE, SCHEMA), seed=0)

@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.engine.tables.coding import Coding
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.engine.tables.table import Table
 
 MIXED = pd.DataFrame(
     {
@@ -16,7 +17,7 @@ MIXED = pd.DataFrame(
     }
 )
 SCHEMA = infer_schema(MIXED)
-CANONICAL = conform(MIXED, SCHEMA, where="mixed")
+CANONICAL = Table.of(MIXED, SCHEMA, where="mixed").frame()
 
 
 def test_cells_give_back_the_frame_they_came_from():

@@ -14,9 +14,11 @@ from processes import gone, killed
 
 from privacy_assets.engine.generators import build_generator, load_generator, programs
 from privacy_assets.engine.generators.reports import MESSAGES
-from privacy_assets.engine.tables.schema import conform, infer_schema, restore
+from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError, StepError
 from privacy_assets.work import WorkFolder
+from tests.tables import as_table
 
 SECRET = "Zebulon-77123"
 linux = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="reads /proc, and needs prctl")
@@ -30,7 +32,7 @@ FRAME = pd.DataFrame(
     }
 )
 SCHEMA = infer_schema(FRAME)
-TRAIN = conform(FRAME, SCHEMA, where="t")
+TRAIN = Table.of(FRAME, SCHEMA, where="t").frame()
 SAMPLE = """
 train = pd.read_parquet(sys.argv[1])
 out = train.sample(int(sys.argv[3]), replace=True, random_state=int(sys.argv[4]))
@@ -46,23 +48,23 @@ def program(tmp_path: Path) -> object:
         path = tmp_path / "program.py"
         path.write_text("import os, subprocess, sys, time\nimport pandas as pd\n" + lines)
         command = [sys.executable, str(path), "{train}", "{out}", "{rows}", "{seed}"]
-        return build_generator("command", {"command": command, **settings}).fit(TRAIN, SCHEMA, seed=0)
+        return build_generator("command", {"command": command, **settings}).fit(as_table(TRAIN, SCHEMA), seed=0)
 
     return make
 
 
 def test_the_command_makes_the_rows(program: object, tmp_path: Path) -> None:
     fitted = program(SAMPLE)  # type: ignore[operator]
-    frame = fitted.sample(50, seed=0)
-    pd.testing.assert_frame_equal(conform(frame, SCHEMA, where="t"), frame)
+    frame = fitted.sample(50, seed=0).frame()
+    pd.testing.assert_frame_equal(Table.of(frame, SCHEMA, where="t").frame(), frame)
     assert len(frame) == 50 and set(frame["c"].dropna()) == {"a", SECRET} and frame.isna().any().all()
-    pd.testing.assert_frame_equal(fitted.sample(50, seed=0), frame)
-    assert not fitted.sample(50, seed=1).equals(frame)
+    pd.testing.assert_frame_equal(fitted.sample(50, seed=0).frame(), frame)
+    assert not fitted.sample(50, seed=1).frame().equals(frame)
     assert fitted.privacy.epsilon is None
     fitted.save(tmp_path / "model")
     loaded = load_generator(tmp_path / "model")
     assert loaded.generator == fitted.generator
-    pd.testing.assert_frame_equal(loaded.sample(50, seed=0), frame)
+    pd.testing.assert_frame_equal(loaded.sample(50, seed=0).frame(), frame)
 
 
 def test_it_is_given_the_private_dtypes_and_no_secrets(
@@ -77,15 +79,15 @@ pd.read_parquet(sys.argv[1]).to_pickle({str(seen / "train")!r})
 pd.Series({{**os.environ, "mode": oct(os.stat(os.path.dirname(sys.argv[1])).st_mode)}}).to_pickle({str(seen / "env")!r})
 open(os.path.join(os.environ["TMPDIR"], "left"), "w").close()
 """
-    program(lines + SAMPLE, variables=["MODEL_FOLDER"]).sample(3, seed=0)  # type: ignore[operator]
-    pd.testing.assert_frame_equal(pd.read_pickle(seen / "train"), restore(TRAIN, SCHEMA))
+    program(lines + SAMPLE, variables=["MODEL_FOLDER"]).sample(3, seed=0).frame()  # type: ignore[operator]
+    pd.testing.assert_frame_equal(pd.read_pickle(seen / "train"), as_table(TRAIN, SCHEMA).restored())
     environment = pd.read_pickle(seen / "env")
     allowed = {"PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "MODEL_FOLDER", "mode", MESSAGES}
     assert set(environment.index) <= allowed and environment["MODEL_FOLDER"] == "here"
     assert environment["mode"].endswith("700") and not Path(environment["TMPDIR"]).exists()
     monkeypatch.delenv("MODEL_FOLDER")
     with pytest.raises(StepError, match="needs the environment variable MODEL_FOLDER"):
-        program(SAMPLE, variables=["MODEL_FOLDER"]).sample(3, seed=0)  # type: ignore[operator]
+        program(SAMPLE, variables=["MODEL_FOLDER"]).sample(3, seed=0).frame()  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,7 @@ def test_failures_are_told_without_what_was_printed(
     program: object, lines: str, message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises((StepError, InputError), match=message) as caught:
-        program(lines).sample(20, seed=0)  # type: ignore[operator]
+        program(lines).sample(20, seed=0).frame()  # type: ignore[operator]
     chain: list[BaseException | None] = [caught.value]
     while chain[-1] is not None:
         assert SECRET not in str(chain[-1])
@@ -118,11 +120,11 @@ def test_what_is_printed_goes_to_the_log_that_is_named(program: object, tmp_path
     log = tmp_path / "log.txt"
     fitted = program(f"print({SECRET!r} * 400_000)\n" + SAMPLE, log=str(log))  # type: ignore[operator]
     for runs in (1, 2):
-        fitted.sample(3, seed=0)
+        fitted.sample(3, seed=0).frame()
         assert log.stat().st_size == runs * (400_000 * len(SECRET) + 1)
     assert log.stat().st_mode & 0o777 == 0o600
     with pytest.raises(StepError, match="exit status 5"):
-        program("print('why', file=sys.stderr); sys.exit(5)", log=str(log)).sample(3, seed=0)  # type: ignore[operator]
+        program("print('why', file=sys.stderr); sys.exit(5)", log=str(log)).sample(3, seed=0).frame()  # type: ignore[operator]
     assert log.read_text().endswith("why\n")
 
 
@@ -143,10 +145,10 @@ def test_nothing_that_it_started_is_left(
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     given = {"variables": ["NOTE", "PYTHONPATH"]}
     if ends:
-        assert len(program(LEAVES.format(ends=True) + SAMPLE, **given).sample(4, seed=0)) == 4  # type: ignore[operator]
+        assert len(program(LEAVES.format(ends=True) + SAMPLE, **given).sample(4, seed=0).frame()) == 4  # type: ignore[operator]
     else:
         with pytest.raises(StepError, match="took longer than 15 seconds"):
-            program(LEAVES.format(ends=False), **given, timeout=15).sample(4, seed=0)  # type: ignore[operator]
+            program(LEAVES.format(ends=False), **given, timeout=15).sample(4, seed=0).frame()  # type: ignore[operator]
     pids = (tmp_path / "note").read_text().rstrip(".").split()
     assert len(pids) == 3 and all(gone(int(pid)) for pid in pids)
 
@@ -193,7 +195,7 @@ def test_a_program_that_prints_without_end_is_stopped(
     log = tmp_path / "log.txt"
     lines = f"while True: print({SECRET!r} * 1000, flush=True)"
     with pytest.raises(StepError, match="printed more than 100,000 bytes"):
-        program(lines, log=str(log)).sample(3, seed=0)  # type: ignore[operator]
+        program(lines, log=str(log)).sample(3, seed=0).frame()  # type: ignore[operator]
     assert log.stat().st_size > 100_000
 
 
@@ -224,23 +226,27 @@ def trained(tmp_path: Path) -> object:
         path.write_text(TRAIN_LINES.format(in_train=in_train, in_sample=in_sample))
         train = [sys.executable, str(path), "train", "{train}", "{model}", "{seed}"]
         command = [sys.executable, str(path), "sample", "{model}", "{out}", "{rows}", "{seed}"]
-        return build_generator("command", {"command": command, "train": train, **settings}).fit(TRAIN, SCHEMA, seed=7)
+        return build_generator("command", {"command": command, "train": train, **settings}).fit(
+            as_table(TRAIN, SCHEMA), seed=7
+        )
 
     return fit
 
 
 def test_a_command_of_two_parts_is_trained_once(trained: object, tmp_path: Path) -> None:
     fitted = trained()  # type: ignore[operator]
-    frame = fitted.sample(50, seed=0)
-    pd.testing.assert_frame_equal(fitted.sample(50, seed=0), frame)  # what a sample does to its model stays there
-    assert not fitted.sample(50, seed=1).equals(frame)
+    frame = fitted.sample(50, seed=0).frame()
+    pd.testing.assert_frame_equal(
+        fitted.sample(50, seed=0).frame(), frame
+    )  # what a sample does to its model stays there
+    assert not fitted.sample(50, seed=1).frame().equals(frame)
     fitted.save(tmp_path / "model")
     assert sorted(p.name for p in (tmp_path / "model").iterdir()) == ["generator.json", "model"]
     assert (tmp_path / "model/model/deep/seed").read_text() == "7"
     loaded = load_generator(tmp_path / "model")
     kept = loaded.model.path
     assert loaded.generator == fitted.generator
-    pd.testing.assert_frame_equal(loaded.sample(50, seed=0), frame)
+    pd.testing.assert_frame_equal(loaded.sample(50, seed=0).frame(), frame)
     del loaded
     assert kept.name == "model" and not kept.exists()
 
@@ -264,7 +270,7 @@ def test_a_command_of_two_parts_is_trained_once(trained: object, tmp_path: Path)
 )
 def test_failures_of_either_part(trained: object, settings: dict, message: str) -> None:
     with pytest.raises((StepError, InputError), match=message) as caught:
-        trained(**settings).sample(20, seed=0)  # type: ignore[operator]
+        trained(**settings).sample(20, seed=0).frame()  # type: ignore[operator]
     assert SECRET not in str(caught.value)
 
 
@@ -303,7 +309,7 @@ def test_bad_settings(settings: dict, message: str) -> None:
 
 def test_commands_that_are_not_there() -> None:
     command = ["no-such-program", "{train}", "{out}", "--rows={rows}", "{seed}{brace}"]
-    fitted = build_generator("command", {"command": command}).fit(TRAIN, SCHEMA, seed=0)
+    fitted = build_generator("command", {"command": command}).fit(as_table(TRAIN, SCHEMA), seed=0)
     with pytest.raises(StepError, match=r"no-such-program could not be started \(FileNotFoundError\)"):
-        fitted.sample(3, seed=0)
+        fitted.sample(3, seed=0).frame()
     assert np.array_equal(fitted.train.index, np.arange(4))

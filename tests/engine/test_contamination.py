@@ -15,8 +15,10 @@ from privacy_assets.engine.metrics.contamination import Contamination
 from privacy_assets.engine.metrics.dcr import Dcr
 from privacy_assets.engine.metrics.membership_inference import MembershipInference
 from privacy_assets.engine.registry import default_metrics
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
+from tests.tables import metric_inputs
 
 NAMES = [spec.name for spec in Contamination.figures]
 
@@ -37,8 +39,8 @@ def inputs_of(synthetic: pd.DataFrame, seed: int = 0, **more: object) -> MetricI
     roles = dict(zip(("train", "holdout", "reference"), TABLES, strict=True))
     frames = {**roles, "synthetic": synthetic}
     schema = infer_schema(pd.concat(frames.values()))
-    tables = {role: conform(frame, schema, where=role, smallest=0) for role, frame in frames.items()}
-    return MetricInputs(schema, tables, seed=seed, **more)  # type: ignore[arg-type]
+    tables = {role: Table.of(frame, schema, where=role, smallest=0).frame() for role, frame in frames.items()}
+    return metric_inputs(schema, tables, seed=seed, **more)  # type: ignore[arg-type]
 
 
 TABLES = [population(rows, seed) for rows, seed in ((900, 1), (300, 2), (300, 3))]
@@ -88,7 +90,7 @@ def test_avoiding_the_holdout_shows_as_well() -> None:
 def test_each_figure_is_that_of_the_other_metric_on_the_other_roles() -> None:
     inputs = inputs_of(mixed((HOLDOUT, 60), (FRESH, 500)), seed=5)
     tables = {"train": inputs.tables["holdout"], "holdout": inputs.tables["reference"]}
-    asked = MetricInputs(inputs.schema, {**tables, "synthetic": inputs.synthetic}, seed=5)
+    asked = metric_inputs(inputs.schema, {**tables, "synthetic": inputs.synthetic}, seed=5)
     figures = {f.name: f for metric in (Dcr(), MembershipInference()) for f in metric.measure(asked).figures}
     for figure in Contamination().measure(inputs).figures:
         own, other = figure.to_json(), {**figures[figure.name].to_json(), "about": "gate"}
@@ -112,14 +114,14 @@ def test_people_with_several_rows_are_witnesses_once() -> None:
 def test_train_is_not_looked_at() -> None:
     inputs = inputs_of(mixed((HOLDOUT, 60), (FRESH, 500)))
     other = inputs_of(mixed((HOLDOUT, 60), (FRESH, 500)))
-    other = MetricInputs(other.schema, {**other.tables, "train": other.tables["train"].iloc[:10]}, seed=0)
+    other = metric_inputs(other.schema, {**other.tables, "train": other.tables["train"].iloc[:10]}, seed=0)
     assert Contamination().measure(inputs).figures == Contamination().measure(other).figures
 
 
 @pytest.mark.parametrize("rows", [0, 1])
 def test_too_few_rows_cannot_pass(rows: int) -> None:
     inputs = inputs_of(FRESH)
-    few = MetricInputs(inputs.schema, {**inputs.tables, "reference": inputs.tables["reference"].iloc[:rows]}, seed=0)
+    few = metric_inputs(inputs.schema, {**inputs.tables, "reference": inputs.tables["reference"].iloc[:rows]}, seed=0)
     result = Contamination().evaluate(few)
     assert any(math.isnan(figure.value) for figure in result.figures)
     assert Policy.default(["contamination"]).judge({"contamination": result}).verdict != "pass"

@@ -24,7 +24,8 @@ from privacy_assets.engine.controls import (
     run_study,
 )
 from privacy_assets.engine.registry import build_metric
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
 
 QUIET = Noise()
@@ -46,7 +47,7 @@ def mixed(rows: int, seed: int) -> pd.DataFrame:
 
 TRAIN, RELEASE = mixed(200, 0), mixed(200, 1)
 SCHEMA = infer_schema(pd.concat([TRAIN, RELEASE]))
-TRAIN, RELEASE = (conform(frame, SCHEMA, where="t") for frame in (TRAIN, RELEASE))
+TRAIN, RELEASE = (Table.of(frame, SCHEMA, where="t").frame() for frame in (TRAIN, RELEASE))
 
 
 def leaked(table: pd.DataFrame) -> pd.Series:
@@ -70,7 +71,7 @@ def test_the_ends_are_the_release_and_a_copy() -> None:
 
 @pytest.mark.parametrize("rows", [50, 500])
 def test_tables_of_other_sizes(rows: int) -> None:
-    release = conform(mixed(rows, 1), SCHEMA, where="t")
+    release = Table.of(mixed(rows, 1), SCHEMA, where="t").frame()
     table = leaky_table(TRAIN, release, 0.8, QUIET, SCHEMA, seed=0)
     counts = table.loc[leaked(table), "key"].value_counts()
     assert len(table) == rows and leaked(table).sum() == 0.8 * rows
@@ -93,7 +94,7 @@ def test_each_noise_moves_its_kinds_of_columns(noise: Noise, moved: set[str]) ->
     schema = SCHEMA.without("key")
     rows = TRAIN.drop(columns="key")
     noisy = noise.added(rows, rows, schema, np.random.default_rng(0))
-    conform(noisy, schema, where="noisy")
+    Table.of(noisy, schema, where="noisy").frame()
     assert noisy.isna().equals(rows.isna())
     for name in rows:
         changed = (noisy[name] != rows[name])[rows[name].notna()]
@@ -112,7 +113,9 @@ def test_noise_has_the_size_that_it_says() -> None:
         }
     )
     schema = infer_schema(rows)
-    noisy = Noise(0.05, 0.05, 0.2).added(conform(rows, schema, where="t"), rows, schema, np.random.default_rng(0))
+    noisy = Noise(0.05, 0.05, 0.2).added(
+        Table.of(rows, schema, where="t").frame(), rows, schema, np.random.default_rng(0)
+    )
     assert (noisy["wide"] - rows["wide"]).std() == pytest.approx(50, rel=0.03)
     added = (noisy["whole"] - 7).astype(float)
     assert added.min() == 0 and added.mean() == pytest.approx(0.05, abs=0.006)

@@ -20,8 +20,10 @@ from privacy_assets.engine.generators.ctgan import CTGAN, TVAE
 from privacy_assets.engine.generators.ctgan_columns import CODE, MISSING, NUMBER, Given
 from privacy_assets.engine.generators.ctgan_fitting import FittedLibrary, LibraryGenerator
 from privacy_assets.engine.tables.coding import Coding
-from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema
+from privacy_assets.engine.tables.schema import TableSchema, infer_schema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
+from tests.tables import as_table
 
 BOTH = ("ctgan", "tvae")
 QUICK = {
@@ -52,7 +54,7 @@ def mixed(n: int, seed: int = 0) -> tuple[pd.DataFrame, TableSchema]:
     frame["full"] = rng.normal(size=n)
     frame["same"], frame["word"], frame["seven"], frame["none"] = 1.5, "x", pd.Series([7, None] * n)[:n], None
     schema = infer_schema(frame, {"none": "numeric"})
-    return conform(frame, schema, where="train"), schema
+    return Table.of(frame, schema, where="train").frame(), schema
 
 
 TRAIN, SCHEMA = mixed(150)
@@ -61,12 +63,12 @@ TRAIN, SCHEMA = mixed(150)
 def table(**data: object) -> tuple[pd.DataFrame, TableSchema]:
     frame = pd.DataFrame(data)
     schema = infer_schema(frame)
-    return conform(frame, schema, where="train"), schema
+    return Table.of(frame, schema, where="train").frame(), schema
 
 
 @pytest.fixture(scope="module")
 def fitted() -> dict[str, FittedLibrary]:
-    found = {name: quick(name).fit(TRAIN, SCHEMA, seed=0) for name in BOTH}
+    found = {name: quick(name).fit(as_table(TRAIN, SCHEMA), seed=0) for name in BOTH}
     assert all(isinstance(one, FittedLibrary) for one in found.values())
     return found  # type: ignore[return-value]
 
@@ -98,7 +100,7 @@ def four_threads() -> Iterator[None]:
 
 @pytest.mark.parametrize(("name", "rows"), [("ctgan", 1), ("ctgan", 150), ("tvae", 60)])
 def test_samples_are_those_of_the_library(name: str, rows: int, models: list) -> None:
-    ours = quick(name, **({"log_frequency": False} if name == "ctgan" else {})).fit(TRAIN, SCHEMA, seed=3)
+    ours = quick(name, **({"log_frequency": False} if name == "ctgan" else {})).fit(as_table(TRAIN, SCHEMA), seed=3)
     models[0].set_random_state(77)
     theirs = models[0].sample(rows)
     assert len(theirs) == rows and theirs.nunique().max() > rows / 4
@@ -108,7 +110,7 @@ def test_samples_are_those_of_the_library(name: str, rows: int, models: list) ->
 
 def test_samples_without_any_category_are_those_of_the_library(models: list) -> None:
     train, schema = table(a=np.arange(40.0) ** 2, b=np.random.default_rng(0).normal(size=40))
-    ours = quick("ctgan").fit(train, schema, seed=0)
+    ours = quick("ctgan").fit(as_table(train, schema), seed=0)
     models[0].set_random_state(5)
     assert len(ours.conditions) == 0
     assert np.array_equal(ours.draw(100, 5), models[0].sample(100).to_numpy().T)
@@ -116,7 +118,7 @@ def test_samples_without_any_category_are_those_of_the_library(models: list) -> 
 
 def test_further_batches_of_tvae_are_distributed_as_those_of_the_library(models: list) -> None:
     train, schema = table(a=["x"] * 30 + ["y"] * 10, b=np.random.default_rng(0).normal(size=40))
-    ours = quick("tvae", epochs=20).fit(train, schema, seed=0)
+    ours = quick("tvae", epochs=20).fit(as_table(train, schema), seed=0)
     models[0].set_random_state(5)
     theirs, own = models[0].sample(6000).to_numpy(dtype=np.float64), ours.draw(6000, 6).T
     unit = np.array([1, 10_000])
@@ -128,7 +130,7 @@ def test_further_batches_of_tvae_are_distributed_as_those_of_the_library(models:
 def test_conditions_are_frequencies_where_the_library_takes_logarithms(logs: bool, models: list) -> None:
     counts = {"x": 30, "y": 9, "z": 1}
     train, schema = table(a=np.repeat(list(counts), list(counts.values())), b=np.arange(40) % 4 == 0)
-    ours = quick("ctgan", log_frequency=logs).fit(train, schema, seed=0)
+    ours = quick("ctgan", log_frequency=logs).fit(as_table(train, schema), seed=0)
     assert ours.conditions == pytest.approx(np.array([30, 9, 1, 10, 30]) / 80)
     shares = [[log(n + 1) if logs else n for n in column] for column in ([30, 9, 1], [10, 30])]
     ours.conditions = np.concatenate([np.array(column) / sum(column) / 2 for column in shares])
@@ -144,7 +146,7 @@ def test_curves_are_the_losses_of_the_library(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(
             LibraryGenerator, "train", lambda self, *g, t=train, k=kept: (k.append(t(self, *g)), k[0])[1]
         )
-        ours = quick(name, epochs=3).fit(TRAIN, SCHEMA, seed=0, progress=said.append)
+        ours = quick(name, epochs=3).fit(as_table(TRAIN, SCHEMA), seed=0, progress=said.append)
         monkeypatch.undo()
         told = kept[0][0].loss_values
         assert [epoch["epoch"] for epoch in ours.history] == [1, 2, 3] and set(ours.history[0]) == {"epoch", *own}
@@ -177,9 +179,9 @@ def test_given_columns_are_turned_back_exactly() -> None:
 
 @pytest.mark.parametrize("name", BOTH)
 def test_every_kind_stays_canonical_within_range_and_whole(name: str, fitted: dict[str, FittedLibrary]) -> None:
-    sample = fitted[name].sample(700, seed=0)
-    assert len(sample) == 700 and len(fitted[name].sample(1, seed=0)) == 1
-    assert_frame_equal(conform(sample, SCHEMA, where="t"), sample)
+    sample = fitted[name].sample(700, seed=0).frame()
+    assert len(sample) == 700 and len(fitted[name].sample(1, seed=0).frame()) == 1
+    assert_frame_equal(Table.of(sample, SCHEMA, where="t").frame(), sample)
     for kind in ("age", "pay", "day", "time", "full"):
         assert sample[kind].dropna().between(TRAIN[kind].min(), TRAIN[kind].max()).all()
     for kind in ("plan", "retired"):
@@ -192,11 +194,11 @@ def test_every_kind_stays_canonical_within_range_and_whole(name: str, fitted: di
 
 
 def test_missing_values_are_drawn(fitted: dict[str, FittedLibrary]) -> None:
-    absent = fitted["ctgan"].sample(2000, seed=0).isna().mean()
+    absent = fitted["ctgan"].sample(2000, seed=0).frame().isna().mean()
     assert absent[["age", "pay", "plan", "retired", "day", "time", "seven"]].between(0.02, 0.9).all()
     train, schema = table(a=[1.0, 2.0, 3.0, np.nan] * 25, b=["x", "y", "y", None] * 25)
     generator = build_generator("tvae", {"epochs": 80, "batch_size": 20, "loss_factor": 4})
-    sample = generator.fit(train, schema, seed=0).sample(1000, seed=0)
+    sample = generator.fit(as_table(train, schema), seed=0).sample(1000, seed=0).frame()
     assert sample.isna().mean().between(0.1, 0.4).all()
     assert (sample["a"].isna() == sample["b"].isna()).mean() > 0.85, "they are missing together"
 
@@ -214,8 +216,8 @@ def test_one_column_of_each_kind_and_few_rows(name: str, kind: str, n: int) -> N
     }
     train, schema = table(x=values[kind])
     assert schema["x"].kind == kind
-    model = quick(name).fit(train, schema, seed=0)
-    sample = model.sample(70, seed=0)["x"]
+    model = quick(name).fit(as_table(train, schema), seed=0)
+    sample = model.sample(70, seed=0).frame()["x"]
     assert len(sample) == 70 and sample.notna().all()
     assert (
         set(sample) <= set(train["x"])
@@ -228,10 +230,10 @@ def test_one_column_of_each_kind_and_few_rows(name: str, kind: str, n: int) -> N
 @pytest.mark.parametrize("name", BOTH)
 def test_a_table_of_constants_is_repeated_and_stored(name: str, tmp_path: Path) -> None:
     train, schema = table(a=[3], b=["x"], c=[pd.Timestamp("2021-05-06 07:08:09")], d=[True])
-    model = quick(name).fit(train, schema, seed=0)
+    model = quick(name).fit(as_table(train, schema), seed=0)
     model.save(tmp_path)
     for one in (model, load_generator(tmp_path)):
-        assert_frame_equal(one.sample(3, seed=1), train.loc[[0, 0, 0]].reset_index(drop=True))
+        assert_frame_equal(one.sample(3, seed=1).frame(), train.loc[[0, 0, 0]].reset_index(drop=True))
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -239,7 +241,7 @@ def test_numbers_of_any_size_keep_their_spread(name: str) -> None:
     x = np.random.default_rng(0).normal(size=60)
     numbers = {"tiny": x * 1e-9, "far": 1e12 + x, "huge": x * 1e300, "least": np.where(x > 0, 5e-324, 0.0)}
     train, schema = table(**numbers, whole=np.where(x > 0, 2**62, -(2**62)))
-    sample = quick(name, epochs=1).fit(train, schema, seed=0).sample(300, seed=0)
+    sample = quick(name, epochs=1).fit(as_table(train, schema), seed=0).sample(300, seed=0).frame()
     for column in ("tiny", "far", "huge"):
         inner = sample[column][(sample[column] > train[column].min()) & (sample[column] < train[column].max())]
         size = train[column].abs().max()
@@ -249,11 +251,11 @@ def test_numbers_of_any_size_keep_their_spread(name: str) -> None:
 
 def test_very_many_categories(monkeypatch: pytest.MonkeyPatch) -> None:
     train, schema = table(a=[f"secret {k}" for k in range(300)], b=np.arange(300) % 5)
-    sample = quick("ctgan").fit(train, schema, seed=0).sample(200, seed=0)
+    sample = quick("ctgan").fit(as_table(train, schema), seed=0).sample(200, seed=0).frame()
     assert sample["a"].nunique() > 30
     monkeypatch.setattr(columns, "_MOST_CELLS", 300 * 310)
     with pytest.raises(InputError, match="column 'a': 300 different values in 300 rows are more") as caught:
-        quick("ctgan").fit(train, schema, seed=0)
+        quick("ctgan").fit(as_table(train, schema), seed=0)
     assert "secret" not in str(caught.value)
 
 
@@ -272,7 +274,12 @@ def test_what_depends_on_each_other_is_learned(name: str, settings: dict) -> Non
     rng = np.random.default_rng(0)
     group = np.where(rng.random(240) < 0.7, "p", "q")
     train, schema = table(g=group, x=np.where(group == "p", 10.0, 20.0) + rng.normal(size=240))
-    sample = build_generator(name, {"batch_size": 60} | settings).fit(train, schema, seed=0).sample(2000, seed=0)
+    sample = (
+        build_generator(name, {"batch_size": 60} | settings)
+        .fit(as_table(train, schema), seed=0)
+        .sample(2000, seed=0)
+        .frame()
+    )
     assert ((sample["x"] < 15) == (sample["g"] == "p")).mean() > 0.95
     assert (sample["g"] == "p").mean() == pytest.approx((group == "p").mean(), abs=0.08)
     for value in ("p", "q"):
@@ -288,18 +295,18 @@ def test_the_same_seed_gives_the_same_rows_whatever_the_threads(
 ) -> None:
     torch.manual_seed(99)
     before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
-    again = quick(name).fit(TRAIN.copy(), SCHEMA, seed=0)
-    sample = again.sample(130, seed=4)
+    again = quick(name).fit(as_table(TRAIN.copy(), SCHEMA), seed=0)
+    sample = again.sample(130, seed=4).frame()
     assert torch.equal(torch.get_rng_state(), before[0])
     assert np.array_equal(np.random.get_state()[1], before[1])  # noqa: NPY002
     assert torch.get_num_threads() == 4
-    assert_frame_equal(fitted[name].sample(130, seed=4), sample)
+    assert_frame_equal(fitted[name].sample(130, seed=4).frame(), sample)
     assert all(np.array_equal(weight, fitted[name].weights[key]) for key, weight in again.weights.items())
     assert again.history == fitted[name].history
-    assert_frame_equal(again.sample(7, seed=4), sample.head(7))
-    assert not again.sample(130, seed=5).equals(sample)
-    other = quick(name).fit(TRAIN, SCHEMA, seed=1)
-    assert not other.sample(130, seed=4).equals(sample)
+    assert_frame_equal(again.sample(7, seed=4).frame(), sample.head(7))
+    assert not again.sample(130, seed=5).frame().equals(sample)
+    other = quick(name).fit(as_table(TRAIN, SCHEMA), seed=1)
+    assert not other.sample(130, seed=4).frame().equals(sample)
 
 
 def test_no_other_process_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,7 +321,7 @@ def test_no_other_process_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctgan.data_transformer.Parallel", Watched)
     monkeypatch.setattr("joblib.parallel.cpu_count", lambda *given, **named: 4)
     train, schema = table(a=np.arange(600) % 7, b=np.arange(600) % 3 == 0)
-    quick("tvae", epochs=1).fit(train, schema, seed=0)
+    quick("tvae", epochs=1).fit(as_table(train, schema), seed=0)
     assert jobs == [1]
 
 
@@ -330,7 +337,7 @@ def test_the_library_trains_on_the_device(asked: str, used: str, monkeypatch: py
 
     monkeypatch.setattr(ctgan.TVAE, "fit", note)
     with pytest.raises(KeyboardInterrupt):
-        quick("tvae").fit(TRAIN, SCHEMA, seed=0, device=asked)
+        quick("tvae").fit(as_table(TRAIN, SCHEMA), seed=0, device=asked)
     assert seen == [used]
 
 
@@ -340,11 +347,13 @@ def test_the_library_trains_on_the_device(asked: str, used: str, monkeypatch: py
 def test_on_cuda(name: str) -> None:
     torch.cuda.manual_seed_all(7)
     before = torch.cuda.get_rng_state()
-    one, two = (quick(name).fit(TRAIN, SCHEMA, seed=0, device="cuda:0") for _ in range(2))
+    one, two = (quick(name).fit(as_table(TRAIN, SCHEMA), seed=0, device="cuda:0") for _ in range(2))
     assert torch.equal(torch.cuda.get_rng_state(), before)
     for loss in set(one.history[0]):
         assert one.history[0][loss] == pytest.approx(two.history[0][loss], abs=1e-3)
-    assert_frame_equal(conform(one.sample(100, seed=0), SCHEMA, where="t"), one.sample(100, seed=0))
+    assert_frame_equal(
+        Table.of(one.sample(100, seed=0).frame(), SCHEMA, where="t").frame(), one.sample(100, seed=0).frame()
+    )
 
 
 # --- storing ----------------------------------------------------------------------------------------------------------
@@ -353,12 +362,12 @@ def test_on_cuda(name: str) -> None:
 @pytest.mark.parametrize("name", BOTH)
 def test_stored_without_pickle_and_read_again(name: str, fitted: dict[str, FittedLibrary], tmp_path: Path) -> None:
     fitted[name].save(tmp_path / "one")
-    sample = fitted[name].sample(200, seed=9)
+    sample = fitted[name].sample(200, seed=9).frame()
     state = torch.get_rng_state()
     loaded = load_generator(tmp_path / "one")
     assert torch.equal(torch.get_rng_state(), state)
     assert {file.name for file in (tmp_path / "one").iterdir()} == {"generator.json", "ctgan.npz"}
-    assert_frame_equal(loaded.sample(200, seed=9), sample)
+    assert_frame_equal(loaded.sample(200, seed=9).frame(), sample)
     assert loaded.generator == fitted[name].generator and loaded.history == fitted[name].history
     loaded.save(tmp_path / "two")
     with np.load(tmp_path / "one" / "ctgan.npz") as first, np.load(tmp_path / "two" / "ctgan.npz") as second:
@@ -483,4 +492,4 @@ def test_bad_settings(name: str, settings: dict, message: str) -> None:
 )
 def test_training_that_diverges_is_an_error(name: str, settings: dict) -> None:
     with pytest.raises(InputError, match=f"generator {name} are not finite numbers"):
-        quick(name, **settings).fit(TRAIN, SCHEMA, seed=0)
+        quick(name, **settings).fit(as_table(TRAIN, SCHEMA), seed=0)

@@ -10,15 +10,16 @@ import pandas as pd
 import pytest
 
 from privacy_assets.engine.geometry.neighbours import nearest
-from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.metrics.dcr import Dcr
 from privacy_assets.engine.metrics.identical import identical_excess
 from privacy_assets.engine.metrics.privacy_score import privacy_score
 from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError
 from privacy_assets.stats.leaked import leaked_interval
 from privacy_assets.stats.subjects import Subjects
+from tests.tables import metric_inputs
 
 POLICY = Policy(Dcr.default_limits)
 LABEL_CONDITIONAL = {limit.key for limit in Dcr.default_limits} - {"dcr.privacy_score"}
@@ -28,8 +29,8 @@ def make_inputs(train, holdout, synthetic, subjects=None, **options):
     frames = {"train": train, "holdout": holdout, "synthetic": synthetic}
     kinds = options.pop("kinds", None)
     schema = infer_schema(pd.concat([train, holdout], ignore_index=True), kinds)
-    tables = {role: conform(frame, schema, where=role) for role, frame in frames.items()}
-    return MetricInputs(schema, tables, subjects or {}, **options)
+    tables = {role: Table.of(frame, schema, where=role).frame() for role, frame in frames.items()}
+    return metric_inputs(schema, tables, subjects or {}, **options)
 
 
 def evaluate(train, holdout, synthetic, subjects=None, metric=None, **options):
@@ -327,7 +328,7 @@ def test_tiny_tables_cannot_pass(rows):
 def test_empty_tables_are_not_measurable(role):
     inputs = make_inputs(mixed(50, 0), mixed(50, 1), mixed(50, 2))
     tables = {name: frame[: 0 if i == role else 50] for i, (name, frame) in enumerate(inputs.tables.items())}
-    result = Dcr().evaluate(MetricInputs(inputs.schema, tables))
+    result = Dcr().evaluate(metric_inputs(inputs.schema, tables))
     assert not any(figure.measurable for figure in result.figures)
     assert all("no rows" in figure.note for figure in result.figures)
 
@@ -422,7 +423,7 @@ def test_intervals_by_subject_keep_the_level_and_those_by_row_do_not():
 
 
 def densest(inputs, rest):
-    dense = inputs.encoder.transform(conform(rest, inputs.schema, where="rest")).dense
+    dense = inputs.encoder.transform(Table.of(rest, inputs.schema, where="rest").frame()).dense
     fifth = nearest(dense, dense, 5, exclude_self=True).distances[:, 4]
     return rest.iloc[np.argsort(fifth, kind="stable")[:8000]]
 

@@ -11,8 +11,10 @@ from privacy_assets.engine.generators import build_generator
 from privacy_assets.engine.metrics.dcr import Dcr
 from privacy_assets.engine.results import Figure
 from privacy_assets.engine.tables.demo import SUBJECT, load_patients
-from privacy_assets.engine.tables.schema import conform, infer_schema, restore
+from privacy_assets.engine.tables.schema import infer_schema
 from privacy_assets.engine.tables.splitting import split_table
+from privacy_assets.engine.tables.table import Table
+from tests.tables import as_table
 
 KINDS = {
     "person": "integer",
@@ -64,7 +66,7 @@ def test_columns_kinds_and_size(patients: pd.DataFrame) -> None:
     assert len(patients) == 20_190 and patients.notna().all().all()
     assert set(patients["health"]) == {"excellent", "good", "fair", "poor"}
     assert set(patients["coinsurance"]) == {"none", "25 %", "50 %", "95 %", "100 %"}
-    again = restore(conform(patients, schema, where="t"), schema)
+    again = as_table(Table.of(patients, schema, where="t").frame(), schema).restored()
     assert list(map(str, again.dtypes)) == list(map(str, patients.dtypes))
 
 
@@ -110,8 +112,8 @@ def figures(patients: pd.DataFrame, name: str, settings: dict[str, int], key: by
     """DCR figures of a generator fitted to the demo's training side (40/40/20 by person)."""
     parts = split_table(patients, SUBJECT, key, {"train": 0.4, "holdout": 0.4, "reference": 0.2})
     schema = infer_schema(patients.drop(columns=SUBJECT))
-    train = conform(parts["train"].drop(columns=SUBJECT), schema, where="train")
-    synthetic = build_generator(name, settings).fit(train, schema, seed=0).sample(len(train), seed=0)
+    train = Table.of(parts["train"].drop(columns=SUBJECT), schema, where="train").frame()
+    synthetic = build_generator(name, settings).fit(as_table(train, schema), seed=0).sample(len(train), seed=0).frame()
     inputs = prepare_inputs(**parts, synthetic=synthetic, subject=SUBJECT, schema=schema)
     return {figure.name: figure for figure in Dcr(bootstraps=200, permutations=199).measure(inputs).figures}
 

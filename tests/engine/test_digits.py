@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from privacy_assets.engine.generators.digits import DigitCoding
-from privacy_assets.engine.tables.schema import ColumnSchema, TableSchema, conform, infer_schema
+from privacy_assets.engine.tables.schema import ColumnSchema, TableSchema, infer_schema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import InputError
 
 FRAME = pd.DataFrame(
@@ -25,7 +26,7 @@ FRAME = pd.DataFrame(
     }
 )
 SCHEMA = infer_schema(FRAME)
-TABLE = conform(FRAME, SCHEMA, where="t")
+TABLE = Table.of(FRAME, SCHEMA, where="t").frame()
 
 
 def test_every_kind_comes_back_exactly() -> None:
@@ -64,7 +65,7 @@ def test_one_row_and_one_value(value: float) -> None:
 
 def test_a_number_without_any_value_is_missing_everywhere() -> None:
     schema = TableSchema((ColumnSchema("x", "numeric", True, "float64"), ColumnSchema("d", "datetime", True, "object")))
-    frame = conform(pd.DataFrame({"x": [np.nan, np.nan], "d": [None, None]}), schema, where="t")
+    frame = Table.of(pd.DataFrame({"x": [np.nan, np.nan], "d": [None, None]}), schema, where="t").frame()
     coding = DigitCoding.fit(frame, schema)
     assert coding.code(frame).nunique().tolist() == [1, 1]
     pd.testing.assert_frame_equal(coding.frame(coding.code(frame), where="t"), frame)

@@ -25,7 +25,8 @@ from privacy_assets.engine.geometry.embedder_network import (
 )
 from privacy_assets.engine.geometry.embedder_training import Trainer
 from privacy_assets.engine.tables.encoding import Encoder
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
 
 SMALL = EmbedderSettings(width=32, batch=128, max_epochs=4)
@@ -53,12 +54,12 @@ def mixed(rows, seed=0, missing=0.1):
 def trained(frames, settings=SMALL, seed=0, **options):
     frames = [frames] if isinstance(frames, pd.DataFrame) else frames
     schema = infer_schema(pd.concat(frames, ignore_index=True))
-    canonical = [conform(frame, schema, where="test") for frame in frames]
+    canonical = [Table.of(frame, schema, where="test").frame() for frame in frames]
     return train_embedder(canonical, schema, settings, seed=seed, **options)
 
 
 def embed(embedder, frame):
-    return embedder.embed(conform(frame, embedder.schema, where="test"))
+    return embedder.embed(Table.of(frame, embedder.schema, where="test").frame())
 
 
 def saved_bytes(embedder, folder):
@@ -151,7 +152,7 @@ def test_damaged_folder_is_an_input_error(embedder, tmp_path, damage):
 
 def test_encoder_survives_json(frame):
     schema = infer_schema(frame)
-    canonical = conform(frame, schema, where="test")
+    canonical = Table.of(frame, schema, where="test").frame()
     encoder = Encoder.fit([canonical], schema)
     again = Encoder.from_json(json.loads(json.dumps(encoder.to_json())))
     assert again == encoder
@@ -331,7 +332,7 @@ def test_few_rows(rows):
 
 
 def test_no_rows(embedder, frame):
-    none = conform(frame, embedder.schema, where="test").head(0)
+    none = Table.of(frame, embedder.schema, where="test").frame().head(0)
     assert embedder.embed(none).shape == (0, 10)
     with pytest.raises(InputError, match="no rows"):
         train_embedder([none, none], embedder.schema, SMALL, seed=0)
@@ -415,5 +416,5 @@ def test_cuda_trains_and_embeds_as_the_cpu_does(frame):
     on_cpu = trained(frame, settings)
     assert on_gpu.history == again.history
     assert on_gpu.history[-1].validation_loss == pytest.approx(on_cpu.history[-1].validation_loss, abs=0.3)
-    canonical = conform(frame, on_gpu.schema, where="test")
+    canonical = Table.of(frame, on_gpu.schema, where="test").frame()
     assert np.array_equal(on_gpu.embed(canonical, device="cuda"), on_gpu.embed(canonical))

@@ -18,7 +18,8 @@ from privacy_assets.engine.filters import (
 )
 from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.registry import build_metric
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import InputError
 
 
@@ -38,7 +39,7 @@ def test_rows_are_drawn_until_there_are_enough():
     assert len(found.rows) == 200 and not fitted.exposed(found.rows).any()
     assert found.dropped >= 80 and found.drawn == sum(rows for rows, _ in drawn.asked) <= 2000
     assert len({seed for _, seed in drawn.asked}) == len(drawn.asked) >= 2
-    pd.testing.assert_frame_equal(found.unfiltered, Given(pool).sample(200, seed=3))
+    pd.testing.assert_frame_equal(found.unfiltered, Given(pool).sample(200, seed=3).frame())
     again = draw(Given(pool), [fitted], 200, seed=3)
     pd.testing.assert_frame_equal(again.rows, found.rows)
     assert isinstance(found, Filtered)
@@ -82,7 +83,7 @@ def test_too_few_rows_are_told_with_the_fix_of_the_filter_that_left_out_most():
 def test_planted_copies_stop_giving_members_away_and_honest_tables_hold_the_limits(name, request):
     frame = request.getfixturevalue(name)
     schema = infer_schema(frame)
-    train, holdout, reference, fresh = split(conform(frame, schema, where=name), 8000, 2600, 2600, 20_000)
+    train, holdout, reference, fresh = split(Table.of(frame, schema, where=name).frame(), 8000, 2600, 2600, 20_000)
     copies = train.sample(len(fresh), replace=True, random_state=0).reset_index(drop=True)
     planted = np.random.default_rng(0).random(len(fresh)) < 0.1
     both = pd.concat([fresh, copies], ignore_index=True)

@@ -18,7 +18,8 @@ from privacy_assets.engine.filters import (
 from privacy_assets.engine.filters.outliers import distance_to_people
 from privacy_assets.engine.metrics.exposure import TIE
 from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
 
 
@@ -117,9 +118,9 @@ def test_fresh_rows_are_no_outliers_beyond_the_quantile_and_strange_ones_are():
 
 def test_rows_of_one_person_are_no_company():
     """Four equal rows of one person count as one; four people are four."""
-    frame = conform(pd.DataFrame({"a": ["x"] * 8 + ["y"] * 8 + ["z"] * 4}), schema := infer_schema(
-        pd.DataFrame({"a": ["x", "y", "z"]})), where="real")  # fmt: skip
-    asked = conform(pd.DataFrame({"a": ["x", "y", "z"]}), schema, where="asked")
+    frame = Table.of(pd.DataFrame({"a": ["x"] * 8 + ["y"] * 8 + ["z"] * 4}), schema := infer_schema(
+        pd.DataFrame({"a": ["x", "y", "z"]})), where="real").frame()  # fmt: skip
+    asked = Table.of(pd.DataFrame({"a": ["x", "y", "z"]}), schema, where="asked").frame()
     chosen = OutlierFilter(neighbours=3, radius=0.5)
     assert chosen.fit([frame], schema).exposed(asked).tolist() == [False, False, False]
     subjects = np.array([*range(8), *(8 + np.arange(8) // 4), *[10] * 4])
@@ -127,9 +128,9 @@ def test_rows_of_one_person_are_no_company():
 
 
 def test_crowds_go_by_similarity_and_stay_by_memorization():
-    frame = conform(pd.DataFrame({"a": ["x"] * 6 + ["y"] * 4}), schema := infer_schema(
-        pd.DataFrame({"a": ["x", "y", "z"]})), where="real")  # fmt: skip
-    asked = conform(pd.DataFrame({"a": ["x", "y", "z"]}), schema, where="asked")
+    frame = Table.of(pd.DataFrame({"a": ["x"] * 6 + ["y"] * 4}), schema := infer_schema(
+        pd.DataFrame({"a": ["x", "y", "z"]})), where="real").frame()  # fmt: skip
+    asked = Table.of(pd.DataFrame({"a": ["x", "y", "z"]}), schema, where="asked").frame()
     assert SimilarityFilter().fit([frame], schema).radius == 0.0
     assert SimilarityFilter().fit([frame], schema).exposed(asked).tolist() == [True, True, False]
     assert MemorizationFilter().fit([frame], schema).exposed(asked).tolist() == [False, True, False]
@@ -145,9 +146,9 @@ def test_copies_of_any_real_side_go_and_rows_near_nobody_stay(name):
 
 
 def test_a_crowd_hides_a_row_and_one_person_is_no_crowd():
-    frame = conform(pd.DataFrame({"a": ["x"] * 6 + ["y"] * 4 + ["z"]}), schema := infer_schema(
-        pd.DataFrame({"a": ["x", "y", "z"]})), where="real")  # fmt: skip
-    asked = conform(pd.DataFrame({"a": ["x", "y", "z"]}), schema, where="asked")
+    frame = Table.of(pd.DataFrame({"a": ["x"] * 6 + ["y"] * 4 + ["z"]}), schema := infer_schema(
+        pd.DataFrame({"a": ["x", "y", "z"]})), where="real").frame()  # fmt: skip
+    asked = Table.of(pd.DataFrame({"a": ["x", "y", "z"]}), schema, where="asked").frame()
     fitted = MemorizationFilter(radius=0.0).fit([frame], schema)
     assert fitted.exposed(asked).tolist() == [False, True, True]
     alone = MemorizationFilter(radius=0.0).fit([frame], schema, np.array([0] * 6 + [1, 2, 3, 4, 5]))

@@ -20,7 +20,8 @@ from privacy_assets.engine.metrics.membership_inference import MembershipInferen
 from privacy_assets.engine.metrics.scratch_tables import ScratchTables, last_true
 from privacy_assets.engine.policy import Limit, Policy
 from privacy_assets.engine.results import Figure
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError
 
 
@@ -329,11 +330,11 @@ def test_repeated_people_and_no_reference() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_canaries_are_training_rows_changed_as_they_say(kind: str) -> None:
     schema = infer_schema(TRAIN)
-    train = conform(TRAIN, schema, where="train")
+    train = Table.of(TRAIN, schema, where="train").frame()
     rows = canaries(kind, train, np.arange(300), 200, schema, np.random.default_rng(0))
     assert len(rows) == 200
     assert len(canaries(kind, train, np.arange(50), 200, schema, np.random.default_rng(0))) == 50
-    assert conform(rows, schema, where="canaries").equals(rows)
+    assert Table.of(rows, schema, where="canaries").frame().equals(rows)
     merged = rows.merge(train.drop_duplicates(), how="left", indicator=True, on=list(train.columns))
     identical = (merged["_merge"] == "both").mean()
     assert identical == 1 if kind == "exact" else identical < 0.5
@@ -360,7 +361,7 @@ def test_coarse_numbers_move_to_values_that_there_are() -> None:
         }
     )
     schema = infer_schema(frame)
-    train = conform(frame, schema, where="train")
+    train = Table.of(frame, schema, where="train").frame()
     rows = canaries("jittered", train, np.arange(900), 900, schema, np.random.default_rng(0))
     source = train.iloc[np.random.default_rng(0).permutation(np.arange(900))].reset_index(drop=True)
     assert all(set(rows[name]) == set(train[name]) for name in train)

@@ -22,8 +22,10 @@ from privacy_assets.engine.generators.functions import CallableGenerator
 from privacy_assets.engine.generators.registry import GeneratorInfo
 from privacy_assets.engine.generators.synthpop import FittedSynthPop, SynthPop
 from privacy_assets.engine.generators.trees import Tree
-from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema
+from privacy_assets.engine.tables.schema import TableSchema, infer_schema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError, StepError
+from tests.tables import as_table
 
 
 def mixed(n: int, seed: int = 0, missing: float = 0.15) -> pd.DataFrame:
@@ -44,13 +46,13 @@ def mixed(n: int, seed: int = 0, missing: float = 0.15) -> pd.DataFrame:
 
 
 SCHEMA: TableSchema = infer_schema(mixed(300))
-TRAIN = conform(mixed(600), SCHEMA, where="train")
+TRAIN = Table.of(mixed(600), SCHEMA, where="train").frame()
 
 
 def table(**columns: object) -> tuple[pd.DataFrame, TableSchema]:
     frame = pd.DataFrame(columns)
     schema = infer_schema(frame)
-    return conform(frame, schema, where="train"), schema
+    return Table.of(frame, schema, where="train").frame(), schema
 
 
 # What every generator must do
@@ -69,22 +71,22 @@ EVERY = [
 @pytest.mark.parametrize(("name", "settings"), EVERY)
 def test_sample_is_canonical_repeatable_and_survives_storing(name: object, settings: dict, tmp_path: Path) -> None:
     said: list[str] = []
-    fitted = build_generator(name, settings).fit(TRAIN, SCHEMA, seed=0, progress=said.append)
-    frame = fitted.sample(700, seed=0)
+    fitted = build_generator(name, settings).fit(as_table(TRAIN, SCHEMA), seed=0, progress=said.append)
+    frame = fitted.sample(700, seed=0).frame()
     assert len(frame) == 700
-    assert_frame_equal(conform(frame, SCHEMA, where="t"), frame)
-    assert_frame_equal(fitted.sample(700, seed=0), frame)
-    assert not fitted.sample(700, seed=1).equals(frame)
-    assert len(fitted.sample(1, seed=0)) == 1
+    assert_frame_equal(Table.of(frame, SCHEMA, where="t").frame(), frame)
+    assert_frame_equal(fitted.sample(700, seed=0).frame(), frame)
+    assert not fitted.sample(700, seed=1).frame().equals(frame)
+    assert len(fitted.sample(1, seed=0).frame()) == 1
     assert frame.isna().any().all(), "every column of the training table has missing values"
-    again = build_generator(name, settings).fit(TRAIN.copy(), SCHEMA, seed=0)
-    assert_frame_equal(again.sample(700, seed=0), frame)
+    again = build_generator(name, settings).fit(as_table(TRAIN.copy(), SCHEMA), seed=0)
+    assert_frame_equal(again.sample(700, seed=0).frame(), frame)
     assert fitted.privacy.epsilon is None and "none" in str(fitted.privacy)
     fitted.save(tmp_path / "model")
     assert {file.suffix for file in (tmp_path / "model").iterdir()} <= {".json", ".npz", ".parquet"}
     loaded = load_generator(tmp_path / "model")
     assert loaded.generator == fitted.generator and loaded.schema == SCHEMA
-    assert_frame_equal(loaded.sample(700, seed=0), frame)
+    assert_frame_equal(loaded.sample(700, seed=0).frame(), frame)
     assert not any("town" in line for line in said)
 
 
@@ -102,7 +104,7 @@ def test_one_column_of_each_kind_and_one_row(name: str, kind: str, n: int) -> No
     }
     train, schema = table(x=values[kind])
     assert schema["x"].kind == kind
-    frame = build_generator(name).fit(train, schema, seed=0).sample(50, seed=0)
+    frame = build_generator(name).fit(as_table(train, schema), seed=0).sample(50, seed=0).frame()
     low, high = (train["x"].min(), train["x"].max())
     assert frame["x"].between(low, high).all() if kind != "boolean" else set(frame["x"]) <= set(train["x"])
 
@@ -111,21 +113,21 @@ def test_one_column_of_each_kind_and_one_row(name: str, kind: str, n: int) -> No
 def test_columns_without_any_value(name: str, tmp_path: Path) -> None:
     frame = pd.DataFrame({"a": [1, 2, 3], "n": [None] * 3, "c": [None] * 3, "d": [None] * 3, "b": ["x", "y", "x"]})
     schema = infer_schema(frame, {"n": "numeric", "c": "categorical", "d": "datetime"})
-    fitted = build_generator(name).fit(conform(frame, schema, where="t"), schema, seed=0)
+    fitted = build_generator(name).fit(as_table(frame, schema), seed=0)
     fitted.save(tmp_path)
     for generator in (fitted, load_generator(tmp_path)):
-        sample = generator.sample(20, seed=0)
+        sample = generator.sample(20, seed=0).frame()
         assert sample[["n", "c", "d"]].isna().all().all() and sample[["a", "b"]].notna().all().all()
 
 
 def test_bad_calls() -> None:
     generator = SynthPop()
     with pytest.raises(InputError, match="the columns are not those of the schema"):
-        generator.fit(TRAIN.assign(person=1), SCHEMA, seed=0)
+        generator.fit(as_table(TRAIN.assign(person=1), SCHEMA), seed=0)
     with pytest.raises(InputError, match="no rows"):
-        generator.fit(TRAIN.iloc[:0], SCHEMA, seed=0)
+        generator.fit(as_table(TRAIN.iloc[:0], SCHEMA), seed=0)
     with pytest.raises(InputError, match="0 synthetic rows"):
-        generator.fit(TRAIN, SCHEMA, seed=0).sample(0, seed=0)
+        generator.fit(as_table(TRAIN, SCHEMA), seed=0).sample(0, seed=0).frame()
 
 
 # SynthPop
@@ -141,9 +143,9 @@ def twin_leaf_of(tree: Tree, row: list[float]) -> int:
 
 def test_every_value_comes_from_the_leaf_of_its_row() -> None:
     """Twin: rebuild each leaf from the training rows one by one, without the stored donors."""
-    fitted = SynthPop(min_leaf=20).fit(TRAIN, SCHEMA, seed=0)
+    fitted = SynthPop(min_leaf=20).fit(as_table(TRAIN, SCHEMA), seed=0)
     assert isinstance(fitted, FittedSynthPop)
-    sample = fitted.sample(400, seed=3)
+    sample = fitted.sample(400, seed=3).frame()
     codes = {
         name: {value: code for code, value in enumerate(sorted(TRAIN[name].dropna().unique()))} for name in fitted.order
     }
@@ -179,7 +181,7 @@ def test_every_value_comes_from_the_leaf_of_its_row() -> None:
 
 def test_donors_are_drawn_uniformly_from_the_leaf() -> None:
     train, schema = table(g=["a"] * 60 + ["b"] * 60, x=list(range(120)))
-    sample = SynthPop(min_leaf=60).fit(train, schema, seed=0).sample(24_000, seed=0)
+    sample = SynthPop(min_leaf=60).fit(as_table(train, schema), seed=0).sample(24_000, seed=0).frame()
     assert ((sample["x"] < 60) == (sample["g"] == "a")).all()
     counts = np.bincount(sample["x"].to_numpy(dtype=int), minlength=120)
     assert stats.chisquare(counts).pvalue > 1e-4
@@ -187,7 +189,7 @@ def test_donors_are_drawn_uniformly_from_the_leaf() -> None:
 
 def test_fewer_rows_than_a_leaf_are_drawn_independently() -> None:
     train, schema = table(a=list(range(30)), b=list(range(30)))
-    sample = SynthPop().fit(train, schema, seed=0).sample(3000, seed=0)
+    sample = SynthPop().fit(as_table(train, schema), seed=0).sample(3000, seed=0).frame()
     assert set(sample["a"]) == set(range(30))
     assert abs(np.corrcoef(sample["a"].astype(float), sample["b"].astype(float))[0, 1]) < 0.06
 
@@ -197,7 +199,7 @@ def test_missing_values_follow_the_other_columns() -> None:
     value = np.where(group == "a", np.nan, np.arange(1000.0))
     train, schema = table(g=group, x=value, y=np.isnan(value))
     for visit in (["g", "x", "y"], ["y", "x", "g"], ["x", "g", "y"]):
-        sample = SynthPop(visit=visit).fit(train, schema, seed=0).sample(2000, seed=0)
+        sample = SynthPop(visit=visit).fit(as_table(train, schema), seed=0).sample(2000, seed=0).frame()
         assert list(sample) == ["g", "x", "y"]
         assert (sample["x"].isna() == (sample["g"] == "a")).all(), visit
         assert (sample["y"].astype(bool) == sample["x"].isna()).all(), visit
@@ -207,7 +209,7 @@ def test_missing_values_follow_the_other_columns() -> None:
 def test_extreme_numbers_come_back_exactly() -> None:
     values = [2**62, 2**62 + 1, -(2**62), 0]
     train, schema = table(a=np.repeat(values, 50), f=np.repeat([1e300, -1e300, 5e-324, 0.1], 50), g=np.arange(200) % 2)
-    sample = SynthPop(min_leaf=10).fit(train, schema, seed=0).sample(500, seed=0)
+    sample = SynthPop(min_leaf=10).fit(as_table(train, schema), seed=0).sample(500, seed=0).frame()
     assert set(sample["a"]) == set(values)
     assert set(sample["f"]) == {1e300, -1e300, 5e-324, 0.1}
     assert (sample["f"][sample["a"] == 2**62] == 1e300).all(), "whole numbers beyond 2**53 are told apart"
@@ -219,7 +221,7 @@ def test_rare_categories_cannot_look_the_target_up() -> None:
     rng = np.random.default_rng(0)
     train, schema = table(name=[f"n{k}" for k in range(1000)], x=rng.normal(size=1000))
     known = dict(zip(train["name"], train["x"], strict=True))
-    sample = SynthPop().fit(train, schema, seed=0).sample(2000, seed=0)
+    sample = SynthPop().fit(as_table(train, schema), seed=0).sample(2000, seed=0).frame()
     assert abs(np.corrcoef(sample["name"].map(known), sample["x"])[0, 1]) < 0.08
 
 
@@ -229,7 +231,7 @@ def test_many_categories_cost_little_and_keep_what_depends_on_them() -> None:
     train, schema = table(
         town=[f"t{t}" for t in town], level=(town % 3).astype(str), word=rng.integers(0, 5000, 30_000).astype(str)
     )
-    sample = SynthPop().fit(train, schema, seed=0).sample(5000, seed=0)
+    sample = SynthPop().fit(as_table(train, schema), seed=0).sample(5000, seed=0).frame()
     assert (sample["town"].str[1:].astype(int) % 3 == sample["level"].astype(int)).mean() > 0.97
     assert sample["word"].nunique() > 2000
 
@@ -243,16 +245,16 @@ def test_bad_settings(settings: dict) -> None:
 def test_visit_must_name_every_column_once() -> None:
     for visit in (SCHEMA.names[1:], [*SCHEMA.names, "age"]):
         with pytest.raises(ConfigError, match="every column once"):
-            SynthPop(visit=visit).fit(TRAIN, SCHEMA, seed=0)
+            SynthPop(visit=visit).fit(as_table(TRAIN, SCHEMA), seed=0)
     with pytest.raises(ConfigError, match="Did you mean 'age'"):
-        SynthPop(visit=["aeg", *SCHEMA.names[1:]]).fit(TRAIN, SCHEMA, seed=0)
+        SynthPop(visit=["aeg", *SCHEMA.names[1:]]).fit(as_table(TRAIN, SCHEMA), seed=0)
 
 
 def test_marginals_and_pairs_of_adult(adult: pd.DataFrame) -> None:
     schema = infer_schema(adult)
-    whole = conform(adult, schema, where="adult")
+    whole = Table.of(adult, schema, where="adult").frame()
     train, fresh = whole.iloc[:20_000], whole.iloc[20_000:40_000].reset_index(drop=True)
-    sample = SynthPop().fit(train.reset_index(drop=True), schema, seed=0).sample(20_000, seed=0)
+    sample = SynthPop().fit(as_table(train.reset_index(drop=True), schema), seed=0).sample(20_000, seed=0).frame()
 
     def distance(frame: pd.DataFrame, names: list[str]) -> float:
         left, right = (x.groupby(names, dropna=False).size() / len(x) for x in (train, frame))
@@ -276,16 +278,19 @@ def test_marginals_and_pairs_of_adult(adult: pd.DataFrame) -> None:
 
 def test_copy_draws_without_and_then_with_replacement() -> None:
     train, schema = table(x=list(range(50)))
-    fitted = Copy().fit(train, schema, seed=0)
-    assert sorted(fitted.sample(50, seed=0)["x"]) == list(range(50))
-    assert fitted.sample(30, seed=0)["x"].is_unique
-    counts = Counter(fitted.sample(80, seed=0)["x"])
+    fitted = Copy().fit(as_table(train, schema), seed=0)
+    assert sorted(fitted.sample(50, seed=0).frame()["x"]) == list(range(50))
+    assert fitted.sample(30, seed=0).frame()["x"].is_unique
+    counts = Counter(fitted.sample(80, seed=0).frame()["x"])
     assert len(counts) == 50 and sum(counts.values()) == 80
 
 
 def test_noisy_copy_stays_close_in_range_and_in_form() -> None:
-    fitted = NoisyCopy().fit(TRAIN, SCHEMA, seed=0)
-    noisy, plain = fitted.sample(600, seed=0), Copy().fit(TRAIN, SCHEMA, seed=0).sample(600, seed=0)
+    fitted = NoisyCopy().fit(as_table(TRAIN, SCHEMA), seed=0)
+    noisy, plain = (
+        fitted.sample(600, seed=0).frame(),
+        Copy().fit(as_table(TRAIN, SCHEMA), seed=0).sample(600, seed=0).frame(),
+    )
     for column in SCHEMA.columns:
         name, there = column.name, plain[column.name].notna()
         assert (noisy[name].isna() == ~there).all()
@@ -305,8 +310,10 @@ def test_noisy_copy_stays_close_in_range_and_in_form() -> None:
 
 
 def test_noisy_copy_without_noise_is_a_copy() -> None:
-    still = NoisyCopy(noise=0.0, redraw=0.0).fit(TRAIN, SCHEMA, seed=0)
-    assert_frame_equal(still.sample(700, seed=2), Copy().fit(TRAIN, SCHEMA, seed=0).sample(700, seed=2))
+    still = NoisyCopy(noise=0.0, redraw=0.0).fit(as_table(TRAIN, SCHEMA), seed=0)
+    assert_frame_equal(
+        still.sample(700, seed=2).frame(), Copy().fit(as_table(TRAIN, SCHEMA), seed=0).sample(700, seed=2).frame()
+    )
     with pytest.raises(ConfigError, match="redraw"):
         NoisyCopy(redraw=1.5)
 
@@ -332,9 +339,9 @@ def test_demonstration_is_said_loudly() -> None:
     ],
 )
 def test_misbehaving_functions(function: object, message: str) -> None:
-    fitted = build_generator(function).fit(TRAIN, SCHEMA, seed=0)
+    fitted = build_generator(function).fit(as_table(TRAIN, SCHEMA), seed=0)
     with pytest.raises((InputError, StepError), match=message) as caught:
-        fitted.sample(20, seed=0)
+        fitted.sample(20, seed=0).frame()
     chain: list[BaseException | None] = [caught.value]
     while chain[-1] is not None:
         assert SECRET not in str(chain[-1]) and "town" not in str(chain[-1])
@@ -347,11 +354,11 @@ def test_functions_get_a_fresh_table_in_the_users_dtypes(tmp_path: Path) -> None
     spy = CallableGenerator(own.spies, variables=["SEEN"])
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("SEEN", str(tmp_path / "seen"))
-        spy.fit(conform(frame, schema, where="t"), schema, seed=0).sample(2, seed=5)
+        spy.fit(as_table(frame, schema), seed=0).sample(2, seed=5).frame()
     assert_frame_equal(pd.read_pickle(tmp_path / "seen"), frame)
-    fitted = build_generator(own.changes_its_input).fit(TRAIN, SCHEMA, seed=0)
+    fitted = build_generator(own.changes_its_input).fit(as_table(TRAIN, SCHEMA), seed=0)
     for _ in range(2):
-        assert set(fitted.sample(20, seed=0)["age"]) == {0}
+        assert set(fitted.sample(20, seed=0).frame()["age"]) == {0}
     assert set(TRAIN["age"].dropna()) != {0}
 
 
@@ -373,13 +380,13 @@ def test_a_module_is_looked_for_and_not_run_here(tmp_path: Path, monkeypatch: py
         )
     monkeypatch.syspath_prepend(tmp_path)
     found = [build_generator(f"looked_for{part}:f") for part in ("", ".part")]
-    assert len(found[1].fit(TRAIN, SCHEMA, seed=0).sample(3, seed=0)) == 3
+    assert len(found[1].fit(as_table(TRAIN, SCHEMA), seed=0).sample(3, seed=0).frame()) == 3
     assert not [name for name in sys.modules if name.startswith("looked_for")]
     for absent in ("looked_for.other:f", "looked_for.part.deeper:f", "looked_for.part"):
         with pytest.raises(ConfigError, match="cannot be imported"):
             build_generator("callable", {"function": absent})
     with pytest.raises(StepError, match=r"looked_for:g cannot be imported in a process of its own \(AttributeError\)"):
-        build_generator("looked_for:g").fit(TRAIN, SCHEMA, seed=0).sample(3, seed=0)
+        build_generator("looked_for:g").fit(as_table(TRAIN, SCHEMA), seed=0).sample(3, seed=0).frame()
 
 
 def test_a_function_of_a_script(tmp_path: Path) -> None:

@@ -18,9 +18,11 @@ import pytest
 from privacy_assets.engine.evaluation import prepare_inputs
 from privacy_assets.engine.generators import build_generator
 from privacy_assets.engine.tables.given import given_frame
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import InputError
 from privacy_assets.report.evaluate import evaluate
+from tests.tables import as_table
 
 SECRET = "Zebulon-77123"
 
@@ -130,7 +132,7 @@ def test_a_generator_is_fitted_to_any_of_them() -> None:
     frame = people(0).drop(columns="name")
     schema = infer_schema(frame)
     fitted = [
-        build_generator("synthpop").fit(train, schema, seed=0)
-        for train in (conform(frame, schema, where="train"), pl.from_pandas(frame))
+        build_generator("synthpop").fit(as_table(train, schema), seed=0)
+        for train in (Table.of(frame, schema, where="train").frame(), pl.from_pandas(frame))
     ]
-    pd.testing.assert_frame_equal(*(one.sample(20, seed=1) for one in fitted))
+    pd.testing.assert_frame_equal(*(one.sample(20, seed=1).frame() for one in fitted))

@@ -11,8 +11,9 @@ from privacy_assets.engine.tables.identity import row_ids, value_codes
 
 from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
 from privacy_assets.engine.tables.fingerprints import content_fingerprint, file_fingerprint, keyed
-from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema
+from privacy_assets.engine.tables.schema import TableSchema, infer_schema
 from privacy_assets.engine.tables.splitting import assign_sides, split_table
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
 
 KEY = b"k" * 32
@@ -37,7 +38,7 @@ SCHEMA: TableSchema = infer_schema(mixed(50, missing=0.1))
 
 
 def canonical(frame: pd.DataFrame) -> pd.DataFrame:
-    return conform(frame, SCHEMA, where="t")
+    return Table.of(frame, SCHEMA, where="t").frame()
 
 
 # Identity
@@ -69,7 +70,7 @@ def test_value_codes_rank_and_mark_missing() -> None:
 def test_large_whole_numbers_stay_apart() -> None:
     frame = pd.DataFrame({"x": pd.Series([2**53, 2**53 + 1], dtype="Int64")})
     schema = infer_schema(frame)
-    assert len(set(row_ids([conform(frame, schema, where="t")], schema)[0])) == 2
+    assert len(set(row_ids([Table.of(frame, schema, where="t").frame()], schema)[0])) == 2
 
 
 # Fingerprints
@@ -110,8 +111,8 @@ def test_fingerprint_is_the_same_whatever_file_the_table_came_from() -> None:
     whole = pd.DataFrame({"x": [1, 2], "z": [0.0, 1.5]})
     floats = pd.DataFrame({"x": [1.0, 2.0], "z": [-0.0, 1.5]})
     schema = infer_schema(whole)
-    assert content_fingerprint(conform(whole, schema, where="t")) == content_fingerprint(
-        conform(floats, schema, where="t")
+    assert content_fingerprint(Table.of(whole, schema, where="t").frame()) == content_fingerprint(
+        Table.of(floats, schema, where="t").frame()
     )
 
 
@@ -264,11 +265,11 @@ def test_the_order_of_rows_and_frames_does_not_matter() -> None:
 def test_unseen_missing_constant_and_huge_values() -> None:
     real = pd.DataFrame({"c": ["a", "b", None], "k": [5.0, 5.0, 5.0], "x": [0.0, 1.0, 2.0], "b": [True, False, None]})
     schema = infer_schema(real)
-    encoder = Encoder.fit([conform(real, schema, where="t")], schema)
+    encoder = Encoder.fit([Table.of(real, schema, where="t").frame()], schema)
     others = pd.DataFrame(
         {"c": ["new", None, "a"], "k": [9.0, 5, 5], "x": [1e300, -1e300, 1.0], "b": [None, True, None]}
     )
-    coded = encoder.transform(conform(others, schema, where="t"))
+    coded = encoder.transform(Table.of(others, schema, where="t").frame())
     assert np.isfinite(coded.dense).all() and np.isfinite((coded.dense**2).sum(axis=1)).all()
     word, flag = 0, 1
     assert coded.codes[:, word].tolist() == [2, 3, 0] and coded.sizes[word] == 4

@@ -10,12 +10,13 @@ from scipy import stats
 from privacy_assets.engine.generators.layout import Layout, Scale
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.precision import decimals_of
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.engine.tables.table import Table
 
 
 def cells_of(frame: pd.DataFrame, **kinds: str) -> tuple[np.ndarray, Coding]:
     schema = infer_schema(frame, kinds)
-    known = conform(frame, schema, where="t")
+    known = Table.of(frame, schema, where="t").frame()
     coding = Coding.fit([known], schema)
     return coding.code(known), coding
 

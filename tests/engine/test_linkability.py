@@ -22,7 +22,8 @@ from privacy_assets.engine.metrics.linkage import TIE, Linkage
 from privacy_assets.engine.policy import judge_limit
 from privacy_assets.engine.results import Figure, MetricResult
 from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError
 from privacy_assets.stats.inference import permutation_band
 from privacy_assets.stats.subjects import Subjects, random_sets
@@ -92,7 +93,7 @@ def naive_hits(synthetic: EncodedTable, attacked: EncodedTable, sets: list[list[
 
 def encoded(frame: pd.DataFrame, *others: pd.DataFrame) -> list[EncodedTable]:
     schema = infer_schema(pd.concat([frame, *others], ignore_index=True))
-    tables = [conform(x, schema, where="t") for x in (frame, *others)]
+    tables = [Table.of(x, schema, where="t").frame() for x in (frame, *others)]
     encoder = Encoder.fit(tables, schema)
     return [encoder.transform(table) for table in tables]
 

@@ -10,14 +10,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.metrics.membership_inference import MembershipInference, attack
 from privacy_assets.engine.metrics.membership_scores import CrossFittedScore, Population, build_population
 from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError
 from privacy_assets.stats.intervals import ratio
 from privacy_assets.stats.subjects import permute_labels
+from tests.tables import metric_inputs
 
 POLICY = Policy(MembershipInference.default_limits)
 QUICK = MembershipInference(permutations=199)
@@ -29,8 +30,8 @@ def make_inputs(train, holdout, synthetic, reference=None, subjects=None, seed=0
     if reference is not None:
         frames["reference"] = reference
     schema = infer_schema(pd.concat([x for role, x in frames.items() if role != "synthetic"], ignore_index=True))
-    tables = {role: conform(frame, schema, where=role, smallest=0) for role, frame in frames.items()}
-    return MetricInputs(schema, tables, subjects or {}, seed=seed)
+    tables = {role: Table.of(frame, schema, where=role, smallest=0).frame() for role, frame in frames.items()}
+    return metric_inputs(schema, tables, subjects or {}, seed=seed)
 
 
 def evaluate(*tables, metric=QUICK, **options):
@@ -297,9 +298,10 @@ def test_too_few_subjects_are_not_measurable(n_train, n_holdout):
     schema = infer_schema(pool)
     frames = zip(("train", "holdout", "synthetic"), split(pool, n_train, n_holdout, 60), strict=True)
     tables = {
-        role: conform(x, schema, where=role, smallest=0) if len(x) else _empty(pool, schema) for role, x in frames
+        role: Table.of(x, schema, where=role, smallest=0).frame() if len(x) else _empty(pool, schema)
+        for role, x in frames
     }
-    result = QUICK.evaluate(MetricInputs(schema, tables))
+    result = QUICK.evaluate(metric_inputs(schema, tables))
     assert [figure.name for figure in result.figures] == [spec.name for spec in MembershipInference.figures]
     assert all(math.isnan(figure.value) and "not measurable" in figure.note for figure in result.figures)
     assert verdict(result) == "not_assessable"
@@ -307,7 +309,7 @@ def test_too_few_subjects_are_not_measurable(n_train, n_holdout):
 
 
 def _empty(pool, schema):
-    return conform(pool.iloc[:1], schema, where="table").iloc[:0]
+    return Table.of(pool.iloc[:1], schema, where="table").frame().iloc[:0]
 
 
 def test_one_synthetic_row_is_judged():

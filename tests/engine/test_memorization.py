@@ -14,7 +14,6 @@ import pytest
 from given_tables import given
 from sklearn.metrics import roc_auc_score
 
-from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.metrics.exposure import TIE, Exposure, by_spherelets, tables_of, typical_radius
 from privacy_assets.engine.metrics.memorization import (
     Distance,
@@ -24,8 +23,10 @@ from privacy_assets.engine.metrics.memorization import (
     clustered_share,
 )
 from privacy_assets.engine.registry import METRICS, build_metric
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
+from tests.tables import metric_inputs
 
 QUICK = Memorization(permutations=199)
 
@@ -310,10 +311,10 @@ def test_every_kind_of_column(kind):
 def test_too_few_rows_are_not_measurable(sizes):
     frame = mixed(20, 0)
     tables = {
-        role: conform(part, infer_schema(frame), where=role, smallest=0)
+        role: Table.of(part, infer_schema(frame), where=role, smallest=0).frame()
         for role, part in zip(("train", "holdout", "synthetic"), split(frame, *sizes), strict=True)
     }
-    result = QUICK.evaluate(MetricInputs(infer_schema(frame), tables))
+    result = QUICK.evaluate(metric_inputs(infer_schema(frame), tables))
     assert [figure.measurable for figure in result.figures] == [False, False]
     assert all("not measurable" in figure.note for figure in result.figures)
 
@@ -355,7 +356,7 @@ def test_the_embedding_is_asked_for_by_name():
         Memorization(space="embedded").evaluate(inputs)
     encoder = inputs.encoder
     dense = SimpleNamespace(embed=lambda frame, device: encoder.transform(frame).dense)
-    embedded = MetricInputs(inputs.schema, inputs.tables, embedder=dense)
+    embedded = metric_inputs(inputs.schema, inputs.tables, embedder=dense)
     one = Memorization(space="embedded", permutations=199).evaluate(embedded)
     other = QUICK.evaluate(inputs)  # the dense form has the same distances
     assert one.figure("exposed").value == other.figure("exposed").value

@@ -16,8 +16,10 @@ from privacy_assets.engine.generators.networks.blocks import Shape
 from privacy_assets.engine.generators.networks.gan import gradient_penalty, sliced_distance
 from privacy_assets.engine.generators.networks.rvae import RvaeNetwork
 from privacy_assets.engine.generators.networks.training import Loop, batches, held_out
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
+from tests.tables import as_table
 
 SMALL = {"hidden": [16], "epochs": 2, "batch": 100}
 PRIVATE = ["dpgan", "dpctgan", "pategan"]
@@ -41,7 +43,7 @@ def mixed(n: int, seed: int = 0, missing: float = 0.15) -> pd.DataFrame:
 
 
 SCHEMA = infer_schema(mixed(300))
-TRAIN = conform(mixed(400), SCHEMA, where="train")
+TRAIN = Table.of(mixed(400), SCHEMA, where="train").frame()
 
 
 def small(name: str, **settings: object):
@@ -52,23 +54,23 @@ def small(name: str, **settings: object):
 def test_rows_are_canonical_repeatable_and_survive_storing(name: str, tmp_path: Path) -> None:
     said: list[str] = []
     before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
-    fitted = small(name).fit(TRAIN, SCHEMA, seed=0, progress=said.append)
-    frame = fitted.sample(500, seed=0)
+    fitted = small(name).fit(as_table(TRAIN, SCHEMA), seed=0, progress=said.append)
+    frame = fitted.sample(500, seed=0).frame()
     assert torch.equal(torch.random.get_rng_state(), before[0])
     assert (np.random.get_state()[1] == before[1]).all()  # noqa: NPY002
-    assert len(frame) == 500 and len(fitted.sample(1, seed=0)) == 1
-    assert_frame_equal(conform(frame, SCHEMA, where="t"), frame)
-    assert_frame_equal(fitted.sample(500, seed=0), frame)
-    assert not fitted.sample(500, seed=1).equals(frame)
-    again = small(name).fit(TRAIN.copy(), SCHEMA, seed=0)
-    assert_frame_equal(again.sample(500, seed=0), frame)
-    assert not small(name).fit(TRAIN, SCHEMA, seed=1).sample(500, seed=0).equals(frame)
+    assert len(frame) == 500 and len(fitted.sample(1, seed=0).frame()) == 1
+    assert_frame_equal(Table.of(frame, SCHEMA, where="t").frame(), frame)
+    assert_frame_equal(fitted.sample(500, seed=0).frame(), frame)
+    assert not fitted.sample(500, seed=1).frame().equals(frame)
+    again = small(name).fit(as_table(TRAIN.copy(), SCHEMA), seed=0)
+    assert_frame_equal(again.sample(500, seed=0).frame(), frame)
+    assert not small(name).fit(as_table(TRAIN, SCHEMA), seed=1).sample(500, seed=0).frame().equals(frame)
     assert [row["epoch"] for row in fitted.history] == [1, 2] and sum("epoch 2" in line for line in said) == 1
     fitted.save(tmp_path / "model")
     assert {file.suffix for file in (tmp_path / "model").iterdir()} == {".json", ".npz", ".safetensors"}
     loaded = load_generator(tmp_path / "model")
     assert (loaded.generator, loaded.privacy, loaded.history) == (fitted.generator, fitted.privacy, fitted.history)
-    assert_frame_equal(loaded.sample(500, seed=0), frame)
+    assert_frame_equal(loaded.sample(500, seed=0).frame(), frame)
     assert fitted.generator.overfitting_protection()
     (tmp_path / "model" / "network.safetensors").write_bytes(b"")
     with pytest.raises(InputError, match="not complete"):
@@ -88,8 +90,8 @@ def test_one_column_of_each_kind(name: str, kind: str) -> None:
     }
     frame = pd.DataFrame({"x": values[kind]})
     schema = infer_schema(frame)
-    train = conform(frame, schema, where="t")
-    made = small(name).fit(train, schema, seed=0).sample(40, seed=0)["x"]
+    train = Table.of(frame, schema, where="t").frame()
+    made = small(name).fit(as_table(train, schema), seed=0).sample(40, seed=0).frame()["x"]
     assert made.notna().all()
     if kind in ("boolean", "categorical"):
         assert set(made) <= set(train["x"])
@@ -102,7 +104,7 @@ def test_one_column_of_each_kind(name: str, kind: str) -> None:
 def test_hardly_any_rows_and_constant_columns(name: str, n: int) -> None:
     frame = pd.DataFrame({"a": range(n), "b": ["x"] * n, "c": [None] * n})
     schema = infer_schema(frame, {"c": "numeric"})
-    made = small(name).fit(conform(frame, schema, where="t"), schema, seed=0).sample(30, seed=0)
+    made = small(name).fit(as_table(frame, schema), seed=0).sample(30, seed=0).frame()
     assert set(made["b"]) == {"x"} and made["c"].isna().all() and made["a"].between(0, n - 1).all()
 
 
@@ -111,7 +113,7 @@ def test_tables_that_a_private_generator_cannot_learn(name: str) -> None:
     frame = pd.DataFrame({"b": ["x"] * 40})
     schema = infer_schema(frame)
     with pytest.raises(InputError, match="no column has more than one value"):
-        small(name).fit(conform(frame, schema, where="t"), schema, seed=0)
+        small(name).fit(as_table(frame, schema), seed=0)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -120,28 +122,28 @@ def test_interrupted_training_ends_as_if_it_had_not_been(
 ) -> None:
     monkeypatch.setattr("privacy_assets.engine.generators.networks.training._EVERY", 0.0)
     generator = small(name, epochs=4)
-    whole = generator.fit(TRAIN, SCHEMA, seed=0)
+    whole = generator.fit(as_table(TRAIN, SCHEMA), seed=0)
 
     def interrupt(line: str) -> None:
         if "epoch 3" in line:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        generator.fit(TRAIN, SCHEMA, seed=0, checkpoint=tmp_path / "c", progress=interrupt)
+        generator.fit(as_table(TRAIN, SCHEMA), seed=0, checkpoint=tmp_path / "c", progress=interrupt)
     said: list[str] = []
-    resumed = generator.fit(TRAIN, SCHEMA, seed=0, checkpoint=tmp_path / "c", progress=said.append)
+    resumed = generator.fit(as_table(TRAIN, SCHEMA), seed=0, checkpoint=tmp_path / "c", progress=said.append)
     assert any("going on after epoch 2" in line for line in said)
     assert resumed.history == whole.history
-    assert_frame_equal(resumed.sample(200, seed=0), whole.sample(200, seed=0))
+    assert_frame_equal(resumed.sample(200, seed=0).frame(), whole.sample(200, seed=0).frame())
     with pytest.raises(ConfigError, match="belongs to another training"):
-        generator.fit(TRAIN, SCHEMA, seed=1, checkpoint=tmp_path / "c")
+        generator.fit(as_table(TRAIN, SCHEMA), seed=1, checkpoint=tmp_path / "c")
     with pytest.raises(ConfigError, match="belongs to another training"):
-        generator.fit(TRAIN.iloc[::-1].reset_index(drop=True), SCHEMA, seed=0, checkpoint=tmp_path / "c")
+        generator.fit(as_table(TRAIN.iloc[::-1].reset_index(drop=True), SCHEMA), seed=0, checkpoint=tmp_path / "c")
     with pytest.raises(ConfigError, match="belongs to another training"):
-        generator.fit(TRAIN, SCHEMA, seed=0, checkpoint=tmp_path / "c", people=np.arange(400) // 2)
+        generator.fit(as_table(TRAIN, SCHEMA), seed=0, checkpoint=tmp_path / "c", people=np.arange(400) // 2)
     (tmp_path / "c" / "training.pt").write_bytes(b"torn")
     with pytest.raises(InputError, match="checkpoint cannot be read"):
-        generator.fit(TRAIN, SCHEMA, seed=0, checkpoint=tmp_path / "c")
+        generator.fit(as_table(TRAIN, SCHEMA), seed=0, checkpoint=tmp_path / "c")
 
 
 @pytest.mark.parametrize(
@@ -207,8 +209,10 @@ def test_the_best_epoch_is_kept_and_patience_counts_from_it() -> None:
 def test_overfitting_goes_on_to_the_ratio_that_was_asked_for() -> None:
     train = TRAIN.iloc[:120].reset_index(drop=True)
     chosen = {"hidden": [64], "epochs": 60, "batch": 30, "patience": 5, "latent": 8}
-    best = min(row["validation_loss"] for row in build_generator("rvae", chosen).fit(train, SCHEMA, seed=0).history)
-    fitted = build_generator("rvae", {**chosen, "overfit": 1.2}).fit(train, SCHEMA, seed=0)
+    best = min(
+        row["validation_loss"] for row in build_generator("rvae", chosen).fit(as_table(train, SCHEMA), seed=0).history
+    )
+    fitted = build_generator("rvae", {**chosen, "overfit": 1.2}).fit(as_table(train, SCHEMA), seed=0)
     last = fitted.history[-1]
     assert last["overfitting_ratio"] == pytest.approx(last["validation_loss"] / best)
     assert last["overfitting_ratio"] >= 1.2 or last["epoch"] == 100
@@ -220,7 +224,7 @@ def test_overfitting_goes_on_to_the_ratio_that_was_asked_for() -> None:
 def test_overfitting_that_does_not_get_there_says_so() -> None:
     told: list[str] = []
     chosen = {"hidden": [4], "latent": 2, "epochs": 2, "learning_rate": 1e-6, "overfit": 2}
-    build_generator("rvae", chosen).fit(TRAIN, SCHEMA, seed=0, progress=told.append)
+    build_generator("rvae", chosen).fit(as_table(TRAIN, SCHEMA), seed=0, progress=told.append)
     assert any("after 100 epochs, 2 was not reached" in line for line in told)
 
 
@@ -228,7 +232,7 @@ def test_overfitting_that_does_not_get_there_says_so() -> None:
 @pytest.mark.parametrize("damage", ["cut", "flip", "list", "empty"])
 def test_a_damaged_model_says_that_it_is(name: str, damage: str, tmp_path: Path) -> None:
     pytest.importorskip("opacus")
-    build_generator(name, {"epochs": 1, "hidden": [4]}).fit(TRAIN, SCHEMA, seed=0).save(tmp_path)
+    build_generator(name, {"epochs": 1, "hidden": [4]}).fit(as_table(TRAIN, SCHEMA), seed=0).save(tmp_path)
     path = tmp_path / ("generator.json" if damage == "list" else "layout.npz")
     whole = path.read_bytes()
     middle = len(whole) // 3

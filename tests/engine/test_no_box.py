@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.metrics import no_box
 from privacy_assets.engine.metrics.membership_inference import MembershipInference
 from privacy_assets.engine.metrics.membership_scores import Population, build_population
@@ -27,7 +26,9 @@ from privacy_assets.engine.metrics.no_box import (
 )
 from privacy_assets.engine.shadow.rates import auc
 from privacy_assets.engine.tables.encoding import EncodedTable
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.engine.tables.table import Table
+from tests.tables import metric_inputs
 
 NAMES = [spec.name for spec in SPECS]
 
@@ -60,8 +61,8 @@ def inputs_of(train, holdout, synthetic, reference=None, subjects=None, seed=0):
     frames = {"train": train, "holdout": holdout, "synthetic": synthetic}
     frames |= {} if reference is None else {"reference": reference}
     schema = infer_schema(pd.concat(list(frames.values()), ignore_index=True))
-    tables = {role: conform(frame, schema, where=role, smallest=0) for role, frame in frames.items()}
-    return MetricInputs(schema, tables, subjects or {}, seed=seed)
+    tables = {role: Table.of(frame, schema, where=role, smallest=0).frame() for role, frame in frames.items()}
+    return metric_inputs(schema, tables, subjects or {}, seed=seed)
 
 
 def figures(*tables, **options):

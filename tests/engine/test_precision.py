@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from privacy_assets.engine.evaluation import joint_schema, prepare_inputs
 from privacy_assets.engine.generators import build_generator
 from privacy_assets.engine.tables.precision import decimals_of, round_decimals, round_to_multiple
-from privacy_assets.engine.tables.schema import Kind, TableSchema, conform, infer_schema, restore
+from privacy_assets.engine.tables.schema import Kind, TableSchema, infer_schema
+from privacy_assets.engine.tables.table import Table
+from tests.tables import as_table
 
 WHOLE = st.integers(-(2**63), 2**63 - 1)
 
@@ -62,9 +64,9 @@ def test_the_coarsest_precision_that_changes_no_value(values: Any, precision: ob
     assert found(values) == precision
     frame = pd.DataFrame({"x": values})
     schema = infer_schema(frame)
-    real = conform(frame, schema, where="t")
-    pd.testing.assert_frame_equal(conform(frame, schema, where="t", synthetic=True), real, check_exact=True)
-    pd.testing.assert_frame_equal(restore(real, schema), restore(real, schema))
+    real = Table.of(frame, schema, where="t").frame()
+    pd.testing.assert_frame_equal(Table.of(frame, schema, where="t", synthetic=True).frame(), real, check_exact=True)
+    pd.testing.assert_frame_equal(as_table(real, schema).restored(), as_table(real, schema).restored())
 
 
 def test_of_declared_kinds() -> None:
@@ -83,7 +85,7 @@ def test_a_schema_goes_through_json() -> None:
 
 def synthetic(real: Any, made: Any, **more: Any) -> list[Any]:
     frame = pd.DataFrame({"x": real})
-    rounded = conform(pd.DataFrame({"x": made}), infer_schema(frame, **more), where="t", synthetic=True)
+    rounded = Table.of(pd.DataFrame({"x": made}), infer_schema(frame, **more), where="t", synthetic=True).frame()
     return rounded["x"].tolist()
 
 
@@ -152,8 +154,10 @@ def test_no_real_value_changes(values: list[float]) -> None:
     for dtype in ("float32", "float64"):
         frame = pd.DataFrame({"x": np.array(values, dtype=dtype)})
         schema = infer_schema(frame, {"x": "numeric"})
-        real = conform(frame, schema, where="t")
-        pd.testing.assert_frame_equal(conform(frame, schema, where="t", synthetic=True), real, check_exact=True)
+        real = Table.of(frame, schema, where="t").frame()
+        pd.testing.assert_frame_equal(
+            Table.of(frame, schema, where="t", synthetic=True).frame(), real, check_exact=True
+        )
 
 
 def test_all_real_tables_count_and_train_says_what_a_short_float_is() -> None:
@@ -181,6 +185,6 @@ def fine(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
 def test_generators_keep_the_precision() -> None:
     frame = pd.DataFrame({"x": [1.25, 2.5, 3.75], "day": pd.to_datetime(["2024-01-01", "2024-01-02", "2024-01-03"])})
     schema = infer_schema(frame)
-    train = conform(frame, schema, where="t")
-    made = build_generator(fine).fit(train, schema, seed=0).sample(30, seed=1)
+    train = Table.of(frame, schema, where="t").frame()
+    made = build_generator(fine).fit(as_table(train, schema), seed=0).sample(30, seed=1).frame()
     assert set(made["x"]) <= set(frame["x"]) and set(made["day"]) <= set(frame["day"])

@@ -21,7 +21,8 @@ from privacy_assets.engine.metrics.predicates import (
     univariate,
 )
 from privacy_assets.engine.tables.encoding import as_float
-from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema
+from privacy_assets.engine.tables.schema import TableSchema, infer_schema
+from privacy_assets.engine.tables.table import Table
 
 ORDERED = ("number", "whole", "time", "steady", "huge")
 WORDS = ["it's", 'a "b"', "x & y", "é", "", " ", "a\\b", "two\nlines", "e\u0301", "\U0001f600", "`1` == @x"]
@@ -50,7 +51,7 @@ def mixed(rows: int, seed: int, words: list[str] = WORDS) -> pd.DataFrame:
 def tables() -> tuple[TableSchema, pd.DataFrame, pd.DataFrame, CodedTable, CodedTable]:
     raw = [mixed(150, 1, [*WORDS, "only here"]), mixed(200, 2, [*WORDS, "unseen"])]
     schema = infer_schema(pd.concat(raw, ignore_index=True))
-    synthetic, real = (conform(frame, schema, where="test") for frame in raw)
+    synthetic, real = (Table.of(frame, schema, where="test").frame() for frame in raw)
     return schema, synthetic, real, *code_tables([[synthetic], [real]], schema)
 
 
@@ -139,7 +140,7 @@ def test_columns_and_targets_are_drawn_evenly() -> None:
     frame = pd.DataFrame(np.random.default_rng(0).permuted(np.tile(np.arange(200.0), (8, 1)), axis=1).T)
     frame.columns = [f"c{i}" for i in range(8)]
     schema = infer_schema(frame)
-    coded = code_tables([[conform(frame, schema, where="test")]], schema)[0]
+    coded = code_tables([[Table.of(frame, schema, where="test").frame()]], schema)[0]
     # All values differ, so equality isolates every row and nothing is rejected but repeated queries.
     codes = np.arange(len(coded.below), dtype=np.int32) - np.repeat(coded.start, 202).astype(np.int32)
     scheme = Scheme(codes, codes)
@@ -175,7 +176,7 @@ def test_univariate_queries_are_the_unique_and_extreme_values_of_the_synthetic_t
 def test_one_missing_value_is_a_query_and_two_are_none() -> None:
     frame = pd.DataFrame({"a": [1.0, 1.0, np.nan, 1.0], "b": [None, None, "x", "x"]})
     schema = infer_schema(frame)
-    coded = code_tables([[conform(frame, schema, where="test")]], schema)[0]
+    coded = code_tables([[Table.of(frame, schema, where="test").frame()]], schema)[0]
     queries = univariate(coded, 10, np.random.default_rng(0))
     assert as_sets(queries) == {frozenset({(0, 0, 0)})}
 
@@ -208,7 +209,7 @@ def test_matches_and_relabelled_hits_are_counted_by_subject(share: float, words:
 def test_a_coarse_table_runs_dry_instead_of_searching_on() -> None:
     frame = pd.DataFrame({"a": [0, 0, 1, 1, 0], "b": ["x", "x", "x", "y", "y"]})
     schema = infer_schema(frame, overrides={"a": "categorical"})
-    coded = code_tables([[conform(frame, schema, where="test")]], schema)[0]
+    coded = code_tables([[Table.of(frame, schema, where="test").frame()]], schema)[0]
     queries = multivariate(
         coded,
         threshold_scheme(coded),
@@ -220,7 +221,7 @@ def test_a_coarse_table_runs_dry_instead_of_searching_on() -> None:
         patience=1_000,
     )
     assert len(queries) == 3
-    repeated = code_tables([[conform(pd.concat([frame, frame]), schema, where="test")]], schema)[0]
+    repeated = code_tables([[Table.of(pd.concat([frame, frame]), schema, where="test").frame()]], schema)[0]
     args = (repeated, threshold_scheme(repeated), np.arange(10), 2, 2_000, np.random.default_rng(0))
     assert len(multivariate(*args, candidates=10**9, patience=1_000)) == 0
     assert len(univariate(repeated, 10, np.random.default_rng(0))) == 0
@@ -229,7 +230,7 @@ def test_a_coarse_table_runs_dry_instead_of_searching_on() -> None:
 def test_repeated_queries_do_not_end_the_search_while_there_are_others() -> None:
     frame = pd.DataFrame({"a": np.arange(60.0), "b": np.arange(60.0)[::-1]})
     schema = infer_schema(frame)
-    coded = code_tables([[conform(frame, schema, where="test")]], schema)[0]
+    coded = code_tables([[Table.of(frame, schema, where="test").frame()]], schema)[0]
     equality = np.concatenate([np.arange(62), np.arange(62)]).astype(np.int32)
     args = (coded, Scheme(equality, equality), np.arange(60), 1, 110)
     for seed in range(20):  # 110 of the 120 queries that there are

@@ -16,9 +16,11 @@ from privacy_assets.engine.generators.networks.accounting import epsilon_of, noi
 from privacy_assets.engine.generators.networks.blocks import GanSampler, Shape, layers
 from privacy_assets.engine.generators.networks.pate import Teachers, vote_noise
 from privacy_assets.engine.generators.networks.private import ConditionalSampler, PrivateSteps, noisy_shares
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
 from tests.engine.test_neural import SCHEMA, TRAIN, small
+from tests.tables import as_table
 
 
 def own_epsilon(noise: float, rate: float, steps: int, delta: float) -> float:
@@ -236,52 +238,52 @@ def test_rows_of_a_person_go_to_one_teacher() -> None:
 @pytest.mark.parametrize("name", ["dpgan", "dpctgan", "pategan"])
 def test_what_is_spent_and_what_is_read_besides(name: str) -> None:
     public = {"bounds": {"age": [0, 120], "pay": [0, 1e4], "joined": ["2020-01-01", "2023-01-01"]}}
-    fitted = small(name, epsilon=2.0, delta=1e-6, **public).fit(TRAIN, SCHEMA, seed=0)
+    fitted = small(name, epsilon=2.0, delta=1e-6, **public).fit(as_table(TRAIN, SCHEMA), seed=0)
     assert (fitted.privacy.epsilon, fitted.privacy.delta, fitted.privacy.unpaid) == (2.0, 1e-6, ("values of plan",))
     assert "opacus" in fitted.privacy.accountant or "moments" in fitted.privacy.accountant
     assert "the seed" in fitted.privacy.covers
     with_texts = small(name, **public, categories={"plan": ["a", "b", "c", "senior", "none"]})
-    assert with_texts.fit(TRAIN, SCHEMA, seed=0).privacy.unpaid == ()
+    assert with_texts.fit(as_table(TRAIN, SCHEMA), seed=0).privacy.unpaid == ()
     with pytest.raises(ConfigError, match="unknown column 'agee'"):
-        small(name, bounds={"agee": [0, 1]}).fit(TRAIN, SCHEMA, seed=0)
+        small(name, bounds={"agee": [0, 1]}).fit(as_table(TRAIN, SCHEMA), seed=0)
     if name == "pategan":
         people = np.arange(len(TRAIN)) // 4
-        assert "one person" in small(name).fit(TRAIN, SCHEMA, seed=0, people=people).privacy.covers
+        assert "one person" in small(name).fit(as_table(TRAIN, SCHEMA), seed=0, people=people).privacy.covers
 
 
 def test_rows_do_not_repeat_the_noise_of_the_counts() -> None:
     """The seed of sampling may be known, and be that of fitting: its stream is another one."""
-    fitted = small("dpctgan").fit(TRAIN, SCHEMA, seed=0)
+    fitted = small("dpctgan").fit(as_table(TRAIN, SCHEMA), seed=0)
     torch.manual_seed(0)
     first = torch.randn(500, fitted.network.noise)
     drawn: list[torch.Tensor] = []
     inner = fitted.network.body.forward
     fitted.network.body.forward = lambda rows: drawn.append(rows) or inner(rows)
-    fitted.sample(500, seed=0)
+    fitted.sample(500, seed=0).frame()
     again = np.isin(first.flatten().numpy(), drawn[0][:, : fitted.network.noise].flatten().numpy())
     assert again.mean() < 0.05, "some of 32 bits are equal by chance"
 
 
 def test_a_generator_that_would_take_no_step() -> None:
     with pytest.raises(ConfigError, match="would take no step"):
-        small("dpgan", critic_steps=100).fit(TRAIN, SCHEMA, seed=0)
+        small("dpgan", critic_steps=100).fit(as_table(TRAIN, SCHEMA), seed=0)
 
 
 def test_a_column_without_gaps_gets_none() -> None:
     frame = pd.DataFrame({"x": np.arange(60) % 7, "y": np.arange(60) % 2 == 0, "z": list("abc") * 20})
     schema = infer_schema(frame)
     public = {"bounds": {"x": [0, 9]}}
-    made = small("dpgan", **public).fit(conform(frame, schema, where="t"), schema, seed=0).sample(300, seed=0)
+    made = small("dpgan", **public).fit(as_table(frame, schema), seed=0).sample(300, seed=0).frame()
     assert made.notna().all().all() and set(made["z"]) <= set("abc") and made["x"].between(0, 9).all()
 
 
 def test_more_budget_makes_better_rows() -> None:
     frame = pd.DataFrame({"x": np.where(np.arange(600) % 10 == 0, "rare", "common"), "y": np.arange(600) % 10 == 0})
     schema = infer_schema(frame)
-    train = conform(frame, schema, where="t")
+    train = Table.of(frame, schema, where="t").frame()
     errors = []
     for epsilon in (0.3, 50.0):
         chosen = {"hidden": [16], "epochs": 25, "batch": 60, "epsilon": epsilon, "learning_rate": 5e-3}
-        made = build_generator("dpctgan", chosen).fit(train, schema, seed=0).sample(1000, seed=0)
+        made = build_generator("dpctgan", chosen).fit(as_table(train, schema), seed=0).sample(1000, seed=0).frame()
         errors.append(abs((made["x"] == "rare").mean() - 0.1) + ((made["x"] == "rare") != made["y"]).mean())
     assert errors[1] < errors[0] and errors[1] < 0.25

@@ -19,8 +19,10 @@ from privacy_assets.engine.generators._bayes_kernels import learn_conditionals, 
 from privacy_assets.engine.generators.baynet import BayNet, FittedNetwork
 from privacy_assets.engine.generators.privbayes import PrivBayes
 from privacy_assets.engine.tables.coding import Coding
-from privacy_assets.engine.tables.schema import TableSchema, conform, infer_schema
+from privacy_assets.engine.tables.schema import TableSchema, infer_schema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
+from tests.tables import as_table
 
 RANGE = "range or few values of"
 RUNS = 10_000
@@ -30,7 +32,7 @@ BITS = np.array(list(product([0, 1], repeat=3)), dtype=np.uint32).T  # column c 
 def table(**columns: object) -> tuple[pd.DataFrame, TableSchema]:
     frame = pd.DataFrame(columns)
     schema = infer_schema(frame)
-    return conform(frame, schema, where="t"), schema
+    return Table.of(frame, schema, where="t").frame(), schema
 
 
 def bits(codes: np.ndarray = BITS) -> tuple[np.ndarray, Coding]:
@@ -251,7 +253,7 @@ PUBLIC = {
 
 
 def made(n: int, seed: int = 0, missing: float = 0.1) -> pd.DataFrame:
-    return conform(people(n, seed, missing), SCHEMA, where="t")
+    return Table.of(people(n, seed, missing), SCHEMA, where="t").frame()
 
 
 @pytest.mark.parametrize(
@@ -275,32 +277,34 @@ def made(n: int, seed: int = 0, missing: float = 0.1) -> pd.DataFrame:
 )
 def test_what_is_spent_and_what_is_read_besides(settings: dict, unpaid: tuple[str, ...], tmp_path: Path) -> None:
     generator = build_generator("privbayes", {"epsilon": 2, "degree": 2, **settings})
-    fitted = generator.fit(made(400), SCHEMA, seed=0)
+    fitted = generator.fit(as_table(made(400), SCHEMA), seed=0)
     assert (fitted.privacy.epsilon, fitted.privacy.delta, fitted.privacy.unpaid) == (2.0, 0.0, unpaid)
     told, _, besides = str(fitted.privacy).partition("; outside of it: ")
     assert told.startswith("epsilon 2, delta 0 for the replacement of one row") and besides == ", ".join(unpaid)
-    frame = fitted.sample(500, seed=0)
-    pd.testing.assert_frame_equal(conform(frame, SCHEMA, where="t"), frame)
-    again = generator.fit(made(400), SCHEMA, seed=0).sample(500, seed=0)
+    frame = fitted.sample(500, seed=0).frame()
+    pd.testing.assert_frame_equal(Table.of(frame, SCHEMA, where="t").frame(), frame)
+    again = generator.fit(as_table(made(400), SCHEMA), seed=0).sample(500, seed=0).frame()
     pd.testing.assert_frame_equal(again, frame)
-    assert not generator.fit(made(400), SCHEMA, seed=1).sample(500, seed=0).equals(frame)
+    assert not generator.fit(as_table(made(400), SCHEMA), seed=1).sample(500, seed=0).frame().equals(frame)
     fitted.save(tmp_path)
     loaded = load_generator(tmp_path)
     assert loaded.generator == generator and loaded.privacy == fitted.privacy
-    pd.testing.assert_frame_equal(loaded.sample(500, seed=0), frame)
+    pd.testing.assert_frame_equal(loaded.sample(500, seed=0).frame(), frame)
 
 
 def test_public_domains_do_not_look_at_the_rows(tmp_path: Path) -> None:
     """Two tables that differ in everything leave the same files but for structure and conditionals."""
     stored = []
     for place, (n, seed, missing) in enumerate([(400, 0, 0.1), (2, 5, 0.0)]):
-        fitted = PrivBayes(**PUBLIC).fit(made(n, seed, missing), SCHEMA, seed=0)
+        fitted = PrivBayes(**PUBLIC).fit(as_table(made(n, seed, missing), SCHEMA), seed=0)
         fitted.save(tmp_path / str(place))
         values = (tmp_path / str(place) / "values.json").read_text()
         assert isinstance(fitted, FittedNetwork)
         stored.append((values, {k: v.tolist() for k, v in fitted.domains.to_arrays().items()}))
     np.testing.assert_equal(stored[0], stored[1])
-    frame = PrivBayes(epsilon=0.01, **PUBLIC).fit(made(2, 5, 0.0), SCHEMA, seed=0).sample(5000, seed=0)
+    frame = (
+        PrivBayes(epsilon=0.01, **PUBLIC).fit(as_table(made(2, 5, 0.0), SCHEMA), seed=0).sample(5000, seed=0).frame()
+    )
     assert set(frame["town"].dropna()) == {"w", "x", "y", "z"} and set(frame["member"].dropna()) == {False, True}
     assert frame["age"].max() > 100 and frame["joined"].max() > pd.Timestamp("2020-11-01") and frame.isna().any().all()
     assert (frame["joined"].dropna() == frame["joined"].dropna().dt.normalize()).all()
@@ -314,17 +318,17 @@ def test_bounds_in_days_leave_the_time_of_day(ends: list, tmp_path: Path) -> Non
     moments = pd.Timestamp("2020-03-01") + pd.to_timedelta(np.arange(200) * 7919, unit="min")
     for whole, when in ((False, moments), (True, moments.normalize())):
         train, schema = table(when=list(when))
-        fitted = PrivBayes(epsilon=1e6, bounds={"when": ends}).fit(train, schema, seed=0)
-        made_up = fitted.sample(300, seed=0)["when"].dropna()
+        fitted = PrivBayes(epsilon=1e6, bounds={"when": ends}).fit(as_table(train, schema), seed=0)
+        made_up = fitted.sample(300, seed=0).frame()["when"].dropna()
         assert ((made_up == made_up.dt.normalize()).mean() > 0.5) == whole
         fitted.save(tmp_path / str(whole))
-        assert load_generator(tmp_path / str(whole)).sample(300, seed=0)["when"].dropna().equals(made_up)
+        assert load_generator(tmp_path / str(whole)).sample(300, seed=0).frame()["when"].dropna().equals(made_up)
 
 
 def test_values_outside_count_as_missing_or_to_the_nearest_bin() -> None:
     generator = PrivBayes(epsilon=1e9, bins=4, bounds={"n": [0, 40]}, categories={"c": ["a", "b"]})
     train, schema = table(n=[-5.0, 100.0] * 50, c=["a", "other"] * 50)
-    frame = generator.fit(train, schema, seed=0).sample(2000, seed=0)
+    frame = generator.fit(as_table(train, schema), seed=0).sample(2000, seed=0).frame()
     assert frame["n"].between(0, 40).all() and not frame["n"].between(10, 30, inclusive="neither").any()
     assert (frame["c"].isna() == (frame["n"] >= 30)).all() and set(frame["c"].dropna()) == {"a"}
 
@@ -340,7 +344,12 @@ def test_drawers_know_public_categories_that_no_cell_has() -> None:
 def test_one_row_one_column_and_little_epsilon() -> None:
     for train, schema in (table(a=[1]), table(a=[1], b=["x"], c=[True]), table(a=list(range(50)))):
         for epsilon in (1e-9, 1.0, 1e9):
-            assert len(PrivBayes(epsilon=epsilon, degree=3).fit(train, schema, seed=0).sample(30, seed=0)) == 30
+            assert (
+                len(
+                    PrivBayes(epsilon=epsilon, degree=3).fit(as_table(train, schema), seed=0).sample(30, seed=0).frame()
+                )
+                == 30
+            )
 
 
 @pytest.mark.parametrize(
@@ -366,11 +375,11 @@ def test_one_row_one_column_and_little_epsilon() -> None:
 )
 def test_bad_settings(settings: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        build_generator("privbayes", settings).fit(made(50), SCHEMA, seed=0)
+        build_generator("privbayes", settings).fit(as_table(made(50), SCHEMA), seed=0)
 
 
 def test_tables_too_large_for_noise_are_refused() -> None:
     train, schema = table(**{name: [f"{name}{k}" for k in range(200)] for name in "abc"})
-    PrivBayes(degree=1).fit(train, schema, seed=0)
+    PrivBayes(degree=1).fit(as_table(train, schema), seed=0)
     with pytest.raises(InputError, match="cells"):
-        PrivBayes(degree=2).fit(train, schema, seed=0)
+        PrivBayes(degree=2).fit(as_table(train, schema), seed=0)

@@ -14,8 +14,10 @@ import pandas as pd
 import pytest
 
 from privacy_assets.engine.generators import build_generator, generator_info, load_generator, realtabformer
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError, StepError
+from tests.tables import as_table
 
 ROWS = 120
 _RNG = np.random.default_rng(0)
@@ -30,7 +32,7 @@ FRAME = pd.DataFrame(
 ).mask(_RNG.random((ROWS, 5)) < 0.15)
 FRAME["full"] = np.arange(ROWS)
 SCHEMA = infer_schema(FRAME)
-TABLE = conform(FRAME, SCHEMA, where="t")
+TABLE = Table.of(FRAME, SCHEMA, where="t").frame()
 # In place of the worker: keeps its table, gives it back row by row, and does what it is told before it writes.
 STAND_IN = """
 import json, shutil, sys
@@ -58,7 +60,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
         worker.write_text(STAND_IN.format(lines=lines))
         monkeypatch.setattr(realtabformer, "WORKER", worker)
         generator = build_generator("realtabformer", {"python": sys.executable, **settings})
-        return generator.fit(TABLE, SCHEMA, seed=5, device="cuda:1", people=people)
+        return generator.fit(as_table(TABLE, SCHEMA), seed=5, device="cuda:1", people=people)
 
     return fit
 
@@ -66,12 +68,12 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
 def test_rows_come_back_as_they_were_coded(stand_in: object, tmp_path: Path) -> None:
     fitted = stand_in(epochs=3, n_critic=2)  # type: ignore[operator]
     expected = TABLE.iloc[10:60].reset_index(drop=True)  # with n_critic no rows are held, and none are moved
-    pd.testing.assert_frame_equal(fitted.sample(50, seed=10), expected)
+    pd.testing.assert_frame_equal(fitted.sample(50, seed=10).frame(), expected)
     fitted.save(tmp_path / "model")
     files = {path.name for path in (tmp_path / "model").rglob("*") if path.is_file()}
     assert files == {"generator.json", "columns.json", "train.parquet", "given.json"}
     loaded = load_generator(tmp_path / "model")
-    pd.testing.assert_frame_equal(loaded.sample(50, seed=10), expected)
+    pd.testing.assert_frame_equal(loaded.sample(50, seed=10).frame(), expected)
     seed, device, settings = json.loads((tmp_path / "model/model/given.json").read_text())
     assert (seed, device) == ("5", "cuda:1") and settings["epochs"] == 3 and settings["n_critic"] == 2
     assert loaded.generator == fitted.generator and loaded.privacy.epsilon is None
@@ -88,7 +90,7 @@ def test_rows_come_back_as_they_were_coded(stand_in: object, tmp_path: Path) -> 
 )
 def test_failures_of_the_worker(stand_in: object, lines: str, error: type, message: str) -> None:
     with pytest.raises(error, match=message) as caught:
-        stand_in(lines).sample(50, seed=0)  # type: ignore[operator]
+        stand_in(lines).sample(50, seed=0).frame()  # type: ignore[operator]
     assert "Zebulon" not in str(caught.value)
 
 
@@ -123,7 +125,7 @@ def test_all_rows_of_the_people_held_out_come_last(
     fitted.save(tmp_path / "model")
     given = json.loads((tmp_path / "model/model/given.json").read_text())
     assert given[2]["held"] == held
-    order = fitted.sample(ROWS, seed=0)["full"].astype(int).to_numpy()
+    order = fitted.sample(ROWS, seed=0).frame()["full"].astype(int).to_numpy()
     assert sorted(order) == list(range(ROWS))
     assert not set(people[order[ROWS - held :]]) & set(people[order[: ROWS - held]])
     assert list(order[: ROWS - held]) == sorted(order[: ROWS - held])
@@ -141,7 +143,7 @@ def test_it_is_listed_and_its_environment_may_be_elsewhere() -> None:
     assert info.licence == "MIT" and info.extra == "realtabformer" and info.available
     fitted = build_generator("realtabformer", {"python": "/nowhere/python"})
     with pytest.raises(StepError, match=r"python could not be started \(FileNotFoundError\)"):
-        fitted.fit(TABLE, SCHEMA, seed=0)
+        fitted.fit(as_table(TABLE, SCHEMA), seed=0)
 
 
 def test_the_page_creates_the_environment_that_the_error_names() -> None:
@@ -164,19 +166,19 @@ def test_the_library_itself(tmp_path: Path, n_critic: int) -> None:
     small = {"python": PYTHON, "epochs": 4, "layers": 1, "width": 64, "n_critic": n_critic, "timeout": 600}
     generator = build_generator("realtabformer", small)
     told: list[str] = []
-    fitted = generator.fit(TABLE, SCHEMA, seed=0, progress=told.append)
-    frame = fitted.sample(90, seed=0)
+    fitted = generator.fit(as_table(TABLE, SCHEMA), seed=0, progress=told.append)
+    frame = fitted.sample(90, seed=0).frame()
     assert len(frame) == 90 and frame.isna().mean().drop("full").between(0.01, 0.8).all()
-    assert frame["full"].between(0, ROWS - 1).all() and not fitted.sample(90, seed=1).equals(frame)
+    assert frame["full"].between(0, ROWS - 1).all() and not fitted.sample(90, seed=1).frame().equals(frame)
     assert [row["epoch"] for row in fitted.history] == [1.0, 2.0, 3.0, 4.0] and told[-1] == "epoch 4 of 4"
     assert fitted.history[-1]["loss"] < fitted.history[0]["loss"]
     assert all(("validation_loss" in row) == (n_critic == 0) for row in fitted.history)
     fitted.save(tmp_path / "model")
     assert not list((tmp_path / "model").rglob("*.pt"))
-    pd.testing.assert_frame_equal(load_generator(tmp_path / "model").sample(90, seed=0), frame)
+    pd.testing.assert_frame_equal(load_generator(tmp_path / "model").sample(90, seed=0).frame(), frame)
     if n_critic == 0:
-        again = replace(generator, sample_batch=128).fit(TABLE, SCHEMA, seed=0)
-        pd.testing.assert_frame_equal(again.sample(90, seed=0), frame)
+        again = replace(generator, sample_batch=128).fit(as_table(TABLE, SCHEMA), seed=0)
+        pd.testing.assert_frame_equal(again.sample(90, seed=0).frame(), frame)
         assert again.history == fitted.history
 
 
@@ -186,7 +188,7 @@ def test_over_fitting_on_purpose_stops_at_the_ratio() -> None:
     small = {"epochs": 30, "batch_size": 1, "patience": 1, "layers": 2, "width": 768, "overfit": 1.1, "timeout": 900}
     generator = build_generator("realtabformer", {"python": PYTHON, **small})
     assert generator.overfitting_protection() == ""
-    history = generator.fit(TABLE, SCHEMA, seed=0, people=np.arange(ROWS) // 2).history
+    history = generator.fit(as_table(TABLE, SCHEMA), seed=0, people=np.arange(ROWS) // 2).history
     first = [row for row in history if "overfitting_ratio" not in row]
     second = history[len(first) :]
     assert len(first) > 1 and 1 < len(second) < 100

@@ -14,10 +14,12 @@ from dagster_pipes import PipesMappingParamsLoader
 
 from privacy_assets.engine.generators import build_generator
 from privacy_assets.engine.generators.reports import MESSAGES, Channel, Reports, encoded, numbers, use_channel
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.engine.tables.table import Table
+from tests.tables import as_table
 
 SCHEMA = infer_schema(pd.DataFrame({"n": range(40)}))
-TABLE = conform(pd.DataFrame({"n": range(40)}), SCHEMA, where="t")
+TABLE = Table.of(pd.DataFrame({"n": range(40)}), SCHEMA, where="t").frame()
 
 
 def line(method: str, **params: object) -> str:
@@ -135,21 +137,21 @@ def speaker(tmp_path: Path) -> object:
 
 def test_a_program_is_heard_without_an_orchestrator(tmp_path: Path) -> None:
     told: list[str] = []
-    fitted = speaker(tmp_path).fit(TABLE, SCHEMA, seed=0, progress=told.append)  # type: ignore[attr-defined]
+    fitted = speaker(tmp_path).fit(as_table(TABLE, SCHEMA), seed=0, progress=told.append)  # type: ignore[attr-defined]
     losses = [1.0, 0.5, 0.333333]
     assert [dict(row) for row in fitted.history] == [
         {"epoch": float(epoch), "loss": loss} for epoch, loss in enumerate(losses, 1)
     ]
     assert told == ["epoch 1 of 3", "epoch 2 of 3", "epoch 3 of 3"]
-    assert len(fitted.sample(5, seed=0)) == 5
+    assert len(fitted.sample(5, seed=0).frame()) == 5
 
 
 def test_an_orchestrator_gives_a_channel_of_its_own(tmp_path: Path) -> None:
     with closing(Reports(tmp_path / "messages", lambda _: None)) as reports:
         variables = {MESSAGES: encoded({"path": str(reports.path)}), "SEEN": "yes"}
         with use_channel(Channel(variables, reports)):
-            fitted = speaker(tmp_path).fit(TABLE, SCHEMA, seed=0)  # type: ignore[attr-defined]
+            fitted = speaker(tmp_path).fit(as_table(TABLE, SCHEMA), seed=0)  # type: ignore[attr-defined]
             assert len(reports.rows) == 3 and reports.facts == {"best_loss": 0.25}
-            fitted.sample(5, seed=0)
+            fitted.sample(5, seed=0).frame()
         assert reports.rows == [] and reports.facts == {"steps": 8.0}  # those of the last program
     assert len(fitted.history) == 3

@@ -17,6 +17,7 @@ from privacy_assets.engine.tables.roles import Declared, foreign_cells
 from privacy_assets.engine.tables.schema import TableSchema
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.plugin.tagging import canonical_source, schema_of
+from tests.tables import as_table
 
 N = 1500
 RNG = np.random.default_rng(0)
@@ -203,6 +204,8 @@ def test_noise_paid_for_by_a_budget_stays_so_where_the_few_values_are_public() -
     schema = schema_of(frame, "source")
     given = {"bounds": {"level": [0, 10], "x": [-5, 5]}}
     public = TableSchema((replace(schema["level"], domain=(0, 1, 5, 10)), schema["x"]))
-    read, known = (build_generator("privbayes", given).fit(frame, one, seed=0) for one in (schema, public))
-    assert set(read.sample(500, seed=0)["level"]) <= {0, 1, 5} and read.privacy.unpaid == ("few values of level",)
-    assert set(known.sample(500, seed=0)["level"]) <= {0, 1, 5, 10} and known.privacy.unpaid == ()
+    read, known = (build_generator("privbayes", given).fit(as_table(frame, one), seed=0) for one in (schema, public))
+    assert set(read.sample(500, seed=0).frame()["level"]) <= {0, 1, 5} and read.privacy.unpaid == (
+        "few values of level",
+    )
+    assert set(known.sample(500, seed=0).frame()["level"]) <= {0, 1, 5, 10} and known.privacy.unpaid == ()

@@ -24,10 +24,12 @@ from privacy_assets.engine.registry import METRICS
 from privacy_assets.engine.tables import blocks
 from privacy_assets.engine.tables.blocks import block, joined, kept, taken
 from privacy_assets.engine.tables.reading import read_table
-from privacy_assets.engine.tables.schema import conform, infer_schema, restore
+from privacy_assets.engine.tables.schema import infer_schema
 from privacy_assets.engine.tables.stored import StoredTable, open_table
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.engine.tables.writing import parquet_bytes
 from privacy_assets.errors import InputError
+from tests.tables import as_table
 
 SECRET = "Zebulon-77123"
 
@@ -203,7 +205,7 @@ def test_held_tables_give_ids_and_codes_of_plain_ones(tiny_blocks: None) -> None
     inputs = prepare_inputs(**frames, subject="person")
     assert all(inputs.tables[role]["word"].dtype == inputs.train["word"].dtype for role in inputs.tables)
     bare = {role: frame.drop(columns="person", errors="ignore") for role, frame in frames.items()}
-    canonical = {role: conform(frame, inputs.schema, where=role) for role, frame in bare.items()}
+    canonical = {role: Table.of(frame, inputs.schema, where=role).frame() for role, frame in bare.items()}
     for name in inputs.schema.names:
         one, other = (value_codes([part[role][name] for role in frames]) for part in (inputs.tables, canonical))
         assert [part.tolist() for part in one[0]] == [part.tolist() for part in other[0]]
@@ -215,9 +217,9 @@ def test_held_tables_give_ids_and_codes_of_plain_ones(tiny_blocks: None) -> None
     assert [part.tolist() for part in ids] == [inputs.row_ids[role].tolist() for role in frames]
     for role in frames:
         pd.testing.assert_frame_equal(
-            restore(inputs.tables[role], inputs.schema), restore(canonical[role], inputs.schema)
+            as_table(inputs.tables[role], inputs.schema).restored(), as_table(canonical[role], inputs.schema).restored()
         )
-        pd.testing.assert_frame_equal(conform(inputs.tables[role], inputs.schema, where=role), canonical[role])
+        pd.testing.assert_frame_equal(Table.of(inputs.tables[role], inputs.schema, where=role).frame(), canonical[role])
 
 
 def test_blocks_are_arrays(tiny_blocks: None) -> None:

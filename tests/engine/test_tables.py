@@ -13,8 +13,10 @@ import pytest
 from pandas.testing import assert_frame_equal
 
 from privacy_assets.engine.tables.reading import read_table, table_files
-from privacy_assets.engine.tables.schema import ColumnSchema, Kind, TableSchema, conform, infer_schema, restore
+from privacy_assets.engine.tables.schema import ColumnSchema, Kind, TableSchema, infer_schema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
+from tests.tables import as_table
 
 SECRET = "Zebulon-77123"
 DAY = pd.Timestamp("2020-02-29")
@@ -31,7 +33,7 @@ def schema_of(kind: Kind, dtype: str = "object") -> TableSchema:
 
 
 def canonical(values: object, kind: Kind) -> list[object]:
-    series = conform(pd.DataFrame({"x": values}), schema_of(kind), where="t")["x"]
+    series = Table.of(pd.DataFrame({"x": values}), schema_of(kind), where="t").frame()["x"]
     return [None if missing else value for value, missing in zip(series, series.isna(), strict=True)]
 
 
@@ -166,10 +168,10 @@ def test_canonical_dtypes_and_a_second_conform_changes_nothing(kind: Kind) -> No
     dtypes = {"numeric": "float64", "integer": "Int64", "boolean": "boolean"}
     raw = {"datetime": ["2020-01-01", None], "categorical": ["a", None]}.get(kind, objects(1, None))
     frame = pd.DataFrame({"x": raw}, index=[7, 7])
-    once = conform(frame, schema_of(kind), where="t")
+    once = Table.of(frame, schema_of(kind), where="t").frame()
     assert str(once["x"].dtype) == dtypes.get(kind, "datetime64[us]" if kind == "datetime" else "object")
     assert list(once.index) == [0, 1]
-    assert_frame_equal(conform(once, schema_of(kind), where="t"), once)
+    assert_frame_equal(Table.of(once, schema_of(kind), where="t").frame(), once)
     assert list(frame.index) == [7, 7]
 
 
@@ -197,19 +199,19 @@ def test_canonical_dtypes_and_a_second_conform_changes_nothing(kind: Kind) -> No
 )
 def test_values_that_do_not_convert(values: object, kind: Kind, row: int) -> None:
     with pytest.raises(InputError, match=rf"synthetic, column 'x', row {row}: .*Fix") as caught:
-        conform(pd.DataFrame({"x": values}), schema_of(kind), where="synthetic")
+        Table.of(pd.DataFrame({"x": values}), schema_of(kind), where="synthetic").frame()
     assert SECRET not in str(caught.value) and "7712" not in str(caught.value)
 
 
 def test_columns_must_be_those_of_the_schema() -> None:
     schema = infer_schema(pd.DataFrame({"a": [1], "b": ["x"]}))
-    assert list(conform(pd.DataFrame({"b": ["y"], "a": [2]}), schema, where="t")) == ["a", "b"]
+    assert list(Table.of(pd.DataFrame({"b": ["y"], "a": [2]}), schema, where="t").frame()) == ["a", "b"]
     with pytest.raises(InputError, match="column 'b': the column is missing"):
-        conform(pd.DataFrame({"a": [1]}), schema, where="t")
+        Table.of(pd.DataFrame({"a": [1]}), schema, where="t").frame()
     with pytest.raises(InputError, match="1 columns do not stand in the schema, the first at position 2"):
-        conform(pd.DataFrame({"a": [1], "b": ["x"], "c": [0]}), schema, where="t")
+        Table.of(pd.DataFrame({"a": [1], "b": ["x"], "c": [0]}), schema, where="t").frame()
     with pytest.raises(InputError, match="1 rows, at least 2"):
-        conform(pd.DataFrame({"a": [1], "b": ["x"]}), schema, where="t", smallest=2)
+        Table.of(pd.DataFrame({"a": [1], "b": ["x"]}), schema, where="t", smallest=2).frame()
 
 
 ROUND_TRIPS = [
@@ -237,14 +239,14 @@ ROUND_TRIPS = [
 def test_restore_gives_dtype_and_values_back(series: pd.Series) -> None:
     frame = pd.DataFrame({"x": series})
     schema = infer_schema(frame)
-    assert_frame_equal(restore(conform(frame, schema, where="t"), schema), frame)
+    assert_frame_equal(as_table(Table.of(frame, schema, where="t").frame(), schema).restored(), frame)
 
 
 @pytest.mark.parametrize(("dtype", "becomes"), [("int8", "Int8"), ("uint16", "UInt16"), ("bool", "boolean")])
 def test_a_missing_value_makes_the_dtype_nullable(dtype: str, becomes: str) -> None:
     schema = infer_schema(pd.DataFrame({"x": pd.Series([0, 1], dtype=dtype)}))
-    frame = conform(pd.DataFrame({"x": objects(1, None)}), schema, where="t")
-    assert str(restore(frame, schema)["x"].dtype) == becomes
+    frame = Table.of(pd.DataFrame({"x": objects(1, None)}), schema, where="t").frame()
+    assert str(as_table(frame, schema).restored()["x"].dtype) == becomes
 
 
 @pytest.mark.parametrize(
@@ -263,9 +265,9 @@ def test_a_missing_value_makes_the_dtype_nullable(dtype: str, becomes: str) -> N
 )
 def test_restore_never_changes_a_value_without_a_word(values: list[object], kind: Kind, dtype: str) -> None:
     schema = schema_of(kind, dtype)
-    frame = conform(pd.DataFrame({"x": values}), schema, where="t")
+    frame = Table.of(pd.DataFrame({"x": values}), schema, where="t").frame()
     with pytest.raises(InputError, match=rf"column 'x'.*does not fit the dtype {dtype.partition('[')[0]}") as caught:
-        restore(frame, schema)
+        as_table(frame, schema).restored()
     assert SECRET not in str(caught.value)
 
 
@@ -273,7 +275,7 @@ def test_restore_never_changes_a_value_without_a_word(values: list[object], kind
 def test_codes_declared_as_categories_come_back_as_codes(dtype: str) -> None:
     frame = pd.DataFrame({"x": pd.Series([3, 1, 3]).astype(dtype)})
     schema = infer_schema(frame, {"x": "categorical"})
-    again = restore(conform(frame, schema, where="t"), schema)
+    again = as_table(Table.of(frame, schema, where="t").frame(), schema).restored()
     assert str(again["x"].dtype) == dtype
     assert [int(float(value)) for value in again["x"]] == [3, 1, 3]
 
@@ -298,11 +300,11 @@ def test_csv_and_parquet_hold_the_same_table(tmp_path: Path) -> None:
     sample().to_csv(tmp_path / "t.csv", index=False)
     sample().to_parquet(tmp_path / "t.parquet")
     schema = infer_schema(sample())
-    expected = conform(sample(), schema, where="t")
+    expected = Table.of(sample(), schema, where="t").frame()
     for name in ("t.csv", "t.parquet"):
         frame = read_table(tmp_path / name)
         assert [c.kind for c in infer_schema(frame).columns] == [c.kind for c in schema.columns]
-        assert_frame_equal(conform(frame, schema, where=name), expected)
+        assert_frame_equal(Table.of(frame, schema, where=name).frame(), expected)
     assert read_table(tmp_path / "t.csv")["d"].dtype.kind == "M", "dates must stay dates when they are published"
 
 

@@ -14,7 +14,9 @@ from privacy_assets.engine.generators._tree_kernels import _rank_places, classes
 from privacy_assets.engine.generators.synthpop import SynthPop
 from privacy_assets.engine.generators.trees import Tree
 from privacy_assets.engine.tables.coding import Coding
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.engine.tables.table import Table
+from tests.tables import as_table
 
 Grown = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -217,7 +219,7 @@ def mixed(n: int, seed: int = 0) -> pd.DataFrame:
 
 
 SCHEMA = infer_schema(mixed(300))
-TABLE = conform(mixed(600), SCHEMA, where="t")
+TABLE = Table.of(mixed(600), SCHEMA, where="t").frame()
 CODING = Coding.fit([TABLE], SCHEMA)
 CELLS = CODING.code(TABLE)
 
@@ -226,8 +228,8 @@ CELLS = CODING.code(TABLE)
 def test_drawn_cells_are_distributed_as_those_of_the_fitted_generator(visit: list[str] | None) -> None:
     generator = SynthPop(min_leaf=20, visit=visit)
     rows = np.arange(100, 500)
-    fitted = generator.fit(TABLE.iloc[rows].reset_index(drop=True), SCHEMA, seed=0)
-    theirs = CODING.code(fitted.sample(20_000, seed=1))
+    fitted = generator.fit(as_table(TABLE.iloc[rows].reset_index(drop=True), SCHEMA), seed=0)
+    theirs = CODING.code(fitted.sample(20_000, seed=1).frame())
     ours = generator.drawer(CELLS, CODING)(rows, 20_000, 2)
     assert ours.shape == (6, 20_000)
     for own, other, train in zip(ours, theirs, CELLS[:, rows], strict=True):

@@ -14,7 +14,7 @@ from standins import QUICK, failures, independent, made, memorise, people, resou
 
 from privacy_assets import build_privacy_assets, read_published
 from privacy_assets.engine.filters import MemorizationFilter, as_filters
-from privacy_assets.engine.tables.schema import conform
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.gate.statements import Place
@@ -60,7 +60,7 @@ def test_a_filtered_table_is_published_and_says_so(place: Path) -> None:
     }
     people_ids = pd.factorize(pd.concat([frame["pid"] for frame in frames.values()], ignore_index=True))[0]
     schema = schema_of(frames["train"], "train")
-    released = conform(read_published(place / "releases", "people"), schema, where="released")
+    released = Table.of(read_published(place / "releases", "people"), schema, where="released").frame()
     chosen = MemorizationFilter(**FILTER["settings"])
     fitted = chosen.fit([data_columns(frame, role) for role, frame in frames.items()], schema, people_ids)
     assert len(released) == len(frames["train"]) and not fitted.exposed(released).any()

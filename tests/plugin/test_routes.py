@@ -36,11 +36,12 @@ from standins import LENIENT, checks, independent, memorise
 
 from privacy_assets import Policy
 from privacy_assets.engine.metrics.dcr import Dcr
-from privacy_assets.engine.tables.schema import conform, restore
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.statements import Place, Sealed
 from privacy_assets.plugin import steps
 from privacy_assets.plugin.tagging import schema_of
+from tests.tables import as_table
 
 ROLES = ("train", "holdout", "reference")
 
@@ -240,7 +241,7 @@ def test_route_08_checked_asset_and_publisher_in_one_step(world: World) -> None:
         gate, place = releases.gate(), Place("together")
         schema = schema_of(tables["train"], "train")
         rows = memorise(tables["train"][schema.names], 100, 0)
-        frame = restore(conform(rows, schema, where="own"), schema)
+        frame = as_table(Table.of(rows, schema, where="own").frame(), schema).restored()
         taken, sealed = gate.take_snapshot(frame, place, steps.table_fingerprint(tables["train"], "train", releases))
         prints = steps.fingerprints(tables, frame, None, releases)
         result = replace(steps.score(metric, tables, frame, None, seed=0), inputs=prints)

@@ -14,9 +14,10 @@ from privacy_assets import evaluate
 from privacy_assets.engine.filters import FILTERS, build_filter
 from privacy_assets.engine.generators import GENERATORS, PrivacyBudget, build_generator
 from privacy_assets.engine.registry import figure_specs
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.schema import infer_schema
 from privacy_assets.report.configuration import privacy_configuration
 from privacy_assets.report.report import Report
+from tests.tables import as_table
 
 BUDGET = {"epsilon": 1.5, "delta": 1e-5, "unpaid": ["range of age"], "accountant": "Renyi", "covers": "one row"}
 TOLD = {
@@ -130,7 +131,7 @@ def own(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
 def test_a_fitted_generator_describes_itself(generator, known):
     frame = pd.DataFrame({"a": [1.5, 2.5, 3.5] * 20, "b": list("xyz") * 20})
     schema = infer_schema(frame)
-    fitted = build_generator(generator).fit(conform(frame, schema, where="train"), schema, seed=0)
+    fitted = build_generator(generator).fit(as_table(frame, schema), seed=0)
     told = json.loads(json.dumps(fitted.described()))
     assert set(told) == {"name", "settings", "overfitting", "privacy"}
     assert told["privacy"]["known"] is known and (told["overfitting"] is not None) is known
