@@ -36,7 +36,8 @@ from resources.local import RESOURCES
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 POLICY, FIGURES = ROOT / "docs" / "policy.md", ROOT / "docs" / "figures.md"
-PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+REPORTS = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *REPORTS]
 START = "<!-- limits: written by UPDATE_DOCS=1 python -m pytest tests/test_docs.py -k default_limits -->\n"
 END = "<!-- end of limits -->"
 
@@ -112,7 +113,7 @@ def test_the_audit_command_of_its_page_runs(folder: Path, capsys: pytest.Capture
 
 
 def test_the_calibrate_command_of_its_page_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ours = [words for words in commands(ROOT / "docs" / "leaky.md") if words[0] == "privacy-assets"]
+    ours = [words for words in commands(ROOT / "docs" / "controls.md") if words[0] == "privacy-assets"]
     assert len(ours) == 1 and ours[0][1] == "calibrate"
     frame = pd.read_parquet("data/patients.parquet").rename(columns={"patient_id": "person"})
     frame.to_parquet("people.parquet")
@@ -219,12 +220,13 @@ def test_every_generator_is_described_with_its_settings_and_defaults() -> None:
 
 @pytest.mark.slow
 def test_the_numbers_about_the_split_come_from_the_script(capsys: pytest.CaptureFixture[str]) -> None:
-    code = blocks(FIGURES, "python")
+    report = ROOT / "benchmarks" / "results" / "splits.md"
+    code = blocks(report, "python")
     assert len(code) == 1
-    exec(compile(code[0], "figures.md", "exec"), {})
+    exec(compile(code[0], report.name, "exec"), {})
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) == 3
-    assert [line for line in printed if line not in FIGURES.read_text(encoding="utf-8")] == []
+    assert [line for line in printed if line not in report.read_text(encoding="utf-8")] == []
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
