@@ -206,7 +206,8 @@ def test_the_yaml_of_the_pages_loads(folder: Path) -> None:
 
 def test_every_generator_is_described() -> None:
     lines = (ROOT / "docs" / "generators.md").read_text(encoding="utf-8").splitlines()
-    described = [name for line in lines if line.startswith("| `") for name in re.findall(r"`(\w+)`", line.split("|")[1])]
+    first = [line.split("|")[1] for line in lines if line.startswith("| `")]
+    described = [name for cell in first for name in re.findall(r"`(\w+)`", cell)]
     assert sorted(described) == sorted(GENERATORS)
 
 
