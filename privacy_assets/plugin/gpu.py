@@ -21,7 +21,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class GpuResource(FixedConfig, dg.ConfigurableResource):
-    """Leases a device to the steps that use torch.
+    """Leases a device to the steps that use torch: the one lease there is, on the machine where the step works.
 
     ``device``: "auto" (a free CUDA device, else MPS, else the CPU), "cuda" (any), "cuda:1", "mps" or "cpu". ``slots``
     holders share one accelerator; the CPU is shared by all and not limited here (that is the executor's work).
