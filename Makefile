@@ -8,7 +8,11 @@ ARGS ?=
 export DAGSTER_HOME := $(CURDIR)/.dagster_home
 
 UV := $(shell command -v uv 2>/dev/null)
-# Without uv: the first Python on PATH that fits; `make setup PYTHON=/path/to/python3.12` picks another.
+# `make setup CONSTRAINTS=` takes the newest versions that pyproject.toml allows.
+CONSTRAINTS ?= constraints.txt
+PINNED := $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+# Without uv: the first Python on PATH that fits; `make setup PYTHON=/path/to/python3.12` picks another, with uv too.
+FITS := >=3.11,<3.14
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
 	&& command -v $$python && break; done)
@@ -22,14 +26,14 @@ setup: .venv/.installed ## Create .venv from constraints.txt (with uv when it is
 	@mkdir -p "$(DAGSTER_HOME)"
 	@cmp -s dagster.yaml "$(DAGSTER_HOME)/dagster.yaml" || cp dagster.yaml "$(DAGSTER_HOME)/dagster.yaml"
 
-.venv/.installed: pyproject.toml constraints.txt
+.venv/.installed: pyproject.toml $(CONSTRAINTS)
 ifneq ($(UV),)
-	test -x $(BIN)/python || uv venv --python '>=3.11,<3.14' .venv
-	uv pip install --python $(BIN)/python -c constraints.txt -e '.[dev]'
+	test -x $(BIN)/python || uv venv --python '$(if $(filter file,$(origin PYTHON)),$(FITS),$(PYTHON))' .venv
+	uv pip install --python $(BIN)/python $(PINNED) -e '.[dev]'
 else
 	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed and none is on PATH: install one, or uv, or name one with PYTHON=/path/to/python" >&2; exit 1; }
 	test -x $(BIN)/pip || "$(PYTHON)" -m venv .venv
-	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install $(PINNED) -e '.[dev]'
 endif
 	@touch $@
 

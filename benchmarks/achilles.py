@@ -3,7 +3,7 @@
     python -m benchmarks.achilles adult.parquet --study tables --results achilles.jsonl
     python -m benchmarks.achilles uk_census.parquet --drop "Person ID" --as-text --auxiliary 30000 --test 15000 \\
         --study tables --results achilles.jsonl
-    python -m benchmarks.achilles --report achilles.jsonl --images docs/images
+    python -m benchmarks.achilles --report achilles.jsonl --images benchmarks/results
 
 ``tables``: AUC of the query attack on 40 random records and on the 10 that each other way of selecting finds, for
 SynthPop (leaves of 5 rows) and BayNet; ``--attack attention`` for table 3. ``neighbours`` and ``distances``: the

@@ -1,7 +1,7 @@
 """How many dimensions an embedding needs (Palacios, appendix C and figure 5): what it learns and what is seen in it.
 
     python -m benchmarks.dimensions adult.parquet --results dimensions.jsonl
-    python -m benchmarks.dimensions --report dimensions.jsonl --images docs/images
+    python -m benchmarks.dimensions --report dimensions.jsonl --images benchmarks/results
 
 --rows rows are train, as many holdout and as many the release, drawn by --seed. For each dimension from 3 to one less
 than the table has columns, an encoder of train and holdout is trained with each of --repeats seeds, with the default

@@ -1,4 +1,4 @@
-"""Plots of the report as files of their own, for the pages in docs."""
+"""Plots of the report as files of their own, for the lab reports."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ from privacy_assets.cli_shared import (
     check_out,
     declared_columns,
     kinds,
+    leased,
     progress,
     settings,
     workers,
@@ -118,7 +119,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     from privacy_assets.report.evaluate import evaluate
 
     check_out(options.json, options.html)
-    with workers(options):
+    with workers(options), leased(options, used=not options.no_embedder) as device:
         report = evaluate(
             options.train,
             options.holdout,
@@ -133,7 +134,7 @@ def _evaluate(options: argparse.Namespace) -> int:
             generator=_generator(options),
             embedder=not options.no_embedder,
             seed=options.seed,
-            device=options.device,
+            device=device,
             progress=progress(quiet=options.quiet),
         )
     _write(report, options.json, options.html)

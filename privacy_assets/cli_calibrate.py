@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from privacy_assets.cli_gate import Commands, add_command, say
-from privacy_assets.cli_shared import SET_HELP, add_columns, add_ray, progress, read_data, settings, workers
+from privacy_assets.cli_shared import (
+    SET_HELP,
+    add_columns,
+    add_ray,
+    leased,
+    progress,
+    read_data,
+    settings,
+    workers,
+)
 from privacy_assets.errors import ConfigError, InputError, shown
 from privacy_assets.files import private_folder
 from privacy_assets.report.text import aligned, number
@@ -87,12 +96,13 @@ def _calibrate(options: argparse.Namespace) -> int:
 
     _check(options)
     metrics, _ = choose_metrics(options.metrics or study_metrics(), None)
-    inputs = _inputs(options)
-    cases = list(_cases(options, inputs))
-    private_folder(options.out)
-    if not options.no_embedder and wants_embedder(metrics.values()):
-        inputs = attach_embedder(inputs, fit_embedder(inputs))
-    with workers(options):
+    embeds = not options.no_embedder and wants_embedder(metrics.values())
+    with leased(options, used=embeds or options.overfit is not None) as device, workers(options):
+        inputs = _inputs(options, device)
+        cases = list(_cases(options, inputs))
+        private_folder(options.out)
+        if embeds:
+            inputs = attach_embedder(inputs, fit_embedder(inputs))
         points = run_study(inputs, cases, metrics, options.out / POINTS)
     _write(options, points)
     return 0
@@ -109,11 +119,10 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError(f"--out {options.out}: this is a file. Fix: name a folder.")
 
 
-def _inputs(options: argparse.Namespace) -> MetricInputs:
+def _inputs(options: argparse.Namespace, device: str) -> MetricInputs:
     """Inputs with train and control, where the release rows stand in place of a synthetic table."""
     import numpy as np
 
-    from privacy_assets.engine.devices import pick_device
     from privacy_assets.engine.inputs import MetricInputs
     from privacy_assets.engine.tables.splitting import split_table
 
@@ -133,7 +142,7 @@ def _inputs(options: argparse.Namespace) -> MetricInputs:
     subjects = (
         {} if people is None else {role: parts[role][options.subject].to_numpy() for role in ("train", "holdout")}
     )
-    told, device = progress(quiet=options.quiet), pick_device(options.device)
+    told = progress(quiet=options.quiet)
     return MetricInputs(table.schema, tables, subjects, seed=options.seed, device=device, progress=told)
 
 

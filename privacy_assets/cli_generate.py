@@ -21,7 +21,7 @@ from privacy_assets.files import private_folder, put_atomic, sync_folder
 from privacy_assets.report.text import NOTHING, aligned
 
 if TYPE_CHECKING:
-    from privacy_assets.engine.generators import FittedGenerator, Generator, GeneratorInfo
+    from privacy_assets.engine.generators import FittedGenerator, GeneratorInfo
 
 _GENERATORS_HELP = """\
 exit status:
@@ -136,11 +136,13 @@ def _loaded(options: argparse.Namespace) -> tuple[FittedGenerator, int]:
 
 
 def _trained(options: argparse.Namespace) -> tuple[FittedGenerator, int]:
+    from privacy_assets.engine.devices import lease_device, pick_device
     from privacy_assets.engine.generators import build_generator
     from privacy_assets.engine.tables.writing import table_bytes
 
     generator = build_generator(options.generator, settings(options.set))
-    device, told = _device(generator, options.device), progress(quiet=options.quiet)
+    wanted, told = options.device or ("auto" if "torch" in generator.modules else "cpu"), progress(quiet=options.quiet)
+    pick_device(wanted)  # one that is not there is an error before anything is read
     train, people = read_data(options)
     if train.schema.generated and not generator.invents:
         text = f"--generated: {generator.name} copies the values of real rows. Fix: name a function of your own"
@@ -156,20 +158,14 @@ def _trained(options: argparse.Namespace) -> tuple[FittedGenerator, int]:
             raise ConfigError(f"{generator.name}: --checkpoint needs a --seed, a large number that nobody can guess.")
         seed = secrets.randbits(63)
         told("the noise is made from a seed drawn at random, which is told nobody")
-    fitted = generator.fit(
-        train, seed=seed or 0, device=device, progress=told, checkpoint=options.checkpoint, people=people
-    )
+    with lease_device(device=wanted, on_wait=told) as device:
+        fitted = generator.fit(
+            train, seed=seed or 0, device=device, progress=told, checkpoint=options.checkpoint, people=people
+        )
     if options.model:
         _save(fitted, options.model.resolve())
         told(f"saved the trained generator in {options.model}: keep it as private as the table")
     return fitted, len(train) if options.rows is None else options.rows
-
-
-def _device(generator: Generator, wanted: str | None) -> str:
-    """The device that was asked for, which must be there; else the best for torch, and the CPU for all others."""
-    from privacy_assets.engine.devices import pick_device
-
-    return pick_device(wanted or "auto") if wanted or "torch" in generator.modules else "cpu"
 
 
 def _save(fitted: FittedGenerator, folder: Path) -> None:

@@ -130,6 +130,18 @@ def workers(options: argparse.Namespace) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def leased(options: argparse.Namespace, *, used: bool = True) -> Iterator[str]:
+    """The device of --device for the ``with`` block: leased, as steps of Dagster lease it, if it will be ``used``."""
+    from privacy_assets.engine.devices import lease_device, pick_device
+
+    if not used:
+        yield pick_device(options.device)
+        return
+    with lease_device(device=options.device, on_wait=progress(quiet=options.quiet)) as device:
+        yield device
+
+
 def progress(*, quiet: bool) -> Callable[[str], None]:
     """Where progress goes: standard error, or nowhere."""
     return _quiet if quiet else _progress

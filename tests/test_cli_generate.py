@@ -16,6 +16,7 @@ import pytest
 
 from privacy_assets.cli import main
 from privacy_assets.cli_shared import settings
+from privacy_assets.engine.devices import Device
 from privacy_assets.engine.generators import GENERATORS, generator_info
 from privacy_assets.engine.generators.base import Training
 from privacy_assets.engine.generators.copies import Copy, FittedCopy
@@ -265,8 +266,8 @@ def test_device_checkpoint_seed_and_progress_reach_the_training(
 
     monkeypatch.setattr(Copy, "_fit", fit)
     monkeypatch.setattr(Copy, "modules", modules)
-    pick = {"auto": "best", "cpu": "cpu"}
-    monkeypatch.setattr("privacy_assets.engine.devices.pick_device", lambda wanted: pick[wanted])
+    monkeypatch.setattr("privacy_assets.engine.devices.accelerators", lambda: [Device("best", "card")])
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # where it is leased
     folder = tmp_path / "checkpoint"
     assert (
         generate(data, tmp_path / "s.csv", *more, "--seed=5", f"--checkpoint={folder}", "--kind=grade=categorical") == 0

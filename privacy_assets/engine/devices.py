@@ -15,7 +15,9 @@ import json
 import logging
 import os
 import re
+import stat
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -83,7 +85,7 @@ def pick_device(wanted: str = "auto") -> str:
 
 @contextmanager
 def lease_device(
-    folder: str | Path,
+    folder: str | Path | None = None,
     device: str = "auto",
     slots: int = 1,
     timeout: float | None = None,
@@ -93,10 +95,10 @@ def lease_device(
     """Hold a device for the ``with`` block; yields its torch name.
 
     An accelerator goes to ``slots`` holders at a time, threads and processes counted alike, among all who use the same
-    ``folder`` with the same ``slots``; with several fitting devices to whichever is free first. The CPU is shared and
-    needs no lease. Waiting is not in order of arrival. ``on_wait`` is told who holds the devices (process, since when)
-    at once and then every so many seconds. After ``timeout`` seconds (None: never) LeaseTimeout is raised. A holder
-    that asks again waits for itself.
+    ``folder`` (by default one of the own user among the temporary files) with the same ``slots``; with several fitting
+    devices to whichever is free first. The CPU is shared and needs no lease. Waiting is not in order of arrival.
+    ``on_wait`` is told who holds the devices (process, since when) at once and then every so many seconds. After
+    ``timeout`` seconds (None: never) LeaseTimeout is raised. A holder that asks again waits for itself.
     """
     if slots < 1:
         raise ConfigError("slots must be at least 1.")
@@ -104,7 +106,7 @@ def lease_device(
     if devices == [CPU]:
         yield CPU.name
         return
-    folder = Path(folder)
+    folder = _own_folder() if folder is None else Path(folder)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder = folder.resolve()  # one file, one path: locks are told apart by path within the process
     names = {item.name: re.sub("[^A-Za-z0-9.-]", "_", item.identity) for item in devices}
@@ -114,6 +116,19 @@ def lease_device(
         yield name
     finally:
         _LOCKS.release(path)
+
+
+def _own_folder() -> Path:
+    """Folder of this user among the temporary files; ConfigError when somebody else made it first."""
+    folder = Path(tempfile.gettempdir()) / f"privacy-assets-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    facts = folder.lstat()
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o022:
+        raise ConfigError(
+            f"{folder}, where devices are leased, must be a folder that only you can write to. Fix: remove it, or give"
+            " GpuResource a lock_folder."
+        )
+    return folder
 
 
 def _wait_for(

@@ -22,7 +22,7 @@ from privacy_assets.plugin.scores import limit_result
 from privacy_assets.plugin.scrubbing import scrubbed
 from privacy_assets.plugin.settings import MetricsLike, PolicyLike, chosen_metrics
 from privacy_assets.plugin.versions import CHECK
-from privacy_assets.plugin.workplace import GPU, POOL, device_of
+from privacy_assets.plugin.workplace import GPU, device_of
 
 Asset = str | Sequence[str] | dg.AssetKey | dg.AssetsDefinition
 
@@ -68,7 +68,6 @@ def build_privacy_checks(
         "specs": [_spec(limit, keys, blocking, partitions_def) for limit in in_force.limits],
         "ins": {role: dg.AssetIn(key=key) for role, key in keys.items()},
         "required_resource_keys": {GPU} if on_device else set(),
-        "pool": POOL if on_device else None,
         "op_tags": tags if on_device else {},
     }
 

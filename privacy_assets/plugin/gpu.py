@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import logging
-import os
-import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import dagster as dg
 from pydantic import Field
 
 from privacy_assets.engine.devices import lease_device
-from privacy_assets.errors import ConfigError
 from privacy_assets.plugin.fixed import FixedConfig
 
 _LOGGER = logging.getLogger(__name__)
 
 
 class GpuResource(FixedConfig, dg.ConfigurableResource):
-    """Leases a device to the steps that use torch.
+    """Leases a device to the steps that use torch: the one lease there is, on the machine where the step works.
 
     ``device``: "auto" (a free CUDA device, else MPS, else the CPU), "cuda" (any), "cuda:1", "mps" or "cpu". ``slots``
     holders share one accelerator; the CPU is shared by all and not limited here (that is the executor's work).
@@ -41,18 +36,7 @@ class GpuResource(FixedConfig, dg.ConfigurableResource):
 
         Raises LeaseTimeout when no device became free in time, ConfigError when the device is not there.
         """
-        folder = Path(self.lock_folder) if self.lock_folder else _own_folder()
         say = (log or _LOGGER).info
-        with lease_device(folder, self.device, self.slots, self.timeout_s, on_wait=say) as device:
+        with lease_device(self.lock_folder or None, self.device, self.slots, self.timeout_s, on_wait=say) as device:
             say(f"device: {device}")
             yield device
-
-
-def _own_folder() -> Path:
-    """Folder of this user among the temporary files; ConfigError when somebody else made it first."""
-    folder = Path(tempfile.gettempdir()) / f"privacy-assets-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    facts = folder.lstat()
-    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o022:
-        raise ConfigError(f"GpuResource: {folder} must be a folder that only you can write to; set lock_folder.")
-    return folder

@@ -10,7 +10,6 @@ from privacy_assets.engine.parallel import using
 from privacy_assets.plugin.settings import TableSettings
 
 GPU, RAY = "gpu", "ray"
-POOL = "gpu"
 
 
 def needed(settings: TableSettings, on_device: bool) -> set[str]:
@@ -19,8 +18,11 @@ def needed(settings: TableSettings, on_device: bool) -> set[str]:
 
 
 def placed(settings: TableSettings, on_device: bool) -> dict[str, Any]:
-    """Where Dagster runs a step: one that may use a device takes turns in the pool, and carries the table's tags."""
-    return {"pool": POOL, "op_tags": dict(settings.gpu_tags)} if on_device else {}
+    """Where Dagster runs a step: one that may use a device carries the table's tags.
+
+    It is in no pool: whether there is a device is known where the step runs, and the lease is taken there.
+    """
+    return {"op_tags": dict(settings.gpu_tags)} if on_device else {}
 
 
 @contextmanager

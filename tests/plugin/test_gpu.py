@@ -12,7 +12,6 @@ import pytest
 
 from privacy_assets.engine import devices
 from privacy_assets.errors import ConfigError, LeaseTimeout
-from privacy_assets.plugin import gpu
 from privacy_assets.plugin.gpu import GpuResource
 
 CARD = devices.Device("cuda:0", "cuda-GPU-0")
@@ -22,7 +21,7 @@ CARD = devices.Device("cuda:0", "cuda-GPU-0")
 def card(monkeypatch, tmp_path):
     """One pretended card, and a folder of temporary files of our own."""
     monkeypatch.setattr(devices, "accelerators", lambda: [CARD])
-    monkeypatch.setattr(gpu.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(devices.tempfile, "gettempdir", lambda: str(tmp_path))
 
 
 def test_cpu_in_a_run():

@@ -1,4 +1,4 @@
-"""The one form of a filter: it counts the real people near a synthetic row (docs/adr/0022, docs/adr/0024)."""
+"""The one form of a filter: it counts the real people near a synthetic row (docs/adr/0012)."""
 
 from __future__ import annotations
 

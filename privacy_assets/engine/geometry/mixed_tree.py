@@ -4,7 +4,7 @@ A node keeps the box of its rows' numbers and, per categorical column, the set o
 nearer than the distance to the box plus 1 for each category of the query that the node lacks; nodes that are farther
 than the neighbours known are left out, and of the others the nearest is searched first. All children of a node, and
 all rows of a leaf, are compared at once, in float32 and with categories modulo 256: such bounds may be lower than they
-could be, never too high, and distances of the rows that they leave take float64 and the codes (docs/adr/0016).
+could be, never too high, and distances of the rows that they leave take float64 and the codes (docs/adr/0009).
 """
 
 from __future__ import annotations
