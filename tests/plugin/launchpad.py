@@ -17,9 +17,9 @@ from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.errors import DagsterError
 from dagster._core.execution.api import execute_run
 from hypothesis import strategies as st
-from standins import QUICK, independent, memorise, people, resources
+from standins import QUICK, independent, memorise, people, resources, table_of
 
-from privacy_assets import PrivacyIOManager, build_privacy_assets
+from privacy_assets import PrivacyIOManager
 from privacy_assets.errors import InputError, PublicationRefused
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.releases import ReleaseStore, check_bytes, read_published
@@ -126,7 +126,7 @@ def definitions(root: Path) -> dg.Definitions:
         return reading
 
     def table(name: str, source: Any, generator: Callable[..., Any], **more: Any) -> dg.Definitions:
-        made = build_privacy_assets(name, source=source, subject="pid", generator=generator, **QUICK, **more)
+        made = table_of(name, source=source, subject="pid", generator=generator, **QUICK, **more)
         return dg.Definitions(assets=made.assets)
 
     file = root / "people.parquet"

@@ -10,9 +10,9 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 import pytest
-from standins import QUICK, checks, failures, memorise, people, resources
+from standins import QUICK, checks, failures, memorise, people, resources, table_of
 
-from privacy_assets import build_privacy_assets, read_published
+from privacy_assets import read_published
 from privacy_assets.errors import InputError
 from privacy_assets.gate.releases import Release, ReleaseStore
 from privacy_assets.gate.statements import Place
@@ -128,7 +128,7 @@ def gated(
     """The same table behind the gate. The checks beside the gate, on schema and split, are left out: they are slow."""
     by_region = {"partitions_def": REGIONS, "partition_column": "region"} if regions else {}
     source = {} if "synthetic" in more else {"source": world.root / "people.parquet", "generator": generator}
-    table = build_privacy_assets(name, **{"subject": "pid", **QUICK, **source, **by_region, **more})
+    table = table_of(name, **{"subject": "pid", **QUICK, **source, **by_region, **more})
     return dg.Definitions.merge(dg.Definitions(assets=table.assets, jobs=table.jobs), resources(world.root))
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from standins import QUICK, independent, made, people, resources
+from standins import QUICK, independent, made, people, resources, table_of
 
-from privacy_assets import build_privacy_assets, fixed
+from privacy_assets import fixed
 from privacy_assets.errors import ConfigError
 from tests.rays import ray_alone
 
@@ -19,13 +19,13 @@ METRICS = {"dcr": {"bootstraps": 50, "permutations": 199}, "singling_out": {}, "
 def table(folder: Path, **more) -> dg.Definitions:
     people(600).to_parquet(folder / "people.parquet")
     asked = {**QUICK, "metrics": METRICS, "generator": independent, **more}
-    return build_privacy_assets("people", source=folder / "people.parquet", subject="pid", **asked)
+    return table_of("people", source=folder / "people.parquet", subject="pid", **asked)
 
 
 def test_what_a_table_measures_with_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"table people: unknown workers 'rya'.*ray"):
-        build_privacy_assets("people", source="demo", workers="rya")
-    local, away = (build_privacy_assets("people", source="demo", workers=workers) for workers in ("local", "ray"))
+    with pytest.raises(ConfigError, match=r"table people, run: workers must be .*Did you mean 'ray'"):
+        table_of("people", source="demo", workers="rya")
+    local, away = (table_of("people", source="demo", workers=workers) for workers in ("local", "ray"))
     for defs, wanted in ((local, False), (away, True)):
         needs = {key.path[-1]: asset.required_resource_keys for asset in defs.assets for key in asset.keys}
         assert ("ray" in needs["singling_out"]) is ("ray" in needs["leaky_study"]) is wanted
