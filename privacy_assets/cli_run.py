@@ -114,12 +114,12 @@ def _folder(out: Path) -> Path:
 def _told(steps: Steps, found: Finished, out: Path) -> int:
     from privacy_assets.files import put_atomic
 
-    put_atomic(out / "report.html", found.report.to_html().encode(), mode=0o644)
+    put_atomic(out / "report.html", found.attested.report.to_html().encode(), mode=0o644)
     put_atomic(out / "attestation.json", found.attested.sealed.data, mode=0o644)
-    write_json(str(out / "report.json"), found.report.to_json())
+    write_json(str(out / "report.json"), found.attested.report.to_json())
     say(
         "",
-        found.report.to_text(),
+        found.attested.report.to_text(),
         "",
         f"report       {out / 'report.html'}",
         f"attestation  {out / 'attestation.json'}",

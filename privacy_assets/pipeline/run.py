@@ -10,7 +10,6 @@ from privacy_assets.errors import ConfigError, PublicationRefused
 from privacy_assets.gate.releases import Release
 from privacy_assets.pipeline.measuring import fitted_embedder
 from privacy_assets.pipeline.steps import Attested, Steps
-from privacy_assets.report.report import Report
 
 Step = Callable[[str], AbstractContextManager[None]]  # is told the name of a step, and holds while it works
 
@@ -20,7 +19,6 @@ class Finished:
     """What came of a run: the verdict, its page, and the release or the reason why there is none."""
 
     attested: Attested
-    report: Report
     release: Release | None
     refusal: str = ""
 
@@ -65,12 +63,11 @@ def run_table(steps: Steps, device: str = "cpu", step: Step = lambda _: nullcont
             scores[name] = steps.score(metric, tables, synthetic, own, there).sealed
     with step("attestation"):
         attested = steps.attestation(tables, synthetic, embedder, scores)
-        report = steps.report(tables, synthetic, embedder, scores)
     try:
         with step("published"):
-            return Finished(attested, report, steps.publish(attested.sealed, synthetic))
+            return Finished(attested, steps.publish(attested.sealed, synthetic))
     except PublicationRefused as error:
-        return Finished(attested, report, None, str(error))
+        return Finished(attested, None, str(error))
 
 
 def check_alone(steps: Steps) -> None:

@@ -21,7 +21,7 @@ from privacy_assets.engine.policy import Judgement, LimitOutcome, judge_limit
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.fingerprints import content_fingerprint
 from privacy_assets.engine.tables.splitting import split_table
-from privacy_assets.gate.attestation import Attestation, check_result, refusal
+from privacy_assets.gate.attestation import Attestation, refusal
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.releases import Release
 from privacy_assets.gate.snapshot import Snapshot, read_hashed, read_snapshot
@@ -75,12 +75,17 @@ class Scored(NamedTuple):
 
 
 class Attested(NamedTuple):
-    """The verdict, the signed record of it, and what protected the rows."""
+    """The verdict, the signed record of it, the page of that record, and what protected the rows."""
 
     stated: Attestation
     sealed: Sealed
-    judgement: Judgement
+    report: Report
     protections: list[Protection]
+
+    @property
+    def judgement(self) -> Judgement:
+        """The limits, each held against what was measured."""
+        return self.report.judgement
 
     @property
     def reason(self) -> str:
@@ -180,28 +185,26 @@ class Steps:
     def attestation(
         self, tables: Tables, synthetic: Sealed, embedder: Embedder | None, scores: Mapping[str, Sealed]
     ) -> Attested:
-        """The verdict of the policy over the signed ``scores``, by metric, bound to the bytes that were judged."""
-        gate, plan = self.gate, self.plan
-        snapshot, _, prints = self._taken(tables, synthetic, embedder)
-        results = self._results(snapshot, scores)
-        stated, sealed = gate.attest(snapshot, plan.policy, results, prints, plan.metrics, plan.setup)
-        return Attested(stated, sealed, stated.judge(plan.policy), protections(snapshot))
+        """The verdict of the policy over the signed ``scores``, by metric, bound to the bytes that were judged.
 
-    def report(
-        self, tables: Tables, synthetic: Sealed, embedder: Embedder | None, scores: Mapping[str, Sealed]
-    ) -> Report:
-        """The page of the signed ``scores``."""
+        The page is made from what was signed and from the results that it names, so that the two cannot disagree.
+        """
         from privacy_assets.report.evaluate import assemble
 
-        plan = self.plan
+        gate, plan = self.gate, self.plan
         snapshot, rows, prints = self._taken(tables, synthetic, embedder)
-        results = self._results(snapshot, scores)
-        for name, result in results.items():
-            check_result(result, prints, plan.metrics[name], plan.seed)
-        ready = metric_inputs(tables, rows, seed=plan.seed)
-        generator = {"name": plan.generator_label or "brought by the user", **told_of(snapshot)}
-        attempt = self.gate.looks.attempt(snapshot, plan.together)
-        return assemble(ready, results, plan.policy, attempt, title=str(snapshot.place), generator=generator)
+        results = {name: gate.result(scores[name], snapshot) for name in plan.metrics}
+        stated, sealed = gate.attest(snapshot, plan.policy, results, prints, plan.metrics, plan.setup)
+        report = assemble(
+            metric_inputs(tables, rows, seed=plan.seed),
+            results,
+            stated.policy_then(),
+            stated.attempt,
+            title=str(snapshot.place),
+            generator={"name": plan.generator_label or "brought by the user", **told_of(snapshot)},
+            remembered=tuple(stated.remembered),
+        )
+        return Attested(stated, sealed, report, protections(snapshot))
 
     def publish(self, attestation: Sealed, synthetic: Sealed) -> Release:
         """Publish what was attested. It trusts nothing: the gate verifies attestation, policy and bytes itself."""
@@ -211,9 +214,6 @@ class Steps:
         """The rows of a release as readers get them, and its attestation."""
         stated = release.opened(self.place, self.gate.key.trusted)
         return read_hashed(release.table, stated.sha256, stated.dtypes), stated
-
-    def _results(self, snapshot: Snapshot, scores: Mapping[str, Sealed]) -> dict[str, MetricResult]:
-        return {name: self.gate.result(scores[name], snapshot) for name in self.plan.metrics}
 
     def _taken(
         self, tables: Tables, synthetic: Sealed, embedder: Embedder | None

@@ -59,6 +59,13 @@ def common(settings: TableSettings, asset: str, *kinds: str) -> dict[str, Any]:
     }
 
 
+def common_out(settings: TableSettings, asset: str, *kinds: str, description: str, kept: Any = dg.Any) -> dg.AssetOut:
+    """One asset of a step that makes several, with what every asset of a table has."""
+    shared = common(settings, asset, *kinds)
+    named = {name: shared[name] for name in ("key", "group_name", "owners", "tags", "kinds", "io_manager_key")}
+    return dg.AssetOut(**named, description=description, dagster_type=kept)
+
+
 def check_feeds(context: dg.AssetExecutionContext, settings: TableSettings, feeds: Mapping[str, Feed]) -> None:
     """InputError when every partition would be given all rows of an upstream asset that has no partitions."""
     if settings.partitions_def is None or settings.partition_column is not None:
@@ -105,19 +112,8 @@ def build_source(settings: TableSettings) -> dg.AssetsDefinition:
 
 def build_splits(settings: TableSettings) -> dg.AssetsDefinition:
     """Train, holdout and reference: split from the source, or the user's own."""
-    shared = common(settings, "train", "pandas")
     outs = {
-        role: dg.AssetOut(
-            key=settings.key(role),
-            io_manager_key=IO_KEY,
-            description=SPLIT_TEXT[role],
-            group_name=settings.group_name,
-            owners=shared["owners"],
-            tags=shared["tags"],
-            kinds=shared["kinds"],
-            dagster_type=FRAME,
-        )
-        for role in settings.roles
+        role: common_out(settings, role, "pandas", description=SPLIT_TEXT[role], kept=FRAME) for role in settings.roles
     }
     feeds = {role: settings.feeds[role] for role in settings.roles} if settings.brought else {}
     source = {"source": dg.AssetIn(key=settings.key("source"), dagster_type=FRAME)}

@@ -111,10 +111,8 @@ def _summary(name: str, outcome: Any, instance: dg.DagsterInstance, say: Say) ->
     home = Path(instance.root_directory)
     io, releases = PrivacyIOManager(), ReleaseResource(root=str(home / "releases"))
     page = io.folder(dg.AssetKey([name, "privacy_report"]), home=home) / "report.html"
-    report_steps = [
-        event for event in outcome.all_events if event.is_step_success and "privacy_report" in event.step_key
-    ]
-    if not report_steps:
+    made = [event.asset_key for event in outcome.get_asset_materialization_events()]
+    if dg.AssetKey([name, "privacy_report"]) not in made:
         for event in outcome.all_events:
             if event.is_step_failure:
                 say(f"{event.step_key}: {event.step_failure_data.error_display_string.splitlines()[0]}")

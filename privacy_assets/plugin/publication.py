@@ -7,7 +7,7 @@ import dagster as dg
 
 from privacy_assets.gate.releases import Release
 from privacy_assets.pipeline.steps import Attested, Steps
-from privacy_assets.plugin.assets import RELEASES, SEALED, common, split_ins
+from privacy_assets.plugin.assets import RELEASES, SEALED, common, common_out, split_ins
 from privacy_assets.plugin.io import Published
 from privacy_assets.plugin.metadata import broken_metadata, synthetic_metadata
 from privacy_assets.plugin.places import steps_of
@@ -18,15 +18,23 @@ from privacy_assets.plugin.settings import TableSettings
 from privacy_assets.plugin.versions import CHECK
 
 HOLDS, RELEASED = "policy_holds", "released"
+ATTESTATION, REPORT = "attestation", "privacy_report"
+_VERDICT = "The verdict of the policy over all scores, bound to the exact bytes of the synthetic table."
+_PAGE = "What the synthetic table gives away about real people: verdict, figures, limits. One HTML page."
 
 
 def build_attestation(settings: TableSettings) -> dg.AssetsDefinition:
-    """The verdict, bound to the bytes of the synthetic table, and the one blocking check."""
-    key = settings.key("attestation")
+    """The verdict, bound to the bytes of the synthetic table, its page, and the one blocking check, in one step."""
+    key = settings.key(ATTESTATION)
 
-    @dg.asset(
-        **common(settings, "attestation", "json"),
+    @dg.multi_asset(
+        name=f"{settings.name}__attestation",
+        outs={
+            ATTESTATION: common_out(settings, ATTESTATION, "json", description=_VERDICT, kept=SEALED),
+            REPORT: common_out(settings, REPORT, "html", description=_PAGE),
+        },
         ins={**score_ins(settings), **split_ins(settings), **synthetic_in(settings), **embedder_in(settings)},
+        partitions_def=settings.partitions_def,
         required_resource_keys={RELEASES},
         check_specs=[
             dg.AssetCheckSpec(
@@ -38,7 +46,6 @@ def build_attestation(settings: TableSettings) -> dg.AssetsDefinition:
                 metadata={CHECK: HOLDS},
             )
         ],
-        description="The verdict of the policy over all scores, bound to the exact bytes of the synthetic table.",
     )
     @guarded
     def attestation(context: dg.AssetExecutionContext, **inputs: Any) -> Iterator[Any]:
@@ -56,14 +63,8 @@ def build_attestation(settings: TableSettings) -> dg.AssetsDefinition:
 
 
 def _attested(settings: TableSettings, found: Attested) -> Iterator[Any]:
-    stated = found.stated
-    yield dg.AssetCheckResult(
-        asset_key=settings.key("attestation"),
-        check_name=HOLDS,
-        passed=stated.verdict == "pass",
-        description=found.reason,
-        metadata={"verdict": stated.verdict, **broken_metadata(found.judgement.broken, found.protections)},
-    )
+    """The record, its page, and then the check: a refused table has its page, where the reason stands."""
+    stated, broken = found.stated, found.judgement.broken
     facts: dict[str, Any] = {
         "verdict": stated.verdict,
         "attempt": stated.attempt,
@@ -73,7 +74,16 @@ def _attested(settings: TableSettings, found: Attested) -> Iterator[Any]:
         "signed by": stated.keyid,
         "limits": len(stated.limits),
     }
-    yield dg.MaterializeResult(value=found.sealed, metadata=facts)
+    yield dg.Output(found.sealed, output_name=ATTESTATION, metadata=facts)
+    told = {"verdict": found.report.verdict, "broken limits": len(broken)}
+    yield dg.Output(found.report, output_name=REPORT, metadata=told)
+    yield dg.AssetCheckResult(
+        asset_key=settings.key(ATTESTATION),
+        check_name=HOLDS,
+        passed=stated.verdict == "pass",
+        description=found.reason,
+        metadata={"verdict": stated.verdict, **broken_metadata(broken, found.protections)},
+    )
 
 
 def build_published(settings: TableSettings) -> dg.AssetsDefinition:

@@ -1,4 +1,4 @@
-"""Scores and report: what the synthetic table gives away, measured, signed and shown."""
+"""Scores: what the synthetic table gives away, measured and signed."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -98,23 +98,3 @@ def build_score(settings: TableSettings, metric: Metric) -> dg.AssetsDefinition:
         return dg.MaterializeResult(value=found.sealed, metadata=facts, check_results=checks)
 
     return score
-
-
-def build_report(settings: TableSettings) -> dg.AssetsDefinition:
-    """The report: one HTML page and its JSON."""
-
-    @dg.asset(
-        **common(settings, "privacy_report", "html"),
-        ins={**score_ins(settings), **split_ins(settings), **synthetic_in(settings), **embedder_in(settings)},
-        required_resource_keys={RELEASES},
-        description="What the synthetic table gives away about real people: verdict, figures, limits. One HTML page.",
-    )
-    @guarded
-    def privacy_report(context: dg.AssetExecutionContext, **inputs: Any) -> dg.MaterializeResult:
-        report = steps_of(context, settings).report(
-            real_tables(settings, inputs), inputs["synthetic"], inputs.get("embedder"), given_scores(settings, inputs)
-        )
-        facts: dict[str, Any] = {"verdict": report.verdict, "broken limits": len(report.judgement.broken)}
-        return dg.MaterializeResult(value=report, metadata=facts)
-
-    return privacy_report

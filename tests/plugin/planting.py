@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from drawing import PLANTED, plain, row_of
-from standins import QUICK, resources, table_of
+from standins import QUICK, resources, table_of, whole_steps
 
 from privacy_assets.plugin.alerts import new_failures
 
@@ -98,7 +98,7 @@ class World:
 
     def run(self, *only: str, partition: str | None = None, upstream: bool = False) -> str:
         """Run the pipeline, or some of its assets; returns the texts of all failures."""
-        keys = [dg.AssetKey.from_user_string(f"people/{name}") for name in only] or None
+        keys = whole_steps([dg.AssetKey.from_user_string(f"people/{name}") for name in only]) or None
         if upstream:
             done = dg.materialize(
                 [*self.defs.assets, *(self.defs.asset_checks or [])],

@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 import pytest
-from standins import QUICK, checks, failures, memorise, people, resources, table_of
+from standins import QUICK, checks, failures, memorise, people, resources, table_of, whole_steps
 
 from privacy_assets import read_published
 from privacy_assets.errors import InputError
@@ -50,7 +50,8 @@ class World:
         self, defs: dg.Definitions, *assets: str, partition: str | None = None, tags: Mapping[str, str] | None = None
     ) -> dg.ExecuteInProcessResult:
         """Materialise ``assets`` ("table/asset"; all when none is named) with their checks."""
-        selection = dg.AssetSelection.assets(*assets) if assets else dg.AssetSelection.all()
+        keys = whole_steps([dg.AssetKey.from_user_string(asset) for asset in assets])
+        selection = dg.AssetSelection.assets(*keys) if keys else dg.AssetSelection.all()
         return self.execute(self.job(defs, selection), partition, tags)
 
     def job(self, defs: dg.Definitions, selection: dg.AssetSelection) -> dg.JobDefinition:
@@ -150,7 +151,10 @@ def with_checks(defs: dg.Definitions, change: Change = lambda said: said, *, spe
 def _wrapped(own: dg.AssetsDefinition, change: Change, specs: bool) -> dg.AssetsDefinition:
     @dg.multi_asset(
         name=own.op.name,
-        outs={"result": dg.AssetOut(key=own.key, io_manager_key="privacy_io", dagster_type=dg.Any, is_required=False)},
+        outs={
+            name: dg.AssetOut(key=key, io_manager_key="privacy_io", dagster_type=dg.Any, is_required=False)
+            for name, key in own.keys_by_output_name.items()
+        },
         ins={name: dg.AssetIn(key=key) for name, key in own.keys_by_input_name.items()},
         check_specs=list(own.check_specs) if specs else None,
         can_subset=True,
@@ -167,6 +171,8 @@ def _wrapped(own: dg.AssetsDefinition, change: Change, specs: bool) -> dg.Assets
         for event in [outcome] if isinstance(outcome, dg.MaterializeResult) else outcome:
             if isinstance(event, dg.AssetCheckResult):
                 yield from kept([event])
+            elif isinstance(event, dg.Output):
+                yield event
             else:
                 yield event._replace(asset_key=own.key, check_results=kept(event.check_results or []))
 

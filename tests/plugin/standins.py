@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ ASSETS = (dg.AssetKey, dg.AssetsDefinition, dg.AssetSpec)
 
 __all__ = [
     "LENIENT", "QUICK", "checks", "failures", "independent", "made", "memorise", "people", "resources", "run",
-    "spec_and", "sqlite_instance", "table_of",
+    "spec_and", "sqlite_instance", "table_of", "whole_steps",
 ]  # fmt: skip
 
 LENIENT = {
@@ -69,10 +69,16 @@ def run(
 ) -> dg.ExecuteInProcessResult:
     """Run a job, or one asset of it, without raising."""
     definition = defs.resolve_job_def(job)
-    selection = [dg.AssetKey.from_user_string(only)] if only else None
+    selection = whole_steps([dg.AssetKey.from_user_string(only)]) if only else None
     return definition.execute_in_process(
         instance=instance, raise_on_error=False, partition_key=partition, asset_selection=selection
     )
+
+
+def whole_steps(keys: Sequence[dg.AssetKey]) -> list[dg.AssetKey]:
+    """``keys``, and the page of each attestation: one step makes both."""
+    pages = [dg.AssetKey([*key.path[:-1], "privacy_report"]) for key in keys if key.path[-1] == "attestation"]
+    return list(dict.fromkeys([*keys, *pages]))
 
 
 def checks(result: dg.ExecuteInProcessResult) -> dict[tuple[str, str], dg.AssetCheckEvaluation]:

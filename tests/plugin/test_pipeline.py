@@ -258,8 +258,8 @@ def test_assets_can_be_called_directly(place: Path) -> None:
     ).value
     score = assets["dcr"](dg.build_asset_context(resources=given), **frames, synthetic=snapshot)
     inputs = {"score_dcr": score.value, **frames, "synthetic": snapshot}
-    check, attestation = assets["attestation"](dg.build_asset_context(resources=given), **inputs)
-    assert check.check_name == "policy_holds"
+    attestation, report, check = assets["attestation"](dg.build_asset_context(resources=given), **inputs)
+    assert report.value.verdict == "pass" and check.check_name == "policy_holds"
     forged = Sealed("attestation", attestation.value.data.replace(b"payloadType", b"PayloadType"))
     steps = assets["published"](dg.build_asset_context(resources=given), attestation=forged, synthetic=snapshot)
     assert not next(steps).passed

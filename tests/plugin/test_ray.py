@@ -49,7 +49,7 @@ def test_a_pipeline_on_a_cluster_publishes_the_same_figures(tmp_path: Path, monk
         with ray_alone(), dg.DagsterInstance.ephemeral() as instance:
             result = defs.resolve_job_def("people_pipeline").execute_in_process(instance=instance)
         assert result.success
-        report = result.output_for_node("people__privacy_report").to_json()
+        report = result.output_for_node("people__attestation", "privacy_report").to_json()
         shown[workers] = {name: found["figures"] for name, found in report["metrics"].items()}
     assert shown["ray"] == shown["local"]
     assert made(result)["published"]
