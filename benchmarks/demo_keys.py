@@ -32,22 +32,23 @@ from privacy_assets.engine.policy import Policy, Verdict
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.fingerprints import derived
 from privacy_assets.engine.tables.splitting import split_table
-from privacy_assets.plugin import steps
-from privacy_assets.plugin.demo import demo_arguments
-from privacy_assets.plugin.settings import TableSettings, table_settings
-from privacy_assets.plugin.tagging import data_columns, schema_of, tag
+from privacy_assets.pipeline.feeds import source_table
+from privacy_assets.pipeline.measuring import metric_inputs
+from privacy_assets.pipeline.plan import TablePlan
+from privacy_assets.pipeline.tagging import data_columns, schema_of, tag
+from privacy_assets.plugin.demo import demo_spec
 
 CHEAPEST = ("dcr", "membership_inference", "linkability", "singling_out")  # in the leaky demo, before all others
 WORST_FIRST = ("fail", "not_assessable", "pass")
 
 
 @cache
-def source(settings: TableSettings) -> pd.DataFrame:
+def source(settings: TablePlan) -> pd.DataFrame:
     """The private table in canonical form."""
-    return steps.source_table(settings, None, None, None)
+    return source_table(settings, None, None, None)
 
 
-def demo_inputs(settings: TableSettings, key: int, embedded: bool) -> MetricInputs:
+def demo_inputs(settings: TablePlan, key: int, embedded: bool) -> MetricInputs:
     """What the metrics of the demo read in a home of this key."""
     table = source(settings)
     secret = derived(f"demo key {key}, of at least 16 bytes".encode(), "split")
@@ -57,11 +58,11 @@ def demo_inputs(settings: TableSettings, key: int, embedded: bool) -> MetricInpu
     train = data_columns(tables["train"], "train")
     people = pd.factorize(tables["train"][settings.subject])[0]
     fitted = settings.generator.fit(train, schema, seed=settings.seed, people=people)
-    inputs = steps.metric_inputs(tables, fitted.sample(len(train), seed=settings.seed), seed=settings.seed)
+    inputs = metric_inputs(tables, fitted.sample(len(train), seed=settings.seed), seed=settings.seed)
     return attach_embedder(inputs, fit_embedder(inputs, **(settings.embedder or {}))) if embedded else inputs
 
 
-def scored(settings: TableSettings, inputs: MetricInputs, chosen: list[str], first_only: bool) -> dict[str, Any]:
+def scored(settings: TablePlan, inputs: MetricInputs, chosen: list[str], first_only: bool) -> dict[str, Any]:
     """Verdict, broken limits, figures under a limit and seconds; ``first_only`` ends with the first broken limit."""
     results: dict[str, MetricResult] = {}
     broken: dict[str, str] = {}
@@ -131,7 +132,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.report:
         report(*options.report)
         return
-    settings = table_settings(**demo_arguments(leak=options.leak))
+    settings = TablePlan.of(demo_spec(leak=options.leak))
     chosen = options.metrics.split(",") if options.metrics else list(settings.policy.metrics)
     if options.leak:
         chosen.sort(key=lambda name: CHEAPEST.index(name) if name in CHEAPEST else len(CHEAPEST))

@@ -15,6 +15,7 @@ _HOMES = {
     "Limit": "privacy_assets.engine.policy",
     "on_ray": "privacy_assets.engine.on_ray",
     "read_published": "privacy_assets.gate.releases",
+    "TableSpec": "privacy_assets.pipeline.spec",
     "build_privacy_assets": "privacy_assets.plugin.factory",
     "build_privacy_checks": "privacy_assets.plugin.checks",
     "build_source_sensor": "privacy_assets.plugin.sensors",

@@ -17,6 +17,7 @@ from privacy_assets.cli_gate import add_commands
 from privacy_assets.cli_generate import add_generate
 from privacy_assets.cli_keys import add_keys
 from privacy_assets.cli_prepare import add_prepare
+from privacy_assets.cli_run import add_run
 from privacy_assets.cli_shared import (
     SET_HELP,
     add_columns,
@@ -66,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_evaluate(commands)
+    add_run(commands)
     add_audit(commands)
     add_calibrate(commands)
     add_generate(commands)

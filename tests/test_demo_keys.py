@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import demo_keys
-from privacy_assets.plugin.demo import demo_arguments
-from privacy_assets.plugin.settings import table_settings
+from privacy_assets.pipeline.plan import TablePlan
+from privacy_assets.plugin.demo import demo_spec
 
 
 @pytest.mark.slow
@@ -18,7 +18,7 @@ def test_the_demo_is_not_refused_by_chance(key: int) -> None:
 
     With 139 and 106 they pass by all limits on closeness but `advantage_isolated`, which is looked at last.
     """
-    settings = table_settings(**demo_arguments())
+    settings = TablePlan.of(demo_spec())
     found = demo_keys.scored(settings, demo_keys.demo_inputs(settings, key, False), ["controls"], False)
     assert found["verdict"] == "pass" and found["broken"] == {}
     assert max(value for name, value in found["figures"].items() if "smallest_leak" in name) <= 0.5

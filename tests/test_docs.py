@@ -31,6 +31,7 @@ from privacy_assets.engine.results import plain
 from privacy_assets.engine.settings import settings_of
 from privacy_assets.engine.shadow.attacks import ATTACKS
 from privacy_assets.engine.shadow.plan import AuditPlan
+from privacy_assets.pipeline.spec import GROUPS, Group, TableSpec
 from resources.local import RESOURCES
 
 ROOT = Path(__file__).parents[1]
@@ -268,21 +269,32 @@ def test_the_default_limits_are_those_of_the_registry() -> None:
 def settings_text() -> str:
     """The page of settings: one table for each part that has some."""
     attacks = [kind for kind, _ in ATTACKS.values()]
-    parts = [*METRICS.values(), *GENERATORS.values(), *FILTERS.values(), EmbedderSettings, AuditPlan, *attacks]
+    parts = [
+        TableSpec,
+        *GROUPS,
+        *METRICS.values(),
+        *GENERATORS.values(),
+        *FILTERS.values(),
+        EmbedderSettings,
+        AuditPlan,
+        *attacks,
+    ]
     lines = [
         "# Settings",
         "",
-        "What can be set of metrics, generators, filters, the embedder and the attacks of an audit. A value of another",
-        "type, or beyond its bounds, is an error that names the part and the setting.",
+        "What can be set of a table, group by group, and of metrics, generators, filters, the embedder and the attacks",
+        "of an audit. A value of another type, or beyond its bounds, is an error that names the part and the setting.",
     ]
     for part in parts:
         known = settings_of(part)
         if not known:
             continue
         title = " ".join(getattr(part, one) for one in ("part", "name") if hasattr(part, one))
+        title = f"{title} of a table" if part in GROUPS else title
         lines += ["", f"## {title}", "", "| setting | meaning | must be | default |", "|---|---|---|---|"]
         for one in known:
-            default = "" if one.default is None or one.default is MISSING else f"`{plain(one.default)}`"
+            own = one.default is None or one.default is MISSING or isinstance(one.default, Group)
+            default = "" if own else f"`{plain(one.default)}`"
             lines.append(f"| `{one.name}` | {one.meaning} | {one.domain} | {default} |")
     return "\n".join([*lines, ""])
 

@@ -26,6 +26,8 @@ from hypothesis import strategies as st
 from privacy_assets.engine.generators import build_generator
 from privacy_assets.engine.policy import Limit, Policy
 from privacy_assets.errors import PrivacyAssetsError
+from privacy_assets.pipeline.plan import TablePlan
+from privacy_assets.pipeline.spec import GROUPS, TableSpec
 from privacy_assets.plugin.settings import table_settings
 from privacy_assets.report.evaluate import evaluate
 from tests.tables import as_table
@@ -234,10 +236,9 @@ EVALUATE = {
     "device": "cpu",
 }  # fmt: skip
 TABLE = (
-    "name", "source", "subject", "kinds", "generator", "rows", "filter", "synthetic", "train", "holdout", "reference",
-    "shares", "metrics", "policy", "embedder", "seed", "workers", "gpu_tags", "partitions_def", "partition_column",
-    "together", "owners", "tags", "group_name",
-)  # fmt: skip
+    *("name", "source", "subject", "generator", "policy", "data", "split", "attacks", "run"),
+    *(f"{group.part}.{setting}" for group in GROUPS for setting in group.model_fields),
+)
 LIMIT = ("figure", "at_most", "at_least", "bound", "smallest_n", "source", "advice")
 
 
@@ -246,7 +247,13 @@ def _evaluated(argument: str, value: Any) -> None:
 
 
 def _defined(argument: str, value: Any) -> None:
-    table_settings(**{"name": "people", "source": "demo", argument: value})
+    group, _, setting = argument.rpartition(".")
+    given = {group: {setting: value}} if group else {argument: value}
+    TablePlan.of(TableSpec(**{"name": "people", "source": "demo", **given}))
+
+
+def _in_dagster(argument: str, value: Any) -> None:
+    table_settings(TableSpec(name="people", source="demo"), **{argument: value})
 
 
 def _limited(argument: str, value: Any) -> None:
@@ -254,12 +261,15 @@ def _limited(argument: str, value: Any) -> None:
 
 
 def _set(name: str) -> Callable[[str, Any], None]:
-    return lambda argument, value: _defined("metrics", {"dcr": {}, name: {argument: value}})  # checked, and not run
+    return lambda argument, value: _defined(
+        "attacks.metrics", {"dcr": {}, name: {argument: value}}
+    )  # checked, and not run
 
 
 DOORS: list[tuple[Callable[[str, Any], None], tuple[str, ...]]] = [
     (_evaluated, tuple(EVALUATE)),
     (_defined, TABLE),
+    (_in_dagster, ("assets", "gpu_tags", "partitions_def", "owners", "tags", "group_name")),
     (_limited, LIMIT),
     (lambda _, value: Policy.from_dict(value), ("",)),
     (lambda _, value: Policy.from_yaml(value), ("",)),

@@ -17,6 +17,7 @@ NAMES = {
     "PrivacyIOManager",
     "ReleaseResource",
     "Report",
+    "TableSpec",
     "build_failed_check_sensor",
     "build_privacy_assets",
     "build_privacy_checks",
@@ -57,8 +58,8 @@ def test_engine_gate_and_report_work_where_dagster_is_blocked() -> None:
     code = (
         "import sys, pkgutil, importlib; sys.modules['dagster'] = None\n"
         "import privacy_assets as p, privacy_assets.engine as e, privacy_assets.gate as g, privacy_assets.report as r\n"
-        "import privacy_assets.stats as s\n"
-        "names = [m.name for q in (s, e, g, r) for m in pkgutil.walk_packages(q.__path__, q.__name__ + '.')]\n"
+        "import privacy_assets.pipeline as t, privacy_assets.stats as s\n"
+        "names = [m.name for q in (s, e, g, r, t) for m in pkgutil.walk_packages(q.__path__, q.__name__ + '.')]\n"
         "[importlib.import_module(n) for n in names]; p.evaluate; p.Policy.default(); print(len(names) > 20)"
     )
     assert run(code).strip() == "True"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass as validated
 from pydantic.fields import FieldInfo
 
@@ -75,14 +75,19 @@ def _declared(kind: type[T], *, kw_only: bool) -> type[T]:
             return
         except ValidationError as error:
             wrong = error
-        raise _told(type(self), wrong)  # outside of the handler: the first error quotes the value
+        raise problem(type(self), wrong)  # outside of the handler: the first error quotes the value
 
     made.__init__ = made_of
     return made
 
 
-def settings_of(kind: type) -> list[Setting]:
-    """The settings that ``kind`` declares, in their order."""
+def settings_of(kind: Any) -> list[Setting]:
+    """The settings that ``kind`` declares, in their order: a class made by :func:`declared`, or a pydantic model."""
+    if issubclass(kind, BaseModel):
+        return [
+            Setting(name, domain_of(info), _default(info), info.description or "")
+            for name, info in kind.model_fields.items()
+        ]
     return [
         Setting(
             field.name, domain_of(_info(kind, field.name)), default_of(field), _info(kind, field.name).description or ""
@@ -96,9 +101,11 @@ def default_of(field: dataclasses.Field[Any]) -> Any:
     if field.default_factory is not MISSING:
         return field.default_factory()
     default = field.default
-    if not isinstance(default, FieldInfo):
-        return default
-    return MISSING if default.is_required() else default.get_default(call_default_factory=True)
+    return _default(default) if isinstance(default, FieldInfo) else default
+
+
+def _default(info: FieldInfo) -> Any:
+    return MISSING if info.is_required() else info.get_default(call_default_factory=True)
 
 
 def domain_of(info: FieldInfo) -> str:
@@ -110,7 +117,8 @@ def _info(kind: Any, name: str) -> FieldInfo:
     return kind.__pydantic_fields__[name]
 
 
-def _told(kind: Any, error: ValidationError) -> Exception:
+def problem(kind: Any, error: ValidationError) -> Exception:
+    """The one error that tells, in our words and without the value, what is wrong with the settings of ``kind``."""
     first = error.errors(include_url=False)[0]
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, PrivacyAssetsError):  # of __post_init__

@@ -8,19 +8,16 @@ import dagster as dg
 import pandas as pd
 
 from privacy_assets.engine.policy import Limit
-from privacy_assets.engine.tables.fingerprints import content_fingerprint
-from privacy_assets.engine.tables.splitting import split_table
 from privacy_assets.errors import InputError
 from privacy_assets.gate.statements import Sealed
-from privacy_assets.plugin import steps
-from privacy_assets.plugin.io import Trained
+from privacy_assets.pipeline.measuring import fitted_embedder
+from privacy_assets.pipeline.plan import Feed
 from privacy_assets.plugin.metadata import synthetic_metadata, table_metadata, training_metadata
 from privacy_assets.plugin.pipes import piped
-from privacy_assets.plugin.places import place_of, window_of
-from privacy_assets.plugin.resources import ReleaseResource, home_of
+from privacy_assets.plugin.places import place_of, steps_of
+from privacy_assets.plugin.resources import home_of
 from privacy_assets.plugin.scrubbing import guarded
-from privacy_assets.plugin.settings import Feed, TableSettings
-from privacy_assets.plugin.tagging import data_columns, schema_of, tag, with_seal
+from privacy_assets.plugin.settings import AssetFeed, TableSettings, key_of
 from privacy_assets.plugin.versions import feed_metadata, source_version
 from privacy_assets.plugin.workplace import GPU, device_of, placed
 
@@ -62,12 +59,19 @@ def common(settings: TableSettings, asset: str, *kinds: str) -> dict[str, Any]:
     }
 
 
+def common_out(settings: TableSettings, asset: str, *kinds: str, description: str, kept: Any = dg.Any) -> dg.AssetOut:
+    """One asset of a step that makes several, with what every asset of a table has."""
+    shared = common(settings, asset, *kinds)
+    named = {name: shared[name] for name in ("key", "group_name", "owners", "tags", "kinds", "io_manager_key")}
+    return dg.AssetOut(**named, description=description, dagster_type=kept)
+
+
 def check_feeds(context: dg.AssetExecutionContext, settings: TableSettings, feeds: Mapping[str, Feed]) -> None:
     """InputError when every partition would be given all rows of an upstream asset that has no partitions."""
     if settings.partitions_def is None or settings.partition_column is not None:
         return
     for role, feed in feeds.items():
-        if feed.key is not None and context.job_def.asset_layer.get(feed.key).partitions_def is None:
+        if isinstance(feed, AssetFeed) and context.job_def.asset_layer.get(feed.key).partitions_def is None:
             fix = "name the partition_column, or partition that asset"
             raise InputError(f"{feed.describe()} has no partitions", where=f"{settings.name}, {role}", fix=fix)
 
@@ -79,7 +83,8 @@ def split_ins(settings: TableSettings) -> dict[str, dg.AssetIn]:
 
 def feed_ins(feeds: Mapping[str, Feed]) -> dict[str, dg.AssetIn]:
     """The user's upstream assets as inputs, by role."""
-    return {f"given_{role}": dg.AssetIn(key=feed.key, dagster_type=GIVEN) for role, feed in feeds.items() if feed.key}
+    given = {role: key_of(feed) for role, feed in feeds.items()}
+    return {f"given_{role}": dg.AssetIn(key=key, dagster_type=GIVEN) for role, key in given.items() if key}
 
 
 def build_source(settings: TableSettings) -> dg.AssetsDefinition:
@@ -95,34 +100,20 @@ def build_source(settings: TableSettings) -> dg.AssetsDefinition:
     )
     @guarded
     def source(context: dg.AssetExecutionContext, **given: pd.DataFrame) -> dg.MaterializeResult:
-        place = place_of(context, settings)
-        releases: ReleaseResource = context.resources.releases
+        steps, releases = steps_of(context, settings), context.resources.releases
         check_feeds(context, settings, {"source": feed})
-        version = source_version(feed, place.partition, releases.key("fingerprints"), context.instance)
-        window = window_of(place, settings)
-        frame = steps.source_table(settings, given.get("given_source"), place.partition, window)
-        fingerprint = releases.keyed(content_fingerprint(frame))
-        facts = {**table_metadata(frame, "source"), **version, "keyed_fingerprint": fingerprint}
-        return dg.MaterializeResult(value=frame, metadata=facts, data_version=dg.DataVersion(fingerprint))
+        version = source_version(feed, steps.place.partition, releases.key("fingerprints"), context.instance)
+        rows, fingerprint = steps.source(given.get("given_source"))
+        facts = {**table_metadata(rows, "source"), **version, "keyed_fingerprint": fingerprint}
+        return dg.MaterializeResult(value=rows, metadata=facts, data_version=dg.DataVersion(fingerprint))
 
     return source
 
 
 def build_splits(settings: TableSettings) -> dg.AssetsDefinition:
     """Train, holdout and reference: split from the source, or the user's own."""
-    shared = common(settings, "train", "pandas")
     outs = {
-        role: dg.AssetOut(
-            key=settings.key(role),
-            io_manager_key=IO_KEY,
-            description=SPLIT_TEXT[role],
-            group_name=settings.group_name,
-            owners=shared["owners"],
-            tags=shared["tags"],
-            kinds=shared["kinds"],
-            dagster_type=FRAME,
-        )
-        for role in settings.roles
+        role: common_out(settings, role, "pandas", description=SPLIT_TEXT[role], kept=FRAME) for role in settings.roles
     }
     feeds = {role: settings.feeds[role] for role in settings.roles} if settings.brought else {}
     source = {"source": dg.AssetIn(key=settings.key("source"), dagster_type=FRAME)}
@@ -136,31 +127,15 @@ def build_splits(settings: TableSettings) -> dg.AssetsDefinition:
     )
     @guarded
     def splits(context: dg.AssetExecutionContext, **given: pd.DataFrame) -> Iterator[dg.Output[pd.DataFrame]]:
-        place = place_of(context, settings)
-        releases: ReleaseResource = context.resources.releases
-        gate = releases.gate()
+        steps = steps_of(context, settings)
         check_feeds(context, settings, feeds)
-        if settings.brought:
-            tables = {role: given[f"given_{role}"] for role in settings.roles if f"given_{role}" in given}
-            parts = steps.user_splits(settings, tables, place.partition, window_of(place, settings))
-        else:
-            parts = _split(settings, given["source"], releases)
-        for role, part in parts.items():
-            upstream = settings.feeds[role].key if settings.brought else settings.key("source")
-            print_ = steps.table_fingerprint(part, role, releases)
-            facts = {**table_metadata(part, role, upstream), "keyed_fingerprint": print_}
-            seal = gate.sign_split(place, role, print_, settings.split_setup)
-            yield dg.Output(
-                with_seal(part, seal.data), output_name=role, metadata=facts, data_version=dg.DataVersion(print_)
-            )
+        own = {role: given[f"given_{role}"] for role in settings.roles if f"given_{role}" in given}
+        for role, part in steps.splits(given.get("source"), own).items():
+            upstream = key_of(settings.feeds[role]) if settings.brought else settings.key("source")
+            facts = {**table_metadata(part.rows, role, upstream), "keyed_fingerprint": part.fingerprint}
+            yield dg.Output(part.rows, output_name=role, metadata=facts, data_version=dg.DataVersion(part.fingerprint))
 
     return splits
-
-
-def _split(settings: TableSettings, source: pd.DataFrame, releases: ReleaseResource) -> dict[str, pd.DataFrame]:
-    schema = schema_of(source, "source")
-    parts = split_table(source, settings.subject, releases.key("split"), settings.shares)
-    return {role: tag(part.reset_index(drop=True), schema, settings.subject) for role, part in parts.items()}
 
 
 def build_embedder(settings: TableSettings) -> dg.AssetsDefinition:
@@ -175,16 +150,9 @@ def build_embedder(settings: TableSettings) -> dg.AssetsDefinition:
     )
     @guarded
     def embedder(context: dg.AssetExecutionContext, **tables: pd.DataFrame) -> dg.MaterializeResult:
-        from privacy_assets.engine.geometry.embedder import EmbedderSettings, train_embedder
-
         place_of(context, settings)
-        schema = schema_of(tables["train"], "train").measured
-        frames = [data_columns(frame, role)[schema.names] for role, frame in tables.items()]
-        chosen = EmbedderSettings(**(settings.embedder or {}))
         with device_of(context, wanted=True) as device:
-            trained = train_embedder(
-                frames, schema, chosen, seed=settings.seed, device=device, progress=context.log.info
-            )
+            trained = fitted_embedder(settings, tables, device, context.log.info)
         curve = training_metadata([asdict(epoch) for epoch in trained.history])
         return dg.MaterializeResult(value=trained, metadata={"device": device, **curve})
 
@@ -205,12 +173,10 @@ def build_generator_asset(settings: TableSettings) -> dg.AssetsDefinition:
     )
     @guarded
     def generator(context: dg.AssetExecutionContext, train: pd.DataFrame) -> dg.MaterializeResult:
-        place = place_of(context, settings)
-        print_ = steps.table_fingerprint(train, "train", context.resources.releases)
-        folder = steps.checkpoint_folder(home_of(context.instance), place)
+        steps = steps_of(context, settings)
         with device_of(context, torch) as device, piped(context, settings.generator) as reported:
-            seed = steps.fitting_seed(settings, context.resources.releases)
-            fitted = steps.trained_generator(settings, train, print_, seed, folder, device, context.log.info)
+            trained = steps.generator(train, home_of(context.instance), device)
+        fitted = trained.generator
         facts: dict[str, Any] = {
             "generator": settings.generator_label,
             "settings": dg.MetadataValue.json(settings.generator.settings()),
@@ -220,7 +186,7 @@ def build_generator_asset(settings: TableSettings) -> dg.AssetsDefinition:
             **reported,
             **training_metadata(fitted.history),
         }
-        return dg.MaterializeResult(value=Trained(fitted, print_, context.resources.releases.keyed), metadata=facts)
+        return dg.MaterializeResult(value=trained, metadata=facts)
 
     return generator
 
@@ -244,22 +210,15 @@ def build_synthetic(settings: TableSettings) -> dg.AssetsDefinition:
     )
     @guarded
     def synthetic(context: dg.AssetExecutionContext, train: pd.DataFrame, **given: Any) -> dg.MaterializeResult:
-        place = place_of(context, settings)
-        releases: ReleaseResource = context.resources.releases
+        steps = steps_of(context, settings)
         check_feeds(context, settings, own)
-        reported: dict[str, Any] = {}
-        if settings.brought:
-            made_from, schema = steps.table_fingerprint(train, "train", releases), schema_of(train, "train")
-            feed, window = given.get("given_synthetic"), window_of(place, settings)
-            made = steps.Sampled(steps.user_synthetic(settings, feed, schema, place.partition, window))
-        else:
-            trained: Trained = given["generator"].check(releases.keyed)
-            tables = {"train": train, **{role: given[role] for role in real if role != "train"}}
-            with piped(context, settings.generator) as reported:
-                made_from, made = trained.train, steps.sampled(settings, trained, tables, releases, context.log.info)
-        snapshot, sealed = releases.gate().take_snapshot(made.rows, place, made_from, made.filter, made.generator)
-        lineage = synthetic_metadata(made.rows, snapshot.sha256, *(settings.key(role) for role in real))
+        tables = {"train": train, **{role: given[role] for role in real if role != "train"}}
+        with piped(context, settings.generator) as reported:
+            made = steps.synthetic(tables, given.get("generator"), given.get("given_synthetic"))
+        lineage = synthetic_metadata(made.rows, made.snapshot.sha256, *(settings.key(role) for role in real))
         facts = {**reported, **lineage, **made.told}
-        return dg.MaterializeResult(value=sealed, metadata=facts, data_version=dg.DataVersion(snapshot.sha256))
+        return dg.MaterializeResult(
+            value=made.sealed, metadata=facts, data_version=dg.DataVersion(made.snapshot.sha256)
+        )
 
     return synthetic

@@ -13,7 +13,8 @@ from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.errors import ConfigError
 from privacy_assets.files import private_folder
 from privacy_assets.objects import ObjectPath, local_copy
-from privacy_assets.plugin import steps
+from privacy_assets.pipeline.measuring import metric_inputs
+from privacy_assets.pipeline.tagging import data_columns
 from privacy_assets.plugin.assets import IO_KEY, common, split_ins
 from privacy_assets.plugin.metadata import line_picture
 from privacy_assets.plugin.places import place_of
@@ -21,7 +22,6 @@ from privacy_assets.plugin.resources import home_of
 from privacy_assets.plugin.scores import embedder_in
 from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import TableSettings
-from privacy_assets.plugin.tagging import data_columns
 from privacy_assets.plugin.workplace import device_of, needed, placed, workers_of
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _points(
         raise ConfigError(f"table {settings.name}: fractions and noise need at least one number each.")
     tables = {role: inputs[role] for role in ("train", "holdout")}
     release = data_columns(inputs["reference"], "reference")
-    ready = steps.metric_inputs(tables, release, seed=settings.seed, device=device, progress=progress)
+    ready = metric_inputs(tables, release, seed=settings.seed, device=device, progress=progress)
     if any(settings.uses_embedder(metric) for metric in metrics.values()):
         ready = attach_embedder(ready, inputs["embedder"])
     cases = leaky_cases(

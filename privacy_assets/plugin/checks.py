@@ -7,6 +7,7 @@ import dagster as dg
 import pandas as pd
 
 from privacy_assets.engine.evaluation import (
+    MetricsLike,
     attach_embedder,
     fit_embedder,
     prepare_inputs,
@@ -16,11 +17,11 @@ from privacy_assets.engine.evaluation import (
 from privacy_assets.engine.policy import Limit, judge_limit
 from privacy_assets.engine.tables.schema import Kind
 from privacy_assets.errors import ConfigError
+from privacy_assets.pipeline.plan import PolicyLike, chosen_columns, chosen_metrics
 from privacy_assets.plugin.assets import check_name, limit_text
-from privacy_assets.plugin.chosen import chosen_columns, chosen_tags
 from privacy_assets.plugin.scores import limit_result
 from privacy_assets.plugin.scrubbing import scrubbed
-from privacy_assets.plugin.settings import MetricsLike, PolicyLike, chosen_metrics
+from privacy_assets.plugin.settings import chosen_tags
 from privacy_assets.plugin.versions import CHECK
 from privacy_assets.plugin.workplace import GPU, device_of
 

@@ -1,4 +1,4 @@
-"""``PrivacyGate``: one table's pipeline in YAML. The same factory as in Python, argument for argument."""
+"""``PrivacyGate``: one table's pipeline in YAML. The same factory as in Python, of the same spec."""
 
 import os
 import re
@@ -16,9 +16,9 @@ from dagster.components.resolved.core_models import (
 )
 from pydantic import BaseModel, ConfigDict, Field
 
+from privacy_assets.pipeline.spec import SHORT, Data, TableSpec
 from privacy_assets.plugin.demo import home_below
 from privacy_assets.plugin.factory import build_privacy_assets
-from privacy_assets.plugin.settings import WorkerKind
 from privacy_assets.strict_yaml import load_yaml
 
 Partitions = Annotated[
@@ -33,7 +33,6 @@ Partitions = Annotated[
         description="Partitions of the table, for example {type: static, partition_keys: [north, south]}.",
     ),
 ]
-Rows = str | dict[str, str] | None
 
 
 def as_written(context: dg.ResolutionContext, value: Any) -> Any:
@@ -45,31 +44,21 @@ def as_written(context: dg.ResolutionContext, value: Any) -> Any:
     return context.resolve_value(value) if isinstance(value, str) and "{{" in value else value
 
 
-Generator = Annotated[
-    str | dict[str, Any],
-    dg.Resolver(
-        as_written,
-        model_field_type=str | dict[str, Any],
-        description='A registered generator, "module:function", or {name: ..., settings: {...}}.',
-    ),
-]
+def _written(kind: Any, description: str) -> Any:
+    """How a field is resolved that holds what a table's file holds: as it is written."""
+    return dg.Resolver(as_written, model_field_type=kind, description=description)
 
-Domains = Annotated[
-    dict[str, list[Any]] | None,
-    dg.Resolver(
-        as_written,
-        model_field_type=dict[str, list[Any]] | None,
-        description="Values that may stand in a column beside those of the real rows.",
-    ),
-]
 
+def _described(name: str) -> str:
+    """What the spec says of one of its settings."""
+    found = TableSpec.model_fields.get(name) or Data.model_fields[name]
+    return found.description or ""
+
+
+Settings = dict[str, Any] | None
 Tags = Annotated[
     dict[str, Any] | None,
-    dg.Resolver(
-        as_written,
-        model_field_type=dict[str, Any] | None,
-        description="Tags of the steps that may use a device, for example dagster-k8s/config.",
-    ),
+    _written(dict[str, Any] | None, "Tags of the steps that may use a device, for example dagster-k8s/config."),
 ]
 
 RESOURCES = '''"""Resources of the privacy pipelines: storage, releases and the device."""
@@ -154,49 +143,30 @@ class PrivacyGate(dg.Component, dg.Model, dg.Resolvable):
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
-    name: str = Field(description="Name of the table; the prefix of its asset keys.")
-    source: Rows = Field(None, description='"demo", a path of Parquet or CSV files, or {asset: group/name}.')
-    subject: str | None = Field(None, description="Column that tells people apart.")
-    kinds: dict[str, str] | None = Field(None, description="Column kinds that override the inferred ones.")
-    drop: list[str] | None = Field(None, description="Columns to leave out of every table, for example identifiers.")
-    generated: dict[str, str] | None = Field(
-        None, description="Columns in which new values are allowed, each with the reason, which is signed."
+    name: str = Field(description=_described("name"))
+    source: str | None = Field(None, description=_described("source"))
+    subject: str | None = Field(None, description=_described("subject"))
+    data: Annotated[Settings, _written(Settings, _described("data"))] = None
+    split: Annotated[Settings, _written(Settings, _described("split"))] = None
+    generator: Annotated[str | Settings, _written(str | Settings, _described("generator"))] = None
+    attacks: Annotated[Settings, _written(Settings, _described("attacks"))] = None
+    policy: Annotated[str | Settings, _written(str | Settings, _described("policy"))] = None
+    run: Annotated[Settings, _written(Settings, _described("run"))] = None
+    assets: dict[str, str] | None = Field(
+        None, description="Assets of yours that hold rows, by role: {source: group/name}."
     )
-    domains: Domains = None
-    generator: Generator = "synthpop"
-    rows: int | None = Field(None, description="Rows to generate; as many as train has when not given.")
-    filter: str | dict[str, Any] | list[str | dict[str, Any]] | None = Field(
-        None,
-        description="memorization, similarity, outliers, {name: ..., settings: {...}}, or a list: leaves out rows.",
-    )
-    synthetic: Rows = Field(None, description="A synthetic table of your own; then train and holdout as well.")
-    train: Rows = Field(None, description="The rows that your own synthetic table was made from.")
-    holdout: Rows = Field(None, description="Rows that the generator of your own synthetic table has not seen.")
-    reference: Rows = Field(None, description="Further unseen rows.")
-    shares: dict[str, float] | None = Field(None, description="Shares of train, holdout and reference.")
-    metrics: list[str] | dict[str, dict[str, Any]] | None = Field(None, description="Names, or {name: settings}.")
-    policy: str | dict[str, Any] | None = Field(
-        None, description="A policy file (beside this one or by path), or limits."
-    )
-    embedder: bool | dict[str, Any] = Field(True, description="Settings of the embedder, or false for none.")
-    seed: int = Field(0, description="The same seed gives the same figures.")
-    workers: WorkerKind = Field("local", description='"ray" measures on the Ray cluster of the resource "ray".')
-    gpu_tags: Tags = None
     partitions_def: Partitions = None
-    partition_column: str | None = Field(None, description="Column that says which rows belong to a partition.")
-    together: bool = Field(False, description="Judge each release with those of all partitions (the same people).")
+    gpu_tags: Tags = None
     owners: list[str] | None = Field(None, description='Owners, for example "team:data" or an e-mail address.')
     tags: dict[str, str] | None = Field(None, description="Tags of all assets.")
     group_name: str | None = Field(None, description="Group of all assets; the name when not given.")
     schedule: str | None = Field(None, description="A cron line: run on it while the source is new.")
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """The definitions that ``build_privacy_assets`` makes of the same arguments."""
-        arguments = {name: getattr(self, name) for name in type(self).model_fields if name != "name"}
-        written = Path(context.path) / "defs.yaml"
-        if written.is_file():  # Dagster reads it by a parser that lets the last of two equal keys win
-            load_yaml(written.read_text(encoding="utf-8"), str(written))
-        policy = arguments["policy"]
-        if isinstance(policy, str) and (Path(context.path) / policy).is_file():
-            arguments["policy"] = Path(context.path) / policy
-        return build_privacy_assets(self.name, **arguments)
+        """The definitions that ``build_privacy_assets`` makes of the same spec."""
+        folder = Path(context.path)
+        if (folder / "defs.yaml").is_file():  # Dagster reads it by a parser that lets the last of two equal keys win
+            load_yaml((folder / "defs.yaml").read_text(encoding="utf-8"), str(folder / "defs.yaml"))
+        said = {name: getattr(self, name) for name in type(self).model_fields}
+        own = {name: said.pop(name) for name in list(said) if name not in (*SHORT, *TableSpec.model_fields)}
+        return build_privacy_assets(TableSpec.of(said, folder), **own)

@@ -12,6 +12,7 @@ import dagster as dg
 
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.statements import Place
+from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.plugin.factory import build_privacy_assets
 from privacy_assets.plugin.gpu import GpuResource
 from privacy_assets.plugin.io import PrivacyIOManager
@@ -38,19 +39,19 @@ def demo_table(*, leak: bool = False) -> dg.Definitions:
     such leaves this table leaks, and the gate says so. Train and holdout are of equal size, because the
     1,000 people of a fifth are too few to show that singling out holds 0.09.
     """
-    return build_privacy_assets(**demo_arguments(leak=leak))
+    return build_privacy_assets(demo_spec(leak=leak))
 
 
-def demo_arguments(*, leak: bool = False) -> dict[str, Any]:
+def demo_spec(*, leak: bool = False) -> TableSpec:
     """What :func:`demo_table` builds its pipeline from."""
-    return {
-        "name": LEAKY if leak else HONEST,
-        "source": "demo",
-        "subject": "person",
-        "generator": {"name": "synthpop", "settings": {"min_leaf": 1 if leak else 1000}},
-        "shares": {"train": 0.4, "holdout": 0.4, "reference": 0.2},
-        "embedder": {"max_epochs": 12},
-    }
+    return TableSpec(
+        name=LEAKY if leak else HONEST,
+        source="demo",
+        subject="person",
+        split={"shares": {"train": 0.4, "holdout": 0.4, "reference": 0.2}},
+        generator={"name": "synthpop", "settings": {"min_leaf": 1 if leak else 1000}},
+        attacks={"embedder": {"max_epochs": 12}},
+    )
 
 
 def run_demo(*, leak: bool, say: Say) -> int:
@@ -110,10 +111,8 @@ def _summary(name: str, outcome: Any, instance: dg.DagsterInstance, say: Say) ->
     home = Path(instance.root_directory)
     io, releases = PrivacyIOManager(), ReleaseResource(root=str(home / "releases"))
     page = io.folder(dg.AssetKey([name, "privacy_report"]), home=home) / "report.html"
-    report_steps = [
-        event for event in outcome.all_events if event.is_step_success and "privacy_report" in event.step_key
-    ]
-    if not report_steps:
+    made = [event.asset_key for event in outcome.get_asset_materialization_events()]
+    if dg.AssetKey([name, "privacy_report"]) not in made:
         for event in outcome.all_events:
             if event.is_step_failure:
                 say(f"{event.step_key}: {event.step_failure_data.error_display_string.splitlines()[0]}")

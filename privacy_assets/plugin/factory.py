@@ -8,7 +8,8 @@ from typing import Any
 
 import dagster as dg
 
-from privacy_assets.engine.tables.schema import Kind
+from privacy_assets.engine.policy import Policy
+from privacy_assets.pipeline.spec import TableSpec, spec_of
 from privacy_assets.plugin.assets import (
     build_embedder,
     build_generator_asset,
@@ -19,40 +20,22 @@ from privacy_assets.plugin.assets import (
 from privacy_assets.plugin.calibration import build_leaky_study, has_study
 from privacy_assets.plugin.metadata import caller_reference
 from privacy_assets.plugin.publication import build_attestation, build_published
-from privacy_assets.plugin.scores import build_report, build_score
+from privacy_assets.plugin.scores import build_score
 from privacy_assets.plugin.sensors import build_table_schedule
-from privacy_assets.plugin.settings import MetricsLike, PolicyLike, TableSettings, WorkerKind, table_settings
+from privacy_assets.plugin.settings import AssetLike, TableSettings, table_settings
 from privacy_assets.plugin.table_checks import build_table_checks
-
-Rows = str | Path | dg.AssetKey | dg.AssetsDefinition | dg.AssetSpec | Mapping[str, str]
 
 
 def build_privacy_assets(
-    name: str,
+    table: TableSpec | str,
     *,
-    source: Rows | None = None,
+    source: str | Path | None = None,
     subject: str | None = None,
-    kinds: Mapping[str, Kind] | None = None,
-    drop: Sequence[str] | None = None,
-    generated: Mapping[str, str] | None = None,
-    domains: Mapping[str, Sequence[Any]] | None = None,
-    generator: str | Mapping[str, Any] | Callable[..., Any] = "synthpop",
-    rows: int | None = None,
-    filter: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None,
-    synthetic: Rows | None = None,
-    train: Rows | None = None,
-    holdout: Rows | None = None,
-    reference: Rows | None = None,
-    shares: Mapping[str, float] | None = None,
-    metrics: MetricsLike | None = None,
-    policy: PolicyLike | None = None,
-    embedder: Mapping[str, Any] | bool = True,
-    seed: int = 0,
-    workers: WorkerKind = "local",
-    gpu_tags: Mapping[str, Any] | None = None,
+    generator: str | Mapping[str, Any] | Callable[..., Any] | None = None,
+    policy: Policy | Mapping[str, Any] | str | Path | None = None,
+    assets: Mapping[str, AssetLike] | None = None,
     partitions_def: dg.PartitionsDefinition | None = None,
-    partition_column: str | None = None,
-    together: bool = False,
+    gpu_tags: Mapping[str, Any] | None = None,
     owners: Sequence[str] | None = None,
     tags: Mapping[str, str] | None = None,
     group_name: str | None = None,
@@ -60,55 +43,28 @@ def build_privacy_assets(
 ) -> dg.Definitions:
     """Assets, checks and the job of one table, keyed ``[name, asset]``.
 
-    ``source`` is ``"demo"``, a path (Parquet or CSV file, folder or glob) or one of your assets. ``subject`` names
-    the column that tells people apart; ``kinds`` overrides inferred column kinds; ``drop`` names columns to leave
-    out, ``generated`` those in which new values are allowed, each with a reason that is signed, and ``domains``
-    values that may stand in a column beside the real ones (docs/columns.md: identifiers and free text are refused
-    otherwise). ``generator`` is a registered name, a mapping of ``name`` and ``settings``, a function, or
-    ``"module:function"``; ``rows`` is how many to sample (as many as train has); ``filter`` leaves out those near
-    few real people ("memorization"), near any ("similarity"), or far from all ("outliers"): a name, a mapping of
-    ``name`` and ``settings``, or a list of these. A ``synthetic`` table of your own (file or asset) comes with the
-    ``train`` it was made from and a ``holdout`` that its generator has not seen, in place of a source. ``shares``
-    are those of the split, ``metrics`` names or ``{name: settings}``, ``policy`` a Policy, a mapping or a YAML
-    file, ``embedder`` its settings or False. ``workers`` "ray" measures on a Ray cluster, the resource ``ray``
-    (dagster-ray's ``LocalRay`` or another of its resources); the figures are the same. ``gpu_tags`` are tags of the
-    steps that may use a device, for an executor that asks for one by tags (docs/kubernetes.md).
-    With ``partitions_def`` a path holds ``{partition}`` or ``partition_column`` says which rows belong to which.
-    ``together`` is for partitions with the same people in them, as of daily tables: `composition` judges each new
-    release with those of all partitions; a partition that another one overtook is refused, and scored again.
+    ``table`` is a :class:`TableSpec`, which says all that can be set (docs/settings.md), or the name of a table that
+    ``source`` ("demo", or a path), ``subject`` (the column that tells people apart), ``generator`` and ``policy``
+    describe well enough. All else here is Dagster's own.
+
+    ``assets`` are assets of yours that hold rows, in place of paths: ``{"source": raw}``, or for a synthetic table of
+    your own ``{"synthetic": ..., "train": ..., "holdout": ...}``. With ``partitions_def`` a path holds ``{partition}``,
+    an asset is partitioned alike, or the setting ``partition_column`` says which rows belong to which. ``gpu_tags`` are
+    tags of the steps that may use a device, for an executor that asks for one by tags (docs/kubernetes.md). With
+    ``workers: ray`` in the spec the resource ``ray`` (dagster-ray's ``LocalRay`` or another one) is needed.
     ``schedule`` is a cron line: a run on it while the source is new.
 
     Where there is a reference, a job ``<name>_calibrate`` of its own runs the leaky study on the pipeline's splits.
 
     Needs the resources ``privacy_io`` (:class:`PrivacyIOManager`), ``releases`` (:class:`ReleaseResource`) and ``gpu``
     (:class:`GpuResource`); neither these nor an executor are bound here, so that several tables merge with
-    ``Definitions.merge``. Raises ConfigError, naming table and argument, for anything that could not run.
+    ``Definitions.merge``. Raises ConfigError, naming table, group and setting, for anything that could not run.
     """
     settings = table_settings(
-        name,
-        source=source,
-        subject=subject,
-        kinds=kinds,
-        drop=drop,
-        generated=generated,
-        domains=domains,
-        generator=generator,
-        rows=rows,
-        filter=filter,
-        synthetic=synthetic,
-        train=train,
-        holdout=holdout,
-        reference=reference,
-        shares=shares,
-        metrics=metrics,
-        policy=policy,
-        embedder=embedder,
-        seed=seed,
-        workers=workers,
-        gpu_tags=gpu_tags,
+        spec_of(table, source=source, subject=subject, generator=generator, policy=policy),
+        assets=assets,
         partitions_def=partitions_def,
-        partition_column=partition_column,
-        together=together,
+        gpu_tags=gpu_tags,
         owners=owners,
         tags=tags,
         group_name=group_name,
@@ -148,7 +104,6 @@ def _assets(settings: TableSettings) -> list[dg.AssetsDefinition]:
         *([build_embedder(settings)] if settings.embeds else []),
         build_synthetic(settings),
         *(build_score(settings, metric) for metric in settings.metrics.values()),
-        build_report(settings),
         build_attestation(settings),
         build_published(settings),
     ]

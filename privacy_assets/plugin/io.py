@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 import shutil
 import uuid
@@ -18,20 +16,20 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from privacy_assets.engine.tables.fingerprints import file_fingerprint
 from privacy_assets.errors import InputError, PublicationRefused
 from privacy_assets.files import names, open_regular, private_folder, put_atomic, read_regular
 from privacy_assets.gate.keys import key_path
 from privacy_assets.gate.releases import read_published
 from privacy_assets.gate.statements import KINDS, Kind, Place, Sealed, quoted
 from privacy_assets.objects import Location, ObjectPath, local_copy, location
+from privacy_assets.pipeline.training import StoredTrained
 from privacy_assets.plugin.fixed import FixedConfig
 from privacy_assets.plugin.resources import home_of
 from privacy_assets.plugin.scrubbing import scrubbed
 from privacy_assets.work import WorkFolder
 
 TABLE, MODEL, REPORT, PAGE = "table.parquet", "model.json", "report.json", "report.html"
-PUBLISHED, TRAINED_ON = "published.json", "trained_on.json"
+PUBLISHED = "published.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,65 +47,6 @@ class Readable:
 
     releases: Location
     trusted_keys: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """A fitted generator, and the keyed fingerprint of the train table that it was fitted to.
-
-    ``keyed`` makes keyed fingerprints of this deployment, for storing.
-    """
-
-    generator: Any
-    train: str
-    keyed: Callable[[str], str] | None = None
-
-    def save(self, folder: Path) -> None:
-        """Write the generator into ``folder``, and the seal of its files and of ``train``."""
-        self.generator.save(folder)
-        if self.keyed is None:
-            raise InputError("a generator is stored with the deployment's key", fix="give Trained keyed")
-        seal = self.keyed(f"{_content(folder)} {self.train}")
-        put_atomic(folder / TRAINED_ON, json.dumps({"train": self.train, "seal": seal}).encode())
-
-    def check(self, keyed: Callable[[str], str]) -> Trained:
-        """Itself: it was handed on in memory, as when assets are called directly."""
-        return self
-
-
-@dataclass(frozen=True, slots=True)
-class StoredTrained:
-    """Inverse of :meth:`Trained.save`: a ``folder`` whose files nobody has looked into yet."""
-
-    folder: Location
-
-    def check(self, keyed: Callable[[str], str]) -> Trained:
-        """Load it; PublicationRefused unless the files are those that this deployment stored.
-
-        To load one can mean to import the module that it names, so the seal over settings, budget and weights comes
-        first.
-        """
-        from privacy_assets.engine.generators import load_generator
-
-        with local_copy(self.folder) as folder:
-            try:
-                told = json.loads((folder / TRAINED_ON).read_bytes())
-                train, seal = str(told["train"]), str(told["seal"])
-            except (OSError, ValueError, KeyError, TypeError):
-                train = seal = ""
-            if not hmac.compare_digest(seal.encode(), keyed(f"{_content(folder)} {train}").encode()):
-                raise PublicationRefused(
-                    "the stored generator is not as this deployment stored it. Fix: materialise generator again."
-                )
-            return Trained(load_generator(folder), train)
-
-
-def _content(folder: Path) -> str:
-    """SHA-256 (hex) of the files below ``folder``, names and bytes, but for the seal."""
-    digest = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / TRAINED_ON):
-        digest.update(f"{path.relative_to(folder).as_posix()}\0{file_fingerprint(path)}\n".encode())
-    return digest.hexdigest()
 
 
 class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):

@@ -16,7 +16,7 @@ import pandas as pd
 from privacy_assets.engine.policy import LimitOutcome
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.schema import TableSchema
-from privacy_assets.plugin.tagging import schema_of, subject_of
+from privacy_assets.pipeline.tagging import schema_of, subject_of
 
 if TYPE_CHECKING:
     from privacy_assets.report.configuration import Protection

@@ -13,7 +13,8 @@ from dagster._core.errors import DagsterInvalidPropertyError
 
 from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.statements import Place
-from privacy_assets.plugin import steps
+from privacy_assets.pipeline.feeds import Window
+from privacy_assets.pipeline.steps import Steps
 from privacy_assets.plugin.settings import TableSettings
 
 _KEY = "dagster/partition"
@@ -53,9 +54,16 @@ def _tags(context: Context) -> Mapping[str, str]:
         return {_KEY: context.partition_key} if context.has_partition_key else {}
 
 
-def window_of(place: Place, settings: TableSettings) -> steps.Window | None:
+def window_of(place: Place, settings: TableSettings) -> Window | None:
     """The time window of the partition, when partitions are windows of time."""
     if place.partition is None or not isinstance(settings.partitions_def, dg.TimeWindowPartitionsDefinition):
         return None
     window = settings.partitions_def.time_window_for_partition_key(place.partition)
     return window.start, window.end
+
+
+def steps_of(context: Context, settings: TableSettings) -> Steps:
+    """The steps of the table and partition that this one is of, in the deployment of the resource ``releases``."""
+    place = place_of(context, settings)
+    deployment = context.resources.releases.deployment
+    return Steps(settings, deployment, place, window_of(place, settings), context.log.info)

@@ -1,38 +1,40 @@
 """Attestation and publication: the verdict, and the one step that releases a table."""
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import dagster as dg
 
-from privacy_assets.gate.attestation import Attestation, refusal
-from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.releases import Release
-from privacy_assets.gate.snapshot import read_hashed
-from privacy_assets.gate.statements import Place, Sealed
-from privacy_assets.plugin.assets import RELEASES, SEALED, common, split_ins
+from privacy_assets.pipeline.steps import Attested, Steps
+from privacy_assets.plugin.assets import RELEASES, SEALED, common, common_out, split_ins
 from privacy_assets.plugin.io import Published
 from privacy_assets.plugin.metadata import broken_metadata, synthetic_metadata
-from privacy_assets.plugin.places import place_of
+from privacy_assets.plugin.places import steps_of
 from privacy_assets.plugin.refusals import REFUSALS, failure, refused_check
-from privacy_assets.plugin.scores import embedder_in, protections, score_ins, signed_results, synthetic_in, taken
+from privacy_assets.plugin.scores import embedder_in, given_scores, real_tables, score_ins, synthetic_in
 from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import TableSettings
 from privacy_assets.plugin.versions import CHECK
 
-if TYPE_CHECKING:
-    from privacy_assets.report.configuration import Protection
-
 HOLDS, RELEASED = "policy_holds", "released"
+ATTESTATION, REPORT = "attestation", "privacy_report"
+_VERDICT = "The verdict of the policy over all scores, bound to the exact bytes of the synthetic table."
+_PAGE = "What the synthetic table gives away about real people: verdict, figures, limits. One HTML page."
 
 
 def build_attestation(settings: TableSettings) -> dg.AssetsDefinition:
-    """The verdict, bound to the bytes of the synthetic table, and the one blocking check."""
-    key = settings.key("attestation")
+    """The verdict, bound to the bytes of the synthetic table, its page, and the one blocking check, in one step."""
+    key = settings.key(ATTESTATION)
 
-    @dg.asset(
-        **common(settings, "attestation", "json"),
+    @dg.multi_asset(
+        name=f"{settings.name}__attestation",
+        outs={
+            ATTESTATION: common_out(settings, ATTESTATION, "json", description=_VERDICT, kept=SEALED),
+            REPORT: common_out(settings, REPORT, "html", description=_PAGE),
+        },
         ins={**score_ins(settings), **split_ins(settings), **synthetic_in(settings), **embedder_in(settings)},
+        partitions_def=settings.partitions_def,
         required_resource_keys={RELEASES},
         check_specs=[
             dg.AssetCheckSpec(
@@ -44,34 +46,25 @@ def build_attestation(settings: TableSettings) -> dg.AssetsDefinition:
                 metadata={CHECK: HOLDS},
             )
         ],
-        description="The verdict of the policy over all scores, bound to the exact bytes of the synthetic table.",
     )
     @guarded
     def attestation(context: dg.AssetExecutionContext, **inputs: Any) -> Iterator[Any]:
         try:
-            gate, snapshot, _, prints = taken(context, settings, inputs)
-            results = signed_results(gate, snapshot, settings, inputs)
-            stated, sealed = gate.attest(snapshot, settings.policy, results, prints, settings.metrics, settings.setup)
+            found = steps_of(context, settings).attestation(
+                real_tables(settings, inputs), inputs["synthetic"], inputs.get("embedder"),
+                given_scores(settings, inputs),
+            )  # fmt: skip
         except REFUSALS as error:
             yield refused_check(key, HOLDS, error)
             raise failure(error) from None
-        yield from _attested(settings, stated, sealed, protections(snapshot))
+        yield from _attested(settings, found)
 
     return attestation
 
 
-def _attested(
-    settings: TableSettings, stated: Attestation, sealed: Sealed, configuration: "Sequence[Protection]"
-) -> Iterator[Any]:
-    judgement = stated.judge(settings.policy)
-    passed = stated.verdict == "pass"
-    yield dg.AssetCheckResult(
-        asset_key=settings.key("attestation"),
-        check_name=HOLDS,
-        passed=passed,
-        description=f"all {len(judgement.outcomes)} limits hold" if passed else refusal(judgement, stated.remembered),
-        metadata={"verdict": stated.verdict, **broken_metadata(judgement.broken, configuration)},
-    )
+def _attested(settings: TableSettings, found: Attested) -> Iterator[Any]:
+    """The record, its page, and then the check: a refused table has its page, where the reason stands."""
+    stated, broken = found.stated, found.judgement.broken
     facts: dict[str, Any] = {
         "verdict": stated.verdict,
         "attempt": stated.attempt,
@@ -81,7 +74,16 @@ def _attested(
         "signed by": stated.keyid,
         "limits": len(stated.limits),
     }
-    yield dg.MaterializeResult(value=sealed, metadata=facts)
+    yield dg.Output(found.sealed, output_name=ATTESTATION, metadata=facts)
+    told = {"verdict": found.report.verdict, "broken limits": len(broken)}
+    yield dg.Output(found.report, output_name=REPORT, metadata=told)
+    yield dg.AssetCheckResult(
+        asset_key=settings.key(ATTESTATION),
+        check_name=HOLDS,
+        passed=stated.verdict == "pass",
+        description=found.reason,
+        metadata={"verdict": stated.verdict, **broken_metadata(broken, found.protections)},
+    )
 
 
 def build_published(settings: TableSettings) -> dg.AssetsDefinition:
@@ -110,20 +112,18 @@ def build_published(settings: TableSettings) -> dg.AssetsDefinition:
     @guarded
     def published(context: dg.AssetExecutionContext, attestation: Any, synthetic: Any) -> Iterator[Any]:
         try:
-            place = place_of(context, settings)
-            gate = context.resources.releases.gate()
-            release = gate.publish(attestation, synthetic, place, settings.policy, settings.setup)
+            steps = steps_of(context, settings)
+            release = steps.publish(attestation, synthetic)
         except REFUSALS as error:
             yield refused_check(key, RELEASED, error)
             raise failure(error) from None
-        yield from _released(settings, gate, release, place)
+        yield from _released(settings, steps, release)
 
     return published
 
 
-def _released(settings: TableSettings, gate: Gate, release: Release, place: Place) -> Iterator[Any]:
-    stated = release.opened(place, gate.key.trusted)
-    rows = read_hashed(release.table, stated.sha256, stated.dtypes)
+def _released(settings: TableSettings, steps: Steps, release: Release) -> Iterator[Any]:
+    rows, stated = steps.released(release)
     facts = {
         **synthetic_metadata(rows, stated.sha256, settings.key("synthetic")),
         "release": release.id,
@@ -131,5 +131,5 @@ def _released(settings: TableSettings, gate: Gate, release: Release, place: Plac
     }
     key = settings.key("published")
     yield dg.AssetCheckResult(asset_key=key, check_name=RELEASED, passed=True, metadata={"release": release.id})
-    value = Published(place.table, place.partition, release.id)
+    value = Published(steps.place.table, steps.place.partition, release.id)
     yield dg.MaterializeResult(value=value, metadata=facts, data_version=dg.DataVersion(stated.sha256))

@@ -8,12 +8,12 @@ from typing import Any
 import dagster as dg
 
 from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.pipeline.feeds import partition_path
+from privacy_assets.pipeline.plan import Feed
 from privacy_assets.plugin.alerts import new_failures, send, webhook_of
 from privacy_assets.plugin.assets import RELEASES
 from privacy_assets.plugin.launching import decide, merged, partitions_to_watch
 from privacy_assets.plugin.scrubbing import scrubbed
-from privacy_assets.plugin.settings import Feed
-from privacy_assets.plugin.steps import partition_path
 from privacy_assets.plugin.versions import CHECK, FINGERPRINT, files_fingerprint, source_version, stat_token, table_feed
 
 _TICK_S = 20.0  # Dagster ends a tick after 60 seconds

@@ -7,14 +7,13 @@ import dagster as dg
 import pandas as pd
 
 from privacy_assets.engine.tables.schema import conform
-from privacy_assets.gate.snapshot import read_snapshot
-from privacy_assets.plugin import steps
+from privacy_assets.pipeline.measuring import metric_inputs
+from privacy_assets.pipeline.tagging import data_columns, schema_of
 from privacy_assets.plugin.assets import FRAME, RELEASES
 from privacy_assets.plugin.expectations import Expected, check_source, check_synthetic
-from privacy_assets.plugin.places import place_of
+from privacy_assets.plugin.places import place_of, steps_of
 from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import TableSettings
-from privacy_assets.plugin.tagging import data_columns, schema_of
 from privacy_assets.plugin.versions import CHECK
 
 ALPHA = 0.001  # one false alarm in a thousand splits
@@ -63,10 +62,8 @@ def _synthetic_check(settings: TableSettings) -> dg.AssetChecksDefinition:
     def schema_and_values(
         context: dg.AssetCheckExecutionContext, synthetic: Any, **tables: pd.DataFrame
     ) -> Iterator[dg.AssetCheckResult]:
-        place = place_of(context, settings)
-        schema = schema_of(tables["train"], "train")
-        taken = context.resources.releases.gate().snapshot(synthetic, place)
-        frame = conform(read_snapshot(taken), schema, where="synthetic")
+        rows, schema = steps_of(context, settings).rows(synthetic), schema_of(tables["train"], "train")
+        frame = conform(rows, schema, where="synthetic")
         real = [data_columns(table, role) for role, table in tables.items()]
         yield expectation_result(check_synthetic(frame, schema, real))
 
@@ -100,7 +97,7 @@ def exchangeability_result(tables: dict[str, pd.DataFrame], seed: int) -> dg.Ass
     from privacy_assets.engine.tables.exchangeability import exchangeability
 
     synthetic = data_columns(tables["train"], "train")
-    found = exchangeability(steps.metric_inputs(tables, synthetic, seed=seed))
+    found = exchangeability(metric_inputs(tables, synthetic, seed=seed))
     passed = found.p_value > ALPHA
     worst = max(found.columns, key=lambda record: float(record["z"]))
     text = "train and holdout are alike" if passed else f"train and holdout differ most in column {worst['column']}"

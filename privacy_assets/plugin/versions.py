@@ -12,8 +12,9 @@ from privacy_assets.engine.tables.fingerprints import file_fingerprint, keyed
 from privacy_assets.engine.tables.reading import table_files
 from privacy_assets.errors import ConfigError, did_you_mean, shown
 from privacy_assets.objects import ObjectPath
-from privacy_assets.plugin.settings import Feed
-from privacy_assets.plugin.steps import partition_path
+from privacy_assets.pipeline.feeds import partition_path
+from privacy_assets.pipeline.plan import Feed
+from privacy_assets.plugin.settings import AssetFeed, key_of
 
 FINGERPRINT, STAT = "privacy_assets/source_fingerprint", "privacy_assets/source_stat"
 SOURCE, CHECK = "privacy_assets/source", "privacy_assets/check"
@@ -45,7 +46,7 @@ def source_version(feed: Feed, partition: str | None, key: bytes, instance: dg.D
     """
     if feed.kind == "demo":
         return {FINGERPRINT: "demo"}
-    if feed.key is not None:
+    if isinstance(feed, AssetFeed):
         return {FINGERPRINT: _materialisation(instance, feed.key)}
     path = partition_path(feed.path, partition)
     return {STAT: stat_token(path), FINGERPRINT: files_fingerprint(path, key)}
@@ -58,13 +59,15 @@ def _materialisation(instance: dg.DagsterInstance, key: dg.AssetKey) -> str:
 
 def feed_metadata(feed: Feed) -> dict[str, Any]:
     """Definition metadata by which schedules find the source again."""
-    return {SOURCE: {"kind": feed.kind, "path": feed.path, "asset": feed.key.to_user_string() if feed.key else ""}}
+    key = key_of(feed)
+    return {SOURCE: {"kind": feed.kind, "path": feed.path, "asset": key.to_user_string() if key else ""}}
 
 
 def feed_from_metadata(data: Any) -> Feed:
     """Inverse of :func:`feed_metadata`."""
-    key = dg.AssetKey.from_user_string(data["asset"]) if data["asset"] else None
-    return Feed(data["kind"], data["path"], key)
+    if data["asset"]:
+        return AssetFeed("given", key=dg.AssetKey.from_user_string(data["asset"]))
+    return Feed(data["kind"], data["path"])
 
 
 def table_feed(graph: Any, name: str) -> Feed | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
@@ -39,7 +39,8 @@ class Report:
     ``results`` are by metric name, ``tables`` the sizes by role (``{"rows", "columns", "subjects"}``). ``fingerprints``
     must be safe to show: the synthetic table's content hash as it is, those of private tables keyed or left out; the
     fingerprints inside ``results`` are never shown. ``generator`` and ``embedder`` are free descriptions, of which
-    :func:`~privacy_assets.report.configuration.privacy_configuration` reads what protected the rows. A report holds
+    :func:`~privacy_assets.report.configuration.privacy_configuration` reads what protected the rows. ``remembered`` are
+    earlier failures of the same rows: with any of them the verdict is "fail" whatever the figures say. A report holds
     no time of day, and one report always gives the same bytes (a second run takes other ``seconds``).
     """
 
@@ -55,11 +56,12 @@ class Report:
     versions: Mapping[str, str] = field(default_factory=installed_versions)
     embedder: Mapping[str, Any] | None = None
     attempt: int = 1
+    remembered: Sequence[str] = ()
 
     @property
     def verdict(self) -> Verdict:
         """ "pass", "fail" or "not_assessable"; only "pass" may be published."""
-        return self.judgement.verdict
+        return "fail" if self.remembered else self.judgement.verdict
 
     @property
     def data_privacy_score(self) -> dict[str, Any] | None:
@@ -98,6 +100,7 @@ class Report:
             "attempt": self.attempt,
             "fingerprints": plain(self.fingerprints),
             "versions": plain(self.versions),
+            **({"remembered": list(self.remembered)} if self.remembered else {}),
         }
 
     @classmethod
@@ -110,14 +113,13 @@ class Report:
         policy = Policy(limits, name=data["policy"]["name"])
         results = {name: _result(name, entry, data) for name, entry in data["metrics"].items()}
         attempt = int(data.get("attempt", 1))
-        judgement = policy.judge(results, attempt)
-        if judgement.verdict != data["verdict"]:
-            raise ConfigError(
-                f"report: it states {shown(data['verdict'])}, but its figures give {judgement.verdict!r}."
-            )
+        judgement, remembered = policy.judge(results, attempt), tuple(data.get("remembered", ()))
+        given = "fail" if remembered else judgement.verdict
+        if given != data["verdict"]:
+            raise ConfigError(f"report: it states {shown(data['verdict'])}, but its figures give {given!r}.")
         kept = ("title", "tables", "seed", "engine_version", "generator", "fingerprints", "versions", "embedder")
         own = {name: data[name] for name in kept}
-        return cls(policy=policy, judgement=judgement, results=results, attempt=attempt, **own)
+        return cls(policy=policy, judgement=judgement, results=results, attempt=attempt, remembered=remembered, **own)
 
     def to_html(self) -> str:
         """Return the full report as one self-contained HTML page without scripts or links to other hosts."""

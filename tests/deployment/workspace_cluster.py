@@ -2,14 +2,15 @@
 
 import dagster as dg
 from dagster_ray import LocalRay
+from standins import table_of
 
-from privacy_assets import build_privacy_assets, fixed
+from privacy_assets import fixed
 from resources.production import RESOURCES
 
 RAY = fixed(LocalRay(ray_init_options={"num_cpus": 2, "include_dashboard": False, "log_to_driver": False}))
 
 defs = dg.Definitions.merge(
-    build_privacy_assets(
+    table_of(
         "patients",
         source="demo",
         subject="person",

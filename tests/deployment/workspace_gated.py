@@ -5,10 +5,10 @@ from pathlib import Path
 
 import dagster as dg
 from publishers import publishers
-from standins import QUICK, independent, memorise, resources
+from standins import QUICK, independent, memorise, resources, table_of
 from turning import turning
 
-from privacy_assets import build_privacy_assets, build_table_schedule, fixed
+from privacy_assets import build_table_schedule, fixed
 
 ROOT = Path(os.environ["DEPLOYMENT_ROOT"])
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-04")
@@ -19,7 +19,7 @@ def gated(name, generator, *, regions: bool = False, **more) -> dg.Definitions:
     """A small gated table."""
     split = {"partitions_def": REGIONS, "partition_column": "region"} if regions else {}
     source = ROOT / "people.parquet"
-    return build_privacy_assets(name, source=source, subject="pid", generator=generator, **QUICK, **split, **more)
+    return table_of(name, source=source, subject="pid", generator=generator, **QUICK, **split, **more)
 
 
 def eagerly_published(table: dg.Definitions) -> dg.Definitions:

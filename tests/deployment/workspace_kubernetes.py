@@ -4,17 +4,16 @@ import os
 from pathlib import Path
 
 import dagster as dg
-from standins import QUICK, independent
+from standins import QUICK, independent, table_of
 
-from privacy_assets import build_privacy_assets
 from resources.kubernetes import EXECUTOR, RESOURCES
 
 SOURCE = Path(os.environ["DEPLOYMENT_ROOT"]) / "people.parquet"
 GPU = {"dagster-k8s/config": {"container_config": {"resources": {"limits": {"nvidia.com/gpu": 1}}}}}
 
 defs = dg.Definitions.merge(
-    build_privacy_assets("people", source=SOURCE, subject="pid", generator=independent, **QUICK),
-    build_privacy_assets(
+    table_of("people", source=SOURCE, subject="pid", generator=independent, **QUICK),
+    table_of(
         "nets", source=SOURCE, subject="pid", generator="rvae", metrics=["dcr", "linkability"],
         gpu_tags=GPU,
     ),

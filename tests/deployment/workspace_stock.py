@@ -6,10 +6,8 @@ Nothing binds the default IO manager here.
 import dagster as dg
 from publishers import publishers
 from quotas import quota_table
-from standins import QUICK, independent, resources
+from standins import QUICK, independent, resources, table_of
 from stock import PRIVATE, ROOT, stock_table
-
-from privacy_assets import build_privacy_assets
 
 EAGER = dg.AutomationCondition.eager()
 GUARDED = EAGER & dg.AutomationCondition.all_deps_blocking_checks_passed()
@@ -29,6 +27,6 @@ defs = dg.Definitions.merge(
     dg.Definitions(
         jobs=[dg.define_asset_job("apart", selection="plain/synthetic", executor_def=dg.multiprocess_executor)]
     ),
-    build_privacy_assets("loose", source=PRIVATE, subject="pid", generator=independent, **QUICK),
+    table_of("loose", source=PRIVATE, subject="pid", generator=independent, **QUICK),
     dg.Definitions(resources={k: v for k, v in resources(ROOT).resources.items() if k != "io_manager"}),
 )

@@ -16,7 +16,7 @@ from privacy_assets.engine.tables.demo import load_patients
 from privacy_assets.engine.tables.roles import Declared, foreign_cells
 from privacy_assets.engine.tables.schema import TableSchema
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.plugin.tagging import canonical_source, schema_of
+from privacy_assets.pipeline.tagging import canonical_source, schema_of
 from tests.tables import as_table
 
 N = 1500

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from privacy_assets.plugin import resources
+from privacy_assets.pipeline import deployment
 
 
 @pytest.fixture(autouse=True)
@@ -19,4 +19,4 @@ def _known_secrets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     def token_bytes(size: int) -> bytes:
         return hashlib.sha256(f"{request.node.nodeid} {next(numbers)}".encode()).digest()[:size]
 
-    monkeypatch.setattr(resources, "secrets", SimpleNamespace(token_bytes=token_bytes))
+    monkeypatch.setattr(deployment, "secrets", SimpleNamespace(token_bytes=token_bytes))

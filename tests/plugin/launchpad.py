@@ -17,9 +17,9 @@ from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.errors import DagsterError
 from dagster._core.execution.api import execute_run
 from hypothesis import strategies as st
-from standins import QUICK, independent, memorise, people, resources
+from standins import QUICK, independent, memorise, people, resources, table_of
 
-from privacy_assets import PrivacyIOManager, build_privacy_assets
+from privacy_assets import PrivacyIOManager
 from privacy_assets.errors import InputError, PublicationRefused
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.releases import ReleaseStore, check_bytes, read_published
@@ -30,6 +30,7 @@ REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
 READ = (None, "north", "south", "shop-0", "")
 PLACES = [Place("honest"), Place("regional", "north"), Place("regional", "south")]  # where a release may lie
 PIPELINE = ("source", "train", "generator", "synthetic", "dcr", "privacy_report", "attestation", "published")
+MADE_BESIDE = ("train", "privacy_report")  # by the step of another asset
 TABLES = ("honest", "leaky", "regional", "fed")
 CANARY, CANARY_NAME = "canary-7d1f0c52e9b84a36", "LAUNCHPAD_CANARY"
 KEY = "dagster/partition"
@@ -126,7 +127,7 @@ def definitions(root: Path) -> dg.Definitions:
         return reading
 
     def table(name: str, source: Any, generator: Callable[..., Any], **more: Any) -> dg.Definitions:
-        made = build_privacy_assets(name, source=source, subject="pid", generator=generator, **QUICK, **more)
+        made = table_of(name, source=source, subject="pid", generator=generator, **QUICK, **more)
         return dg.Definitions(assets=made.assets)
 
     file = root / "people.parquet"
@@ -215,7 +216,7 @@ def sections(names: tuple[str, ...], fields: tuple[str, ...]) -> st.SearchStrate
     return st.dictionaries(st.sampled_from(names), st.builds(lambda own: {"config": own}, config), max_size=2)
 
 
-STEPS = tuple(f"{table}__{asset}" for table in TABLES for asset in (*PIPELINE, "splits") if asset != "train")
+STEPS = tuple(f"{table}__{asset}" for table in TABLES for asset in (*PIPELINE, "splits") if asset not in MADE_BESIDE)
 LOADED = st.sampled_from([{"value": 1}, {"json": {"path": "people.parquet"}}, {"pickle": {"path": "people.parquet"}}])
 OPS = st.dictionaries(
     st.sampled_from((*STEPS, *COLLEAGUES)),

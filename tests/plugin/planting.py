@@ -17,9 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from drawing import PLANTED, plain, row_of
-from standins import QUICK, resources
+from standins import QUICK, resources, table_of, whole_steps
 
-from privacy_assets import build_privacy_assets
 from privacy_assets.plugin.alerts import new_failures
 
 __all__ = ["PLANTED", "SPELLINGS", "World", "leaks", "plain", "private", "readable", "row_of", "traces"]
@@ -83,7 +82,7 @@ class World:
     def table(self, *others: Any, **changes: Any) -> dg.Definitions:
         source = {"source": self.data / "people.parquet", "generator": self.generator}
         given = {**({} if "synthetic" in changes else source), "subject": "pid", **QUICK, **changes}
-        made = dg.Definitions.merge(build_privacy_assets("people", **given), dg.Definitions(assets=others))
+        made = dg.Definitions.merge(table_of("people", **given), dg.Definitions(assets=others))
         self.defs = dg.Definitions.merge(made, resources(self.place))
         return self.defs
 
@@ -99,7 +98,7 @@ class World:
 
     def run(self, *only: str, partition: str | None = None, upstream: bool = False) -> str:
         """Run the pipeline, or some of its assets; returns the texts of all failures."""
-        keys = [dg.AssetKey.from_user_string(f"people/{name}") for name in only] or None
+        keys = whole_steps([dg.AssetKey.from_user_string(f"people/{name}") for name in only]) or None
         if upstream:
             done = dg.materialize(
                 [*self.defs.assets, *(self.defs.asset_checks or [])],

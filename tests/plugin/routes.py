@@ -10,9 +10,9 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 import pytest
-from standins import QUICK, checks, failures, memorise, people, resources
+from standins import QUICK, checks, failures, memorise, people, resources, table_of, whole_steps
 
-from privacy_assets import build_privacy_assets, read_published
+from privacy_assets import read_published
 from privacy_assets.errors import InputError
 from privacy_assets.gate.releases import Release, ReleaseStore
 from privacy_assets.gate.statements import Place
@@ -50,7 +50,8 @@ class World:
         self, defs: dg.Definitions, *assets: str, partition: str | None = None, tags: Mapping[str, str] | None = None
     ) -> dg.ExecuteInProcessResult:
         """Materialise ``assets`` ("table/asset"; all when none is named) with their checks."""
-        selection = dg.AssetSelection.assets(*assets) if assets else dg.AssetSelection.all()
+        keys = whole_steps([dg.AssetKey.from_user_string(asset) for asset in assets])
+        selection = dg.AssetSelection.assets(*keys) if keys else dg.AssetSelection.all()
         return self.execute(self.job(defs, selection), partition, tags)
 
     def job(self, defs: dg.Definitions, selection: dg.AssetSelection) -> dg.JobDefinition:
@@ -128,7 +129,7 @@ def gated(
     """The same table behind the gate. The checks beside the gate, on schema and split, are left out: they are slow."""
     by_region = {"partitions_def": REGIONS, "partition_column": "region"} if regions else {}
     source = {} if "synthetic" in more else {"source": world.root / "people.parquet", "generator": generator}
-    table = build_privacy_assets(name, **{"subject": "pid", **QUICK, **source, **by_region, **more})
+    table = table_of(name, **{"subject": "pid", **QUICK, **source, **by_region, **more})
     return dg.Definitions.merge(dg.Definitions(assets=table.assets, jobs=table.jobs), resources(world.root))
 
 
@@ -150,7 +151,10 @@ def with_checks(defs: dg.Definitions, change: Change = lambda said: said, *, spe
 def _wrapped(own: dg.AssetsDefinition, change: Change, specs: bool) -> dg.AssetsDefinition:
     @dg.multi_asset(
         name=own.op.name,
-        outs={"result": dg.AssetOut(key=own.key, io_manager_key="privacy_io", dagster_type=dg.Any, is_required=False)},
+        outs={
+            name: dg.AssetOut(key=key, io_manager_key="privacy_io", dagster_type=dg.Any, is_required=False)
+            for name, key in own.keys_by_output_name.items()
+        },
         ins={name: dg.AssetIn(key=key) for name, key in own.keys_by_input_name.items()},
         check_specs=list(own.check_specs) if specs else None,
         can_subset=True,
@@ -167,6 +171,8 @@ def _wrapped(own: dg.AssetsDefinition, change: Change, specs: bool) -> dg.Assets
         for event in [outcome] if isinstance(outcome, dg.MaterializeResult) else outcome:
             if isinstance(event, dg.AssetCheckResult):
                 yield from kept([event])
+            elif isinstance(event, dg.Output):
+                yield event
             else:
                 yield event._replace(asset_key=own.key, check_results=kept(event.check_results or []))
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 from drawing import independent, memorise, people
 
-from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, fixed
+from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, build_privacy_assets, fixed
+from privacy_assets.pipeline.plan import ROLES
+from privacy_assets.pipeline.spec import GROUPS, TableSpec
+
+ASSETS = (dg.AssetKey, dg.AssetsDefinition, dg.AssetSpec)
 
 __all__ = [
     "LENIENT", "QUICK", "checks", "failures", "independent", "made", "memorise", "people", "resources", "run",
-    "sqlite_instance",
+    "spec_and", "sqlite_instance", "table_of", "whole_steps",
 ]  # fmt: skip
 
 LENIENT = {
@@ -64,10 +69,16 @@ def run(
 ) -> dg.ExecuteInProcessResult:
     """Run a job, or one asset of it, without raising."""
     definition = defs.resolve_job_def(job)
-    selection = [dg.AssetKey.from_user_string(only)] if only else None
+    selection = whole_steps([dg.AssetKey.from_user_string(only)]) if only else None
     return definition.execute_in_process(
         instance=instance, raise_on_error=False, partition_key=partition, asset_selection=selection
     )
+
+
+def whole_steps(keys: Sequence[dg.AssetKey]) -> list[dg.AssetKey]:
+    """``keys``, and the page of each attestation: one step makes both."""
+    pages = [dg.AssetKey([*key.path[:-1], "privacy_report"]) for key in keys if key.path[-1] == "attestation"]
+    return list(dict.fromkeys([*keys, *pages]))
 
 
 def checks(result: dg.ExecuteInProcessResult) -> dict[tuple[str, str], dg.AssetCheckEvaluation]:
@@ -84,3 +95,22 @@ def made(result: dg.ExecuteInProcessResult) -> dict[str, dict[str, Any]]:
 def failures(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
     """Failure data of the failed steps of a run, by step."""
     return {e.step_key: e.step_failure_data for e in result.all_events if e.is_step_failure}
+
+
+def table_of(name: str, **given: Any) -> dg.Definitions:
+    """``build_privacy_assets`` of settings that stand in no group; assets among the rows are told as such."""
+    spec, own = spec_and(name, given)
+    return build_privacy_assets(spec, **own)
+
+
+def spec_and(name: str, given: dict[str, Any]) -> tuple[TableSpec, dict[str, Any]]:
+    """The spec of these settings, and what is left of them: Dagster's own."""
+    given, said = dict(given), dict[str, Any]()
+    generator = given.pop("generator", None)
+    said["generator"] = dict(generator) if isinstance(generator, Mapping) else {"name": generator or "synthpop"}
+    assets = {role: given.pop(role) for role in ROLES if isinstance(given.get(role), ASSETS)}
+    for group in GROUPS:
+        own = {setting: given.pop(setting) for setting in group.model_fields if setting in given}
+        said[group.part] = {**said.get(group.part, {}), **own}
+    policy = given.pop("policy", None)
+    return TableSpec(name=name, policy=policy, **said), {**given, **({"assets": assets} if assets else {})}

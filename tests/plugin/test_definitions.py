@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 import traceback
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pandas as pd
@@ -12,12 +15,13 @@ import pytest
 import yaml
 from dagster.components.core.component_tree import ComponentTreeException
 from dagster.components.testing import create_defs_folder_sandbox
-from standins import LENIENT, QUICK, independent, resources
+from standins import LENIENT, QUICK, independent, resources, table_of
 
 from privacy_assets import PrivacyGate, build_privacy_assets, build_privacy_checks
 from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.registry import METRICS, default_metrics
 from privacy_assets.errors import ConfigError
+from privacy_assets.pipeline.spec import TableSpec
 
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
 
@@ -45,16 +49,16 @@ def shape(defs: dg.Definitions) -> dict[str, object]:
         ({}, "give a source"),
         ({"source": "dmo"}, "Did you mean 'demo'?"),
         ({"source": "people.xlsx"}, "not a path of .parquet or .csv"),
-        ({"source": 3}, "not int"),
-        ({"source": pd.DataFrame({"name": ["Zebulon"]})}, "not DataFrame"),
+        ({"source": 3}, "source must be"),
+        ({"source": pd.DataFrame({"name": ["Zebulon"]})}, "source must be"),
         ({"source": "s4://bucket/people.parquet"}, "Did you mean s3://?"),
         ({"source": "htp://host/people.csv"}, "Did you mean http://?"),
         ({"source": "demo", "policy": [{"figure": "dcr.privacy_score"}]}, "expected a mapping with 'limits', not list"),
-        ({"source": "demo", "subject": ["pid"]}, "subject must be the name of a column, not list"),
-        ({"source": {"key": "raw"}}, "{asset: KEY}"),
+        ({"source": "demo", "subject": ["pid"]}, "subject must be the name of a column"),
+        ({"source": {"key": "raw"}}, "source must be"),
         ({"source": "demo", "generator": "synthpob"}, "Did you mean 'synthpop'?"),
         ({"source": "demo", "generator": {"name": "synthpop", "settings": {"min_leav": 3}}}, "min_lea"),
-        ({"source": "demo", "generator": {"nme": "synthpop"}}, "'name' and 'settings'"),
+        ({"source": "demo", "generator": {"nme": "synthpop"}}, "Did you mean 'name'?"),
         ({"source": "demo", "generator": "nowhere:function"}, "cannot be imported"),
         ({"source": "demo", "metrics": ["drc"]}, "Did you mean 'dcr'?"),
         ({"source": "demo", "metrics": {"dcr": {"bootstrap": 1}}}, "Did you mean 'bootstraps'?"),
@@ -62,7 +66,10 @@ def shape(defs: dg.Definitions) -> dict[str, object]:
         ({"source": "demo", "policy": {"limits": [{"figure": "dcr.membr_excess", "at_most": 1}]}}, "did you mean"),
         ({"source": "demo", "policy": "nowhere.yaml"}, "nowhere.yaml"),
         ({"source": "demo", "shares": {"train": 0.5, "holdout": 0.6}}, "sum to 1"),
-        ({"source": "demo", "kinds": {"age": "number"}}, "unknown kind 'number'"),
+        (
+            {"source": "demo", "kinds": {"age": "number"}},
+            "a kind for each column. Did you mean 'numeric'?",
+        ),
         ({"source": "demo", "embedder": {"widht": 3}}, "Did you mean 'width'?"),
         ({"source": "demo", "seed": -1}, "seed"),
         ({"source": "demo", "rows": 0}, "rows"),
@@ -72,8 +79,8 @@ def shape(defs: dg.Definitions) -> dict[str, object]:
         ({"synthetic": "s.csv", "train": "t.csv", "holdout": "h.csv", "shares": {"train": 1}}, "split already"),
         ({"source": "demo", "holdout": "h.csv"}, "synthetic table of your own"),
         ({"source": "a.csv", "partitions_def": REGIONS}, "{partition}"),
-        ({"source": "a_{partition}.csv"}, "no partitions_def"),
-        ({"source": "demo", "partition_column": "region"}, "without partitions_def"),
+        ({"source": "a_{partition}.csv"}, "has no partitions"),
+        ({"source": "demo", "partition_column": "region"}, "has no partitions"),
         ({"source": "demo", "gpu_tags": []}, "gpu_tags is a mapping of tags, not list"),
         ({"source": "demo", "gpu_tags": {1: "a"}}, "the tag int must be text"),
         (
@@ -86,18 +93,18 @@ def shape(defs: dg.Definitions) -> dict[str, object]:
 )
 def test_a_wrong_argument_fails_when_the_code_location_loads(arguments: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match="(?i)" + __import__("re").escape(words)) as caught:
-        build_privacy_assets("people", **arguments)
+        table_of("people", **arguments)
     assert "people" in str(caught.value) or "nowhere.yaml" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["", "my table", "9lives", "a/b"])
 def test_a_name_that_cannot_be_a_key(name: str) -> None:
     with pytest.raises(ConfigError, match="name"):
-        build_privacy_assets(name, source="demo")
+        table_of(name, source="demo")
 
 
 def test_scores_and_checks_follow_the_registry() -> None:
-    defs = build_privacy_assets("people", source="demo")
+    defs = table_of("people", source="demo")
     found = shape(defs)
     assert {key.path[-1] for key in found["deps"]} == {
         "source", "train", "holdout", "reference", "embedder", "generator", "synthetic", "privacy_report",
@@ -127,16 +134,17 @@ def test_no_step_is_in_a_pool() -> None:
 def test_steps_that_may_use_a_device_carry_its_tags_and_no_others(generator: str) -> None:
     given = {"name": "people", "source": "demo", "generator": generator, "metrics": ["dcr", "linkability"]}
     tags = {"dagster-k8s/config": {"container_config": {"resources": {"limits": {"nvidia.com/gpu": "1"}}}}}
-    text = yaml.safe_dump({**given, "gpu_tags": tags})
+    spec = {**given, "attacks": {"metrics": given["metrics"]}, "gpu_tags": tags}
+    text = yaml.safe_dump({key: value for key, value in spec.items() if key != "metrics"})
     component = PrivacyGate.resolve_from_yaml(text).build_defs(dg.ComponentTree.for_test().load_context)
-    python = build_privacy_assets(**given, gpu_tags=tags)
+    python = table_of(**given, gpu_tags=tags)
     expected = {"embedder", "dcr", "leaky_study", *(["generator"] if generator == "rvae" else [])}
     for defs in (python, component):
         found = {key.path[-1]: dict(asset.op.tags) for asset in defs.assets for key in asset.keys}
         assert {name for name, its in found.items() if its} == expected
         assert all(json.loads(found[name]["dagster-k8s/config"]) == tags["dagster-k8s/config"] for name in expected)
         assert not any(check.op.tags for check in defs.asset_checks)
-    plain = build_privacy_assets(**given)
+    plain = table_of(**given)
     assert not any(asset.op.tags for asset in plain.assets)
 
 
@@ -160,56 +168,119 @@ def test_every_asset_has_its_labels(tmp_path: Path) -> None:
 
 
 def test_two_tables_merge(tmp_path: Path) -> None:
-    tables = [build_privacy_assets(name, source="demo", **QUICK) for name in ("north", "south")]
+    tables = [table_of(name, source="demo", **QUICK) for name in ("north", "south")]
     merged = dg.Definitions.merge(*tables, resources(tmp_path))
     dg.Definitions.validate_loadable(merged)
     assert merged.resolve_job_def("north_pipeline") and merged.resolve_job_def("south_pipeline")
 
 
 FULL = {
-    "source": "people_{partition}.parquet",
-    "subject": "pid",
-    "kinds": {"age": "integer"},
-    "generator": {"name": "synthpop", "settings": {}},
-    "rows": 100,
-    "filter": [{"name": "memorization", "settings": {"crowd": 3}}, "outliers"],
-    "shares": {"train": 0.5, "holdout": 0.5},
-    "metrics": {"dcr": {"bootstraps": 50}},
+    "data": {"source": "people_{partition}.parquet", "subject": "pid", "kinds": {"age": "integer"}},
+    "generator": {
+        "name": "synthpop",
+        "settings": {},
+        "rows": 100,
+        "filter": [{"name": "memorization", "settings": {"crowd": 3}}, "outliers"],
+    },
+    "split": {"shares": {"train": 0.5, "holdout": 0.5}},
+    "attacks": {"metrics": {"dcr": {"bootstraps": 50}}, "embedder": False},
     "policy": LENIENT,
-    "embedder": False,
-    "seed": 3,
-    "owners": ["team:data"],
-    "tags": {"area": "health"},
-    "group_name": "gate",
-    "schedule": "0 6 * * *",
+    "run": {"seed": 3},
 }
+OWN = {"owners": ["team:data"], "tags": {"area": "health"}, "group_name": "gate", "schedule": "0 6 * * *"}
+FILES = {"synthetic": "s.csv", "train": "t.csv", "holdout": "h.csv"}
 
 
 @pytest.mark.parametrize(
-    ("yaml_only", "python_only", "shared"),
+    ("spec", "in_yaml", "in_python"),
     [
-        ({}, {}, {"source": "demo"}),
+        ({"source": "demo"}, {}, {}),
         (
-            {"partitions_def": {"type": "static", "partition_keys": ["north", "south"]}},
-            {"partitions_def": REGIONS},
             FULL,
+            {**OWN, "partitions_def": {"type": "static", "partition_keys": ["north", "south"]}},
+            {**OWN, "partitions_def": REGIONS},
         ),
-        ({}, {}, {"synthetic": "s.csv", "train": "t.csv", "holdout": "h.csv", "metrics": ["dcr"], "policy": LENIENT}),
-        ({"source": {"asset": "raw/people"}}, {"source": dg.AssetKey(["raw", "people"])}, {}),
-        ({}, {}, {"source": "demo", "filter": "similarity"}),
-        ({}, {}, {"source": "demo", "filter": {"name": "outliers", "settings": {"quantile": 0.95}}}),
+        ({"data": FILES, "attacks": {"metrics": ["dcr"]}, "policy": LENIENT}, {}, {}),
+        ({}, {"assets": {"source": "raw/people"}}, {"assets": {"source": dg.AssetKey(["raw", "people"])}}),
+        ({"source": "demo", "generator": {"filter": "similarity"}}, {}, {}),
+        (
+            {"source": "demo", "generator": {"filter": {"name": "outliers", "settings": {"quantile": 0.95}}}},
+            {},
+            {},
+        ),
     ],
 )
-def test_yaml_is_python(
-    yaml_only: dict[str, object], python_only: dict[str, object], shared: dict[str, object]
+def test_every_door_takes_the_same_spec(
+    tmp_path: Path, spec: dict[str, object], in_yaml: dict[str, object], in_python: dict[str, object]
 ) -> None:
-    text = yaml.safe_dump({"name": "people", **shared, **yaml_only})
-    gate = PrivacyGate.resolve_from_yaml(text)
+    gate = PrivacyGate.resolve_from_yaml(yaml.safe_dump({"name": "people", **spec, **in_yaml}))
     context = dg.ComponentTree.for_test().load_context
-    assert shape(gate.build_defs(context)) == shape(build_privacy_assets("people", **shared, **python_only))
+    python = shape(build_privacy_assets(TableSpec(name="people", **spec), **in_python))
+    assert shape(gate.build_defs(context)) == python
+    (tmp_path / "people.yaml").write_text(yaml.safe_dump({"name": "people", **spec}))
+    assert shape(build_privacy_assets(TableSpec.load(tmp_path / "people.yaml"), **in_python)) == python
 
 
-def test_texts_of_the_generator_stay_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_keywords_are_those_of_the_groups() -> None:
+    short = {"source": "demo", "subject": "person", "generator": "baynet", "policy": LENIENT}
+    groups = {"data": {"source": "demo", "subject": "person"}, "generator": {"name": "baynet"}, "policy": LENIENT}
+    assert TableSpec(name="people", **short) == TableSpec(name="people", **groups)
+    assert shape(build_privacy_assets("people", **short)) == shape(
+        build_privacy_assets(TableSpec(name="people", **groups))
+    )
+    with pytest.raises(ConfigError, match="table people, data: source stands twice"):
+        TableSpec(name="people", source="demo", data={"source": "demo"})
+    with pytest.raises(ConfigError, match="table people: policy was given beside a spec"):
+        build_privacy_assets(TableSpec(name="people", source="demo"), policy=LENIENT)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"data": {"subject": 3}}, "table people, data: subject must be the name of a column, or nothing."),
+        ({"data": {"sorce": "demo"}}, "table people, data has no setting 'sorce'. Did you mean 'source'?"),
+        ({"data": 3}, "table people: data must be a mapping of its settings."),
+        (
+            {"generator": {"rows": True}},
+            "table people, generator: rows must be a whole number of at least 1",
+        ),
+        ({"run": {"seed": "3"}}, "table people, run: seed must be a whole number of at least 0."),
+        ({"run": {"workers": "rya"}}, "table people, run: workers must be one of 'local', 'ray'. Did you mean 'ray'?"),
+        ({"attcks": {}}, "table people has no setting 'attcks'. Did you mean 'attacks'?"),
+        ({"policy": 3}, "table people, policy: expected a mapping with 'limits', not int."),
+        ({"name": 3}, "table: name must be letters, digits and underscores, a letter first."),
+        ({"split": {"shares": {"train": "half"}}}, "table people, split: shares must be a share for each"),
+    ],
+)
+def test_a_wrong_setting_is_one_error_that_names_table_group_and_setting(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        TableSpec(**{"name": "people", **given})
+    assert str(caught.value).startswith(told)
+    assert caught.value.__cause__ is None and caught.value.__context__ is None
+
+
+def test_a_file_that_cannot_be_read_as_a_table_names_itself(tmp_path: Path) -> None:
+    file = tmp_path / "people.yaml"
+    with pytest.raises(ConfigError, match="people.yaml: no such file"):
+        TableSpec.load(file)
+    for text, told in (
+        ("- 3", "expected one mapping"),
+        ("name: people\nname: others", "line 2: the key 'name' stands twice, first in line 1"),
+        ("name: people\nrun: {seed: x}", "people.yaml: table people, run: seed must be a whole number"),
+        ("name: people\n3: x", "has no setting int"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=re.escape(told)):
+            TableSpec.load(file)
+
+
+def test_a_policy_file_may_stand_beside_the_table(tmp_path: Path) -> None:
+    (tmp_path / "limits.yaml").write_text(yaml.safe_dump(LENIENT))
+    (tmp_path / "people.yaml").write_text("name: people\nsource: demo\npolicy: limits.yaml\n")
+    assert TableSpec.load(tmp_path / "people.yaml").policy == Policy.from_dict(LENIENT)
+
+
+def test_texts_of_a_group_stay_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dagster's templates make a number of a quoted one; what has a template is filled in all the same."""
     monkeypatch.setenv("LEAF", "40")
     command = ["python", "m.py", "{train}", "{out}", "{rows}", "{seed}", "5", "1e5"]
@@ -222,13 +293,9 @@ def test_texts_of_the_generator_stay_texts(monkeypatch: pytest.MonkeyPatch) -> N
     assert PrivacyGate.resolve_from_yaml("name: people\ngenerator: baynet\n").generator == "baynet"
 
 
-def test_the_component_has_every_argument_of_the_factory() -> None:
-    import inspect
-
-    factory = inspect.signature(build_privacy_assets).parameters
-    assert list(PrivacyGate.model_fields) == list(factory)
-    defaults = {name: entry.default for name, entry in PrivacyGate.model_fields.items() if name != "name"}
-    assert defaults == {name: parameter.default for name, parameter in factory.items() if name != "name"}
+def test_the_component_takes_the_spec_and_what_the_factory_takes_beside_it() -> None:
+    factory = [name for name in inspect.signature(build_privacy_assets).parameters if name != "table"]
+    assert set(PrivacyGate.model_fields) == {*TableSpec.model_fields, *factory}
 
 
 TWICE = """
@@ -278,6 +345,4 @@ def test_wrong_arguments_of_checks(changes: dict[str, object], words: str) -> No
 
 def test_a_lambda_is_no_generator() -> None:
     with pytest.raises(ConfigError, match="cannot be imported"):
-        build_privacy_assets(
-            "people", source="demo", generator=lambda train, rows, seed: independent(train, rows, seed)
-        )
+        table_of("people", source="demo", generator=lambda train, rows, seed: independent(train, rows, seed))

@@ -10,23 +10,23 @@ import dagster as dg
 import pandas as pd
 import pytest
 from drawing import half_memorised
-from standins import QUICK, failures, independent, made, memorise, people, resources, run
+from standins import QUICK, failures, independent, made, memorise, people, resources, run, table_of
 
-from privacy_assets import build_privacy_assets, read_published
+from privacy_assets import read_published
 from privacy_assets.engine.filters import MemorizationFilter, as_filters
 from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.gate.statements import Place
+from privacy_assets.pipeline.tagging import data_columns, schema_of
 from privacy_assets.plugin.io import load_value
-from privacy_assets.plugin.tagging import data_columns, schema_of
 
 FILTER = {"name": "memorization", "settings": {"quantile": 0.2, "crowd": 3}}
 
 
 def table(place: Path, **changes: object) -> dg.Definitions:
     arguments = {"source": place / "people.parquet", "subject": "pid", "generator": independent, **QUICK, **changes}
-    return dg.Definitions.merge(build_privacy_assets("people", **arguments), resources(place))
+    return dg.Definitions.merge(table_of("people", **arguments), resources(place))
 
 
 @pytest.fixture
@@ -227,10 +227,10 @@ def test_the_filter_reads_every_real_table(place: Path) -> None:
 )
 def test_wrong_filters_fail_when_the_code_location_loads(arguments: dict, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
-        build_privacy_assets("people", source="demo", **arguments)
+        table_of("people", source="demo", **arguments)
     assert "people" in str(caught.value)
 
 
 def test_a_table_of_the_users_own_is_not_filtered() -> None:
     with pytest.raises(ConfigError, match="draws further rows"):
-        build_privacy_assets("people", synthetic="s.csv", train="t.csv", holdout="h.csv", filter="memorization")
+        table_of("people", synthetic="s.csv", train="t.csv", holdout="h.csv", filter="memorization")

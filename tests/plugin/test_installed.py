@@ -94,15 +94,14 @@ LOCATION = """
 import os
 from pathlib import Path
 import dagster as dg
-from standins import QUICK, resources
-from privacy_assets import build_privacy_assets
+from standins import QUICK, resources, table_of
 
 place = Path(os.environ["PRIVACY_ASSETS_TEST"])
 start = {"spawn": {}} if os.environ["START"] == "spawn" else {
     "forkserver": {"preload_modules": ["privacy_assets.plugin.factory"]}
 }
 defs = dg.Definitions.merge(
-    build_privacy_assets("people", source=place / "people.parquet", subject="pid", **QUICK),
+    table_of("people", source=place / "people.parquet", subject="pid", **QUICK),
     dg.Definitions(
         resources=resources(place).resources,
         executor=dg.multiprocess_executor.configured({"max_concurrent": 2, "start_method": start}),

@@ -11,13 +11,12 @@ from typing import Any
 import dagster as dg
 import numpy as np
 import pytest
-from standins import QUICK, failures, independent, made, people, resources, run, sqlite_instance
+from standins import QUICK, failures, independent, made, people, resources, run, sqlite_instance, table_of
 
-from privacy_assets import build_privacy_assets
 from privacy_assets.engine.controls import Noise, leaky_table, read_points
 from privacy_assets.engine.evaluation import prepare_inputs, run_metrics
 from privacy_assets.engine.registry import build_metric
-from privacy_assets.plugin.tagging import data_columns, schema_of
+from privacy_assets.pipeline.tagging import data_columns, schema_of
 
 KEY = dg.AssetKey(["people", "leaky_study"])
 
@@ -39,7 +38,7 @@ def instance(place: Path) -> Iterator[dg.DagsterInstance]:
 
 def table(place: Path, **changes: object) -> dg.Definitions:
     arguments = {"source": place / "people.parquet", "subject": "pid", "generator": independent, **QUICK, **changes}
-    return dg.Definitions.merge(build_privacy_assets("people", **arguments), resources(place))
+    return dg.Definitions.merge(table_of("people", **arguments), resources(place))
 
 
 def study(defs: dg.Definitions, instance: dg.DagsterInstance, **config: Any) -> dg.ExecuteInProcessResult:
@@ -148,7 +147,7 @@ def test_config_that_cannot_be_run(
 
 def test_without_splits_it_says_what_to_do(place: Path) -> None:
     with dg.DagsterInstance.ephemeral() as empty:
-        defs = dg.Definitions.merge(build_privacy_assets("others", source="demo", **QUICK), resources(place))
+        defs = dg.Definitions.merge(table_of("others", source="demo", **QUICK), resources(place))
         result = defs.resolve_job_def("others_calibrate").execute_in_process(instance=empty, raise_on_error=False)
     assert not result.success and "materialise it first" in str(failures(result))
 
@@ -183,14 +182,14 @@ BROUGHT = {"synthetic": "s.csv", "train": "t.csv", "holdout": "h.csv", "metrics"
     ],
 )
 def test_only_where_rows_can_stand_for_the_release(arguments: dict[str, Any], there: bool) -> None:
-    defs = build_privacy_assets("people", **arguments)
+    defs = table_of("people", **arguments)
     keys = {key for asset in defs.assets for key in asset.keys}
     jobs = {job.name for job in defs.jobs}
     assert (KEY in keys, "people_calibrate" in jobs) == (there, there)
 
 
 def test_it_reads_the_splits_and_the_encoder_and_nobody_reads_it() -> None:
-    defs = build_privacy_assets("people", source="demo")
+    defs = table_of("people", source="demo")
     specs = {spec.key: spec for asset in defs.assets for spec in asset.specs}
     parents = {dep.asset_key.path[-1] for dep in specs[KEY].deps}
     assert parents == {"train", "holdout", "reference", "embedder"}

@@ -11,9 +11,9 @@ import dagster as dg
 import pandas as pd
 import pytest
 from nights import drop_by_drop, honest
-from standins import checks, made, people, resources
+from standins import checks, made, people, resources, table_of
 
-from privacy_assets import build_privacy_assets, read_published
+from privacy_assets import read_published
 from privacy_assets.errors import ConfigError
 from privacy_assets.files import create_once, private_folder
 from privacy_assets.gate.releases import ReleaseStore
@@ -42,7 +42,7 @@ class Deployment:
         nightly_other = {"name": "callable", "settings": {"function": function, "variables": ["NIGHTS"]}}
         self.instance = dg.DagsterInstance.ephemeral()
         settings = {"dcr": {"bootstraps": 50, "permutations": 199}, "composition": {"permutations": 199}}
-        table = build_privacy_assets(
+        table = table_of(
             "drops", source=more.pop("from_", folder / "people.parquet"), subject="pid", generator=nightly_other,
             metrics=settings, policy=POLICY, embedder=False, **more,
         )  # fmt: skip
@@ -130,13 +130,13 @@ def test_a_little_of_the_same_people_in_each_partition(tmp_path: Path, together:
 
 def test_together_is_for_partitions_and_needs_its_metric() -> None:
     days = dg.StaticPartitionsDefinition(["a", "b"])
-    with pytest.raises(ConfigError, match="together was given without partitions_def"):
-        build_privacy_assets("drops", source="demo", together=True)
+    with pytest.raises(ConfigError, match="together was given, and the table has no partitions"):
+        table_of("drops", source="demo", together=True)
     asked = {"source": "x_{partition}.csv", "partitions_def": days}
     with pytest.raises(ConfigError, match="together needs limits on the metric composition"):
-        build_privacy_assets("drops", metrics="dcr", together=True, **asked)
+        table_of("drops", metrics="dcr", together=True, **asked)
     lenient = {"limits": POLICY["limits"][:2]}
     with pytest.raises(ConfigError, match="together needs limits on the metric composition"):
-        build_privacy_assets("drops", metrics=["dcr", "composition"], policy=lenient, together=True, **asked)
+        table_of("drops", metrics=["dcr", "composition"], policy=lenient, together=True, **asked)
     with pytest.raises(ConfigError, match="together must be true or false"):
-        build_privacy_assets("drops", together="false", **asked)
+        table_of("drops", together="false", **asked)

@@ -9,13 +9,12 @@ from pathlib import Path
 import dagster as dg
 import pandas as pd
 import pytest
-from standins import QUICK, independent, memorise, people, run
+from standins import QUICK, independent, memorise, people, run, table_of
 
 from privacy_assets import (
     GpuResource,
     PrivacyIOManager,
     ReleaseResource,
-    build_privacy_assets,
     evaluate,
     read_published,
 )
@@ -28,8 +27,9 @@ from privacy_assets.gate.keys import first_key
 from privacy_assets.gate.prepared import prepare
 from privacy_assets.gate.statements import Sealed
 from privacy_assets.objects import ObjectPath, location
-from privacy_assets.plugin.io import Trained, load_value, store_value
-from privacy_assets.plugin.tagging import canonical_source, schema_of
+from privacy_assets.pipeline.tagging import canonical_source, schema_of
+from privacy_assets.pipeline.training import Trained
+from privacy_assets.plugin.io import load_value, store_value
 from privacy_assets.plugin.versions import stat_token
 from tests.stores import new_bucket, reaching, s3
 from tests.tables import as_table
@@ -69,7 +69,7 @@ def deployed(bucket: ObjectPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def table(bucket: ObjectPath, **more) -> dg.Definitions:
     asked = {"source": f"{bucket}/people/*.parquet", "generator": independent, **QUICK, **more}
-    return build_privacy_assets("people", subject="pid", **asked)
+    return table_of("people", subject="pid", **asked)
 
 
 def put(frame: pd.DataFrame, place: ObjectPath) -> None:

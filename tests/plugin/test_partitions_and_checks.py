@@ -5,19 +5,19 @@ from pathlib import Path
 import dagster as dg
 import pandas as pd
 import pytest
-from standins import LENIENT, QUICK, checks, failures, independent, made, memorise, people, resources, run
+from standins import LENIENT, QUICK, checks, failures, independent, made, memorise, people, resources, run, table_of
 
-from privacy_assets import PrivacyIOManager, build_privacy_assets, build_privacy_checks, read_published
+from privacy_assets import PrivacyIOManager, build_privacy_checks, read_published
 from privacy_assets.engine.tables.reading import table_files
 from privacy_assets.errors import InputError
-from privacy_assets.plugin.steps import partition_path
+from privacy_assets.pipeline.feeds import partition_path
 
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
 
 
 def test_a_table_by_region_from_one_file(tmp_path: Path) -> None:
     people().to_parquet(tmp_path / "people.parquet")
-    tables = build_privacy_assets(
+    tables = table_of(
         "people", source=tmp_path / "people.parquet", subject="pid", generator=independent, partitions_def=REGIONS,
         partition_column="region", **QUICK,
     )  # fmt: skip
@@ -46,10 +46,8 @@ def test_a_leak_in_one_region_leaves_the_other_published(tmp_path: Path) -> None
         "partitions_def": REGIONS,
         **QUICK,
     }
-    honest = dg.Definitions.merge(
-        build_privacy_assets("people", generator=independent, **arguments), resources(tmp_path)
-    )
-    leaky = dg.Definitions.merge(build_privacy_assets("people", generator=memorise, **arguments), resources(tmp_path))
+    honest = dg.Definitions.merge(table_of("people", generator=independent, **arguments), resources(tmp_path))
+    leaky = dg.Definitions.merge(table_of("people", generator=memorise, **arguments), resources(tmp_path))
     with dg.DagsterInstance.ephemeral() as instance:
         assert run(honest, "people_pipeline", instance, partition="north").success
         assert not run(leaky, "people_pipeline", instance, partition="south").success
@@ -61,7 +59,7 @@ def test_a_leak_in_one_region_leaves_the_other_published(tmp_path: Path) -> None
 def test_daily_partitions_take_their_day(tmp_path: Path) -> None:
     people(1500).to_parquet(tmp_path / "people.parquet")
     days = dg.DailyPartitionsDefinition("2024-01-01")
-    tables = build_privacy_assets(
+    tables = table_of(
         "people", source=tmp_path / "people.parquet", generator=independent, partitions_def=days, subject="pid",
         partition_column="joined", **QUICK,
     )  # fmt: skip
@@ -185,7 +183,7 @@ def test_an_upstream_asset_without_partitions_is_not_published_whole(column: str
     def raw() -> pd.DataFrame:
         return people()
 
-    tables = build_privacy_assets(
+    tables = table_of(
         "people", source=dg.AssetKey("raw"), subject="pid", generator=independent, partitions_def=REGIONS,
         partition_column=column, **QUICK,
     )  # fmt: skip
@@ -201,9 +199,7 @@ def test_an_upstream_asset_without_partitions_is_not_published_whole(column: str
 
 def test_the_release_of_one_table_feeds_another_asset(tmp_path: Path) -> None:
     people().to_parquet(tmp_path / "people.parquet")
-    tables = build_privacy_assets(
-        "people", source=tmp_path / "people.parquet", subject="pid", generator=independent, **QUICK
-    )
+    tables = table_of("people", source=tmp_path / "people.parquet", subject="pid", generator=independent, **QUICK)
 
     @dg.asset(ins={"released": dg.AssetIn(key=["people", "published"])}, io_manager_key="privacy_io")
     def summary(released: pd.DataFrame) -> pd.DataFrame:

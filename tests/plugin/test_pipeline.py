@@ -15,14 +15,14 @@ import dagster as dg
 import pandas as pd
 import polars as pl
 import pytest
-from standins import LENIENT, QUICK, checks, failures, independent, made, memorise, people, resources, run
+from standins import LENIENT, QUICK, checks, failures, independent, made, memorise, people, resources, run, table_of
 
-from privacy_assets import build_privacy_assets, read_published
+from privacy_assets import read_published
 from privacy_assets.engine.tables.fingerprints import content_fingerprint
 from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.gate.statements import Place, Sealed
+from privacy_assets.pipeline.tagging import data_columns
 from privacy_assets.plugin.io import load_value
-from privacy_assets.plugin.tagging import data_columns
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def table(place: Path, **changes: object) -> dg.Definitions:
     arguments = {"source": place / "people.parquet", "subject": "pid", "generator": independent, **QUICK, **changes}
-    return dg.Definitions.merge(build_privacy_assets("people", **arguments), resources(place))
+    return dg.Definitions.merge(table_of("people", **arguments), resources(place))
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +210,7 @@ def test_an_upstream_asset_is_a_source(tmp_path: Path, library: Callable[[pd.Dat
     def raw():
         return library(people())
 
-    tables = build_privacy_assets("people", source=raw, subject="pid", generator=independent, **QUICK)
+    tables = table_of("people", source=raw, subject="pid", generator=independent, **QUICK)
     defs = dg.Definitions.merge(tables, dg.Definitions(assets=[raw]), resources(tmp_path))
     result = dg.materialize([*defs.assets, *(defs.asset_checks or [])], resources=defs.resources, raise_on_error=False)
     assert result.success, failures(result)
@@ -223,7 +223,7 @@ def test_a_table_of_the_users_own(tmp_path: Path) -> None:
     real[real["pid"] >= "p2"].to_csv(tmp_path / "holdout.csv", index=False)
     other.to_csv(tmp_path / "synthetic.csv", index=False)
     feeds = {role: tmp_path / f"{role}.csv" for role in ("train", "holdout", "synthetic")}
-    defs = dg.Definitions.merge(build_privacy_assets("own", subject="pid", **feeds, **QUICK), resources(tmp_path))
+    defs = dg.Definitions.merge(table_of("own", subject="pid", **feeds, **QUICK), resources(tmp_path))
     with dg.DagsterInstance.ephemeral() as instance:
         result = run(defs, "own_pipeline", instance)
     assert result.success, failures(result)
@@ -258,8 +258,8 @@ def test_assets_can_be_called_directly(place: Path) -> None:
     ).value
     score = assets["dcr"](dg.build_asset_context(resources=given), **frames, synthetic=snapshot)
     inputs = {"score_dcr": score.value, **frames, "synthetic": snapshot}
-    check, attestation = assets["attestation"](dg.build_asset_context(resources=given), **inputs)
-    assert check.check_name == "policy_holds"
+    attestation, report, check = assets["attestation"](dg.build_asset_context(resources=given), **inputs)
+    assert report.value.verdict == "pass" and check.check_name == "policy_holds"
     forged = Sealed("attestation", attestation.value.data.replace(b"payloadType", b"PayloadType"))
     steps = assets["published"](dg.build_asset_context(resources=given), attestation=forged, synthetic=snapshot)
     assert not next(steps).passed

@@ -246,7 +246,7 @@ def results_cut_off_in_the_storage(world: World, _: pytest.MonkeyPatch) -> str:
     world.run()
     for file in (world.place / "storage" / "people" / "dcr").iterdir():
         file.write_bytes(file.read_bytes()[:-50])
-    return world.run("attestation") + world.run("privacy_report")
+    return world.run("attestation")
 
 
 @case("not materialised")
@@ -347,7 +347,7 @@ def gate_steps_that_raise(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
 
     world.run()
     monkeypatch.setattr(MetricResult, "from_json", fails)
-    told = [world.run(name) for name in ("privacy_report", "attestation", "published")]
+    told = [world.run(name) for name in ("attestation", "published")]
     assert all("RuntimeError at" in text for text in told), told
     return told[0]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from standins import QUICK, independent, made, people, resources
+from standins import QUICK, independent, made, people, resources, table_of
 
-from privacy_assets import build_privacy_assets, fixed
+from privacy_assets import fixed
 from privacy_assets.errors import ConfigError
 from tests.rays import ray_alone
 
@@ -19,13 +19,13 @@ METRICS = {"dcr": {"bootstraps": 50, "permutations": 199}, "singling_out": {}, "
 def table(folder: Path, **more) -> dg.Definitions:
     people(600).to_parquet(folder / "people.parquet")
     asked = {**QUICK, "metrics": METRICS, "generator": independent, **more}
-    return build_privacy_assets("people", source=folder / "people.parquet", subject="pid", **asked)
+    return table_of("people", source=folder / "people.parquet", subject="pid", **asked)
 
 
 def test_what_a_table_measures_with_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"table people: unknown workers 'rya'.*ray"):
-        build_privacy_assets("people", source="demo", workers="rya")
-    local, away = (build_privacy_assets("people", source="demo", workers=workers) for workers in ("local", "ray"))
+    with pytest.raises(ConfigError, match=r"table people, run: workers must be .*Did you mean 'ray'"):
+        table_of("people", source="demo", workers="rya")
+    local, away = (table_of("people", source="demo", workers=workers) for workers in ("local", "ray"))
     for defs, wanted in ((local, False), (away, True)):
         needs = {key.path[-1]: asset.required_resource_keys for asset in defs.assets for key in asset.keys}
         assert ("ray" in needs["singling_out"]) is ("ray" in needs["leaky_study"]) is wanted
@@ -49,7 +49,7 @@ def test_a_pipeline_on_a_cluster_publishes_the_same_figures(tmp_path: Path, monk
         with ray_alone(), dg.DagsterInstance.ephemeral() as instance:
             result = defs.resolve_job_def("people_pipeline").execute_in_process(instance=instance)
         assert result.success
-        report = result.output_for_node("people__privacy_report").to_json()
+        report = result.output_for_node("people__attestation", "privacy_report").to_json()
         shown[workers] = {name: found["figures"] for name, found in report["metrics"].items()}
     assert shown["ray"] == shown["local"]
     assert made(result)["published"]

@@ -39,9 +39,8 @@ from privacy_assets.engine.metrics.dcr import Dcr
 from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.statements import Place, Sealed
-from privacy_assets.plugin import steps
-from privacy_assets.plugin.tagging import schema_of
-from tests.tables import as_table
+from privacy_assets.pipeline.measuring import fingerprints, score, table_fingerprint
+from privacy_assets.pipeline.tagging import schema_of
 
 ROLES = ("train", "holdout", "reference")
 
@@ -241,10 +240,10 @@ def test_route_08_checked_asset_and_publisher_in_one_step(world: World) -> None:
         gate, place = releases.gate(), Place("together")
         schema = schema_of(tables["train"], "train")
         rows = memorise(tables["train"][schema.names], 100, 0)
-        frame = as_table(Table.of(rows, schema, where="own").frame(), schema).restored()
-        taken, sealed = gate.take_snapshot(frame, place, steps.table_fingerprint(tables["train"], "train", releases))
-        prints = steps.fingerprints(tables, frame, None, releases)
-        result = replace(steps.score(metric, tables, frame, None, seed=0), inputs=prints)
+        frame = Table.of(rows, schema, where="own").restored()
+        taken, sealed = gate.take_snapshot(frame, place, table_fingerprint(tables["train"], "train", releases))
+        prints = fingerprints(tables, frame, None, releases)
+        result = replace(score(metric, tables, frame, None, seed=0), inputs=prints)
         signed = gate.result(gate.sign_result(result, taken, policy.judge({"dcr": result}).outcomes), taken)
         stated, verdict = gate.attest(taken, policy, {"dcr": signed}, prints, {"dcr": metric}, {"seed": 0})
         assert stated.verdict == "fail"

@@ -21,9 +21,9 @@ import pandas as pd
 import pytest
 from dagster._core.definitions.job_definition import default_job_io_manager
 from routes import World, gated, nothing_published, reason, released, with_assets
-from standins import QUICK, independent, resources
+from standins import QUICK, independent, resources, table_of
 
-from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, build_privacy_assets, fixed
+from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, fixed
 from privacy_assets.plugin.component import RESOURCES
 from privacy_assets.plugin.fixed import is_open
 
@@ -229,7 +229,7 @@ def test_route_36_a_resource_of_the_users_that_is_open_at_launch(open_world: Wor
 def test_no_step_of_the_gate_takes_inputs_outputs_or_settings(world: World) -> None:
     """But for the study, which publishes nothing."""
     source = world.root / "people.parquet"
-    table = build_privacy_assets("schema", source=source, subject="pid", **{**QUICK, "embedder": True})
+    table = table_of("schema", source=source, subject="pid", **{**QUICK, "embedder": True})
     job = world.job(dg.Definitions.merge(table, resources(world.root)), dg.AssetSelection.all())
     fields = job.run_config_schema.run_config_schema_type.fields
     assert set(fields) == {"execution", "loggers", "resources", "ops"}

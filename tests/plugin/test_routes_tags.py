@@ -23,9 +23,9 @@ from routes import (
     stock,
     with_assets,
 )
-from standins import QUICK, failures, independent, people
+from standins import QUICK, failures, independent, people, table_of
 
-from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, build_privacy_assets, read_published
+from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, read_published
 from privacy_assets.gate.statements import Place
 from privacy_assets.plugin.component import PrivacyGateScaffolder
 
@@ -209,9 +209,7 @@ def test_route_32_a_release_in_a_folder_that_goes_with_the_instance(
         assert done.success and Path(file).is_file()
     assert not Path(file).exists()
 
-    table = build_privacy_assets(
-        "people", source=tmp_path / "people.parquet", subject="pid", generator=independent, **QUICK
-    )
+    table = table_of("people", source=tmp_path / "people.parquet", subject="pid", generator=independent, **QUICK)
     of_command = tmp_path / ".tmp_dagster_home_ab12"
     of_command.mkdir()
     given = {"root": str(tmp_path / "releases"), "private": str(tmp_path / "private")}
@@ -234,11 +232,11 @@ def test_route_32_a_release_in_a_folder_that_goes_with_the_instance(
 PROJECT = """
 from pathlib import Path
 import dagster as dg
-from standins import QUICK, independent
-from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, build_privacy_assets, fixed
+from standins import QUICK, independent, table_of
+from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, fixed
 
 defs = dg.Definitions.merge(
-    build_privacy_assets("people", source=Path("people.parquet"), subject="pid", generator=independent, **QUICK),
+    table_of("people", source=Path("people.parquet"), subject="pid", generator=independent, **QUICK),
     dg.Definitions(
         resources={
             "io_manager": fixed(dg.FilesystemIOManager()),

@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 import yaml
 from routes import HOLDS, World, gated, nothing_published, reason, refused, released
-from standins import checks, independent, resources
+from standins import checks, independent, resources, table_of
 
-from privacy_assets import build_privacy_assets, read_published
+from privacy_assets import read_published
 from privacy_assets.cli import main
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.verification import verify_file
@@ -126,7 +126,7 @@ def test_invented_identifiers_of_a_brought_table_are_published_and_the_reason_is
 def newcomer(folder: Path, **more: Any) -> dg.Definitions:
     """The three lines, with the quick settings of tests."""
     (folder / "claims.csv").exists() or claims().to_csv(folder / "claims.csv", index=False)
-    table = build_privacy_assets("claims", source=folder / "claims.csv", **{**VALUES, **more})
+    table = table_of("claims", source=folder / "claims.csv", **{**VALUES, **more})
     return dg.Definitions.merge(table, resources(folder))
 
 
@@ -162,7 +162,7 @@ def test_great_expectations_and_the_limit_see_the_same(world: World) -> None:
 
     brought(world, "east", move, drop=["claim_id", "note"])  # writes the files
     for domains, passed in (({}, False), ({"region": ["east"]}, True)):
-        table = build_privacy_assets(
+        table = table_of(
             "east", **VALUES, drop=["claim_id", "note"], domains=domains,
             **{role: world.root / f"east_{role}.parquet" for role in ("train", "holdout", "synthetic")},
         )  # fmt: skip
@@ -185,7 +185,7 @@ def test_great_expectations_and_the_limit_see_the_same(world: World) -> None:
 )  # fmt: skip
 def test_what_cannot_be_declared_is_told_at_definition_time(more: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=f"table t.*{told}"):
-        build_privacy_assets("t", source="people.parquet", **more)
+        table_of("t", source="people.parquet", **more)
 
 
 def test_a_column_that_is_not_there_is_told_where_the_table_is_read(world: World) -> None:
@@ -200,7 +200,7 @@ def test_route_50_a_policy_that_says_two_things(tmp_path: Path) -> None:
     limits = yaml.safe_load(path.read_text())["limits"]
     assert limits == [{"figure": "singling_out.risk", "at_most": 1.0}]
     with pytest.raises(ConfigError, match=r"policy\.yaml, line 5: the key 'at_most' stands twice, first in line 4"):
-        build_privacy_assets("loose", source="demo", subject="person", policy=path)
+        table_of("loose", source="demo", subject="person", policy=path)
     path.write_text("name: default\nlimits:\n- {figure: singling_out.risk, at_most: 1.0e+300}\n")
     with pytest.raises(ConfigError, match="singling_out.risk"):
-        build_privacy_assets("loose", source="demo", subject="person", policy=path)
+        table_of("loose", source="demo", subject="person", policy=path)

@@ -9,9 +9,9 @@ from threading import Thread
 
 import dagster as dg
 import pytest
-from standins import QUICK, checks, independent, memorise, people, resources, run, sqlite_instance
+from standins import QUICK, checks, independent, memorise, people, resources, run, sqlite_instance, table_of
 
-from privacy_assets import build_failed_check_sensor, build_privacy_assets, build_source_sensor, build_table_schedule
+from privacy_assets import build_failed_check_sensor, build_source_sensor, build_table_schedule
 from privacy_assets.errors import ConfigError
 from privacy_assets.plugin.launching import TAG
 
@@ -29,7 +29,7 @@ def table(place: Path, **changes: object) -> dg.Definitions:
         people(100).to_parquet(source)
     arguments = {"source": source, "subject": "pid", "generator": independent, **QUICK, **changes}
     return dg.Definitions.merge(
-        build_privacy_assets("people", **arguments),
+        table_of("people", **arguments),
         dg.Definitions(
             schedules=[build_table_schedule("people", "0 6 * * *")],
             sensors=[build_source_sensor("people", str(changes.get("source", source))), build_failed_check_sensor()],
@@ -161,7 +161,7 @@ def test_a_sensor_on_a_table_without_a_source_does_not_loop(tmp_path: Path) -> N
         people(100, seed).assign(pid=lambda frame, role=role: role + frame["pid"]).to_csv(file, index=False)
     people(100, 3).drop(columns="pid").to_csv(files["synthetic"], index=False)
     sensor = build_source_sensor("people", str(files["synthetic"]))
-    tables = build_privacy_assets("people", subject="pid", **files, **QUICK)
+    tables = table_of("people", subject="pid", **files, **QUICK)
     defs = dg.Definitions.merge(tables, dg.Definitions(sensors=[sensor]), resources(tmp_path))
     with dg.DagsterInstance.ephemeral() as instance:
         (request,) = tick(defs, "people_source_sensor", instance).run_requests

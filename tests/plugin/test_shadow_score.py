@@ -9,9 +9,9 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from standins import QUICK, checks, failures, made, people, resources, run
+from standins import QUICK, checks, failures, made, people, resources, run, table_of
 
-from privacy_assets import PrivacyGate, build_privacy_assets, build_privacy_checks
+from privacy_assets import PrivacyGate, build_privacy_checks
 from privacy_assets.errors import ConfigError
 
 FEW = {"records": 2, "shadows": 20, "tests": 20, "size": 30}
@@ -26,7 +26,7 @@ BROUGHT = {"synthetic": "s.parquet", "train": "t.parquet", "holdout": "h.parquet
 
 def table(place: Path, **changes: object) -> dg.Definitions:
     arguments = {"source": place / "people.parquet", "subject": "pid", "generator": "baynet", **ASKED, **changes}
-    return dg.Definitions.merge(build_privacy_assets("people", **arguments), resources(place))
+    return dg.Definitions.merge(table_of("people", **arguments), resources(place))
 
 
 def on_device(defs: dg.Definitions) -> dict[str, bool]:
@@ -78,29 +78,31 @@ def test_another_generator_than_that_of_the_table_is_not_attested(tmp_path: Path
 
 
 def test_it_runs_only_when_it_is_asked_for_and_takes_a_device_only_for_attention() -> None:
-    assert "shadow_membership" not in on_device(build_privacy_assets("people", source="demo"))
+    assert "shadow_membership" not in on_device(table_of("people", source="demo"))
     asked = {"source": "demo", "embedder": False}
-    by_limit = build_privacy_assets("people", policy={"extends": "default", "limits": [LIMIT]}, **asked)
+    by_limit = table_of("people", policy={"extends": "default", "limits": [LIMIT]}, **asked)
     assert not on_device(by_limit)["shadow_membership"] and not on_device(by_limit)["dcr"]
-    attention = build_privacy_assets("people", metrics={"shadow_membership": {"attack": "attention"}}, **asked)
+    attention = table_of("people", metrics={"shadow_membership": {"attack": "attention"}}, **asked)
     assert on_device(attention)["shadow_membership"]
 
 
 def test_a_table_without_a_generator_is_an_error_that_names_the_fix() -> None:
-    with pytest.raises(ConfigError, match=r"table claims: metric shadow_membership .*generator: baynet"):
-        build_privacy_assets("claims", metrics=["dcr", "shadow_membership"], **BROUGHT)
+    with pytest.raises(ConfigError, match=r"table claims, attacks: metric shadow_membership .*generator: baynet"):
+        table_of("claims", metrics=["dcr", "shadow_membership"], **BROUGHT)
     keys = {"train": "t", "holdout": "h", "synthetic": "s"}
     with pytest.raises(ConfigError, match=r"privacy checks: metric shadow_membership .*generator: baynet"):
         build_privacy_checks(metrics=["shadow_membership"], **keys)
     own = {"shadow_membership": {"generator": "baynet"}}
-    assert "shadow_membership" in on_device(build_privacy_assets("claims", metrics=own, **BROUGHT))
+    assert "shadow_membership" in on_device(table_of("claims", metrics=own, **BROUGHT))
     assert len(build_privacy_checks(metrics=own, embedder=False, **keys)) == 1
-    with pytest.raises(ConfigError, match=r"table claims: .*unknown generator 'baynt'"):
-        build_privacy_assets("claims", metrics={"shadow_membership": {"generator": "baynt"}}, **BROUGHT)
+    with pytest.raises(ConfigError, match=r"table claims, attacks: .*unknown generator 'baynt'"):
+        table_of("claims", metrics={"shadow_membership": {"generator": "baynt"}}, **BROUGHT)
 
 
 def test_yaml_names_it_as_python_does() -> None:
-    attributes = "{name: claims, synthetic: s.parquet, train: t.parquet, holdout: h.parquet, metrics: %s}"
+    attributes = (
+        "{name: claims, data: {synthetic: s.parquet, train: t.parquet, holdout: h.parquet}, attacks: {metrics: %s}}"
+    )
     gate = PrivacyGate.resolve_from_yaml(attributes % "{shadow_membership: {generator: {name: baynet}, records: 3}}")
     defs = gate.build_defs(dg.ComponentTree.for_test().load_context)
     assert "shadow_membership" in on_device(defs)

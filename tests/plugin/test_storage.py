@@ -17,8 +17,8 @@ from privacy_assets.errors import ConfigError, InputError, PublicationRefused
 from privacy_assets.files import read_secret
 from privacy_assets.gate.keys import TrustedKeys, first_key
 from privacy_assets.gate.statements import Kind, Sealed, unseal
+from privacy_assets.pipeline.tagging import canonical_source, data_columns, schema_of, subject_of
 from privacy_assets.plugin.io import Published, Readable, load_value, store_value
-from privacy_assets.plugin.tagging import canonical_source, data_columns, schema_of, subject_of
 
 KEY = dg.AssetKey(["people", "train"])
 
@@ -202,13 +202,13 @@ def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"short")
     tmp_path.chmod(0o700)
     with pytest.raises(ConfigError, match=r"secret\.key: the secret needs at least"):
-        ReleaseResource(private=str(tmp_path)).key("split")
+        ReleaseResource(root=str(tmp_path / "releases"), private=str(tmp_path)).key("split")
 
 
 def test_a_private_folder_that_others_may_enter_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o750)
     with pytest.raises(ConfigError, match="chmod 700"):
-        ReleaseResource(private=str(tmp_path)).key("split")
+        ReleaseResource(root=str(tmp_path / "releases"), private=str(tmp_path)).key("split")
 
 
 def test_the_resource_needs_a_place(monkeypatch: pytest.MonkeyPatch) -> None:

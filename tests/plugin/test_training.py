@@ -8,13 +8,13 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from standins import QUICK, failures, made, people, resources, run
+from standins import QUICK, failures, made, people, resources, run, table_of
 
-from privacy_assets import ReleaseResource, build_privacy_assets
+from privacy_assets import ReleaseResource
 from privacy_assets.engine.generators import build_generator
 from privacy_assets.gate.statements import Place
-from privacy_assets.plugin.steps import checkpoint_folder, fitting_seed, trained_generator
-from privacy_assets.plugin.tagging import canonical_source, schema_of, tag
+from privacy_assets.pipeline.tagging import canonical_source, schema_of, tag
+from privacy_assets.pipeline.training import checkpoint_folder, fitting_seed, trained_generator
 
 SMALL = {"name": "rvae", "settings": {"hidden": [16], "latent": 4, "epochs": 4, "batch": 100}}
 
@@ -22,7 +22,7 @@ SMALL = {"name": "rvae", "settings": {"hidden": [16], "latent": 4, "epochs": 4, 
 def table(place: Path, generator: object = SMALL) -> dg.Definitions:
     people().to_parquet(place / "people.parquet")
     arguments = {"source": place / "people.parquet", "subject": "pid", "generator": generator, **QUICK}
-    return dg.Definitions.merge(build_privacy_assets("people", **arguments), resources(place))
+    return dg.Definitions.merge(table_of("people", **arguments), resources(place))
 
 
 def kept(instance: dg.DagsterInstance) -> list[Path]:

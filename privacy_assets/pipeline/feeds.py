@@ -1,0 +1,96 @@
+"""The rows of a table, from where its plan says that they come, in canonical form."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from privacy_assets.engine.tables.given import given_frame
+from privacy_assets.engine.tables.reading import read_table
+from privacy_assets.engine.tables.schema import TableSchema, conform, restore
+from privacy_assets.errors import InputError
+from privacy_assets.pipeline.plan import PARTITION_MARK, Feed, TablePlan
+from privacy_assets.pipeline.tagging import brought_splits, canonical_source
+
+Window = tuple[Any, Any]  # start and end of a partition that is a window of time
+
+
+def read_feed(feed: Feed, given: object, partition: str | None) -> pd.DataFrame:
+    """Rows of a feed: the demo set, files (those of the partition when the path says so), or an upstream value."""
+    if feed.kind == "given":
+        return given_frame(given, where=feed.describe()).reset_index(drop=True)
+    if feed.kind == "demo":
+        from privacy_assets.engine.tables.demo import load_patients
+
+        return load_patients()
+    return read_table(partition_path(feed.path, partition))
+
+
+def partition_path(template: str, partition: str | None) -> str:
+    """The path of one partition; a key that would leave its place is refused, and its ``*?[`` match only themselves."""
+    if PARTITION_MARK not in template or partition is None:
+        return template
+    if partition == ".." or Path(partition).name != partition:
+        raise InputError("the partition key cannot stand in a path", where=template, fix="use a key without slashes")
+    return template.replace(PARTITION_MARK, glob.escape(partition))
+
+
+def select_partition(
+    frame: pd.DataFrame, column: str | None, partition: str | None, window: Window | None, *, where: str
+) -> pd.DataFrame:
+    """Rows of one partition: those in the time window, or those whose ``column`` reads as the partition's key."""
+    if column is None or partition is None:
+        return frame
+    if column not in frame.columns:
+        raise InputError("the partition column is missing", where=where, column=column, fix="name an existing column")
+    if window is not None:
+        times = pd.to_datetime(frame[column], utc=True, errors="coerce")
+        chosen = frame[(times >= window[0]) & (times < window[1])]
+    else:
+        chosen = frame[frame[column].astype(str) == partition]
+    if chosen.empty:
+        raise InputError("the partition has no rows", where=where, column=column, fix="check partitions and data")
+    chosen = chosen.reset_index(drop=True)
+    chosen.attrs = dict(frame.attrs)
+    return chosen
+
+
+def source_table(
+    plan: TablePlan, given: pd.DataFrame | None, partition: str | None, window: Window | None
+) -> pd.DataFrame:
+    """The private table in canonical form; its schema is inferred before a partition is cut out."""
+    feed = plan.feeds["source"]
+    whole = canonical_source(read_feed(feed, given, partition), plan.subject, plan.kinds, plan.declared)
+    column = None if PARTITION_MARK in feed.path else plan.partition_column
+    return select_partition(whole, column, partition, window, where="source")
+
+
+def user_splits(
+    plan: TablePlan, given: Mapping[str, pd.DataFrame], partition: str | None, window: Window | None
+) -> dict[str, pd.DataFrame]:
+    """The user's own train, holdout and reference in canonical form under one schema."""
+    frames = {role: read_feed(plan.feeds[role], given.get(role), partition) for role in plan.roles}
+    tables = brought_splits(frames, plan.subject, plan.kinds, plan.declared)
+    for role, feed in plan.feeds.items():
+        if role in tables and PARTITION_MARK not in feed.path:
+            tables[role] = select_partition(tables[role], plan.partition_column, partition, window, where=role)
+    return tables
+
+
+def user_synthetic(
+    plan: TablePlan,
+    given: pd.DataFrame | None,
+    schema: TableSchema,
+    partition: str | None,
+    window: Window | None,
+) -> pd.DataFrame:
+    """The user's own synthetic table with the columns, precision and dtypes of the private one."""
+    feed = plan.feeds["synthetic"]
+    rows = plan.declared.left(read_feed(feed, given, partition))
+    frame = conform(rows, schema, where="synthetic", synthetic=True)
+    column = None if PARTITION_MARK in feed.path else plan.partition_column
+    return restore(select_partition(frame, column, partition, window, where="synthetic"), schema)

@@ -1,0 +1,97 @@
+"""What a metric measures: the real tables, the synthetic rows and the encoder as its inputs, and their fingerprints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from privacy_assets.engine.evaluation import attach_embedder, prepare_inputs
+from privacy_assets.engine.inputs import MetricInputs, Progress, silent
+from privacy_assets.engine.metrics.base import Metric
+from privacy_assets.engine.results import MetricResult
+from privacy_assets.engine.tables.fingerprints import content_fingerprint
+from privacy_assets.engine.tables.schema import conform
+from privacy_assets.pipeline.tagging import data_columns, schema_of, subject_of
+
+if TYPE_CHECKING:
+    from privacy_assets.engine.geometry.embedder import Embedder
+    from privacy_assets.pipeline.deployment import Deployment
+    from privacy_assets.pipeline.plan import TablePlan
+
+
+def fitted_embedder(
+    plan: TablePlan, tables: Mapping[str, pd.DataFrame], device: str = "cpu", progress: Progress = silent
+) -> Embedder:
+    """The contrastive encoder of a table, trained on all real rows alike."""
+    from privacy_assets.engine.geometry.embedder import EmbedderSettings, train_embedder
+
+    schema = schema_of(tables["train"], "train").measured
+    frames = [data_columns(frame, role)[schema.names] for role, frame in tables.items()]
+    chosen = EmbedderSettings(**(plan.embedder or {}))
+    return train_embedder(frames, schema, chosen, seed=plan.seed, device=device, progress=progress)
+
+
+def metric_inputs(
+    tables: Mapping[str, pd.DataFrame],
+    synthetic: pd.DataFrame,
+    released: Sequence[pd.DataFrame] = (),
+    *,
+    seed: int,
+    device: str = "cpu",
+    progress: Progress = silent,
+) -> MetricInputs:
+    """Inputs of the metrics from the tagged real tables, the synthetic rows and what was released before."""
+    train = tables["train"]
+    return prepare_inputs(
+        train,
+        tables["holdout"],
+        synthetic,
+        tables.get("reference"),
+        subject=subject_of(train, "train"),
+        schema=schema_of(train, "train"),
+        released=released,
+        seed=seed,
+        device=device,
+        progress=progress,
+    )
+
+
+def score(
+    metric: Metric,
+    tables: Mapping[str, pd.DataFrame],
+    synthetic: pd.DataFrame,
+    embedder: Embedder | None,
+    released: Sequence[pd.DataFrame] = (),
+    *,
+    seed: int,
+    device: str = "cpu",
+    progress: Progress = silent,
+) -> MetricResult:
+    """Run one metric."""
+    from privacy_assets.engine.evaluation import run_metrics
+
+    inputs = metric_inputs(tables, synthetic, released, seed=seed, device=device, progress=progress)
+    if embedder is not None:
+        inputs = attach_embedder(inputs, embedder)
+    return run_metrics(inputs, {metric.name: metric})[metric.name]
+
+
+def fingerprints(
+    tables: Mapping[str, pd.DataFrame], synthetic: pd.DataFrame, embedder: Embedder | None, deployment: Deployment
+) -> dict[str, str]:
+    """What identifies the inputs of a score, by role: fingerprints of the tables and of the embedder.
+
+    All are keyed but that of the synthetic table, which may be published.
+    """
+    schema = schema_of(tables["train"], "train")
+    found = {role: table_fingerprint(frame, role, deployment) for role, frame in tables.items()}
+    found["synthetic"] = content_fingerprint(conform(synthetic, schema, where="synthetic"))
+    return found if embedder is None else {**found, "embedder": deployment.keyed(embedder.fingerprint())}
+
+
+def table_fingerprint(frame: pd.DataFrame, role: str, deployment: Deployment) -> str:
+    """Keyed fingerprint of a tagged private table: its rows, and whose they are."""
+    rows, subject = data_columns(frame, role), subject_of(frame, role)
+    return deployment.keyed(content_fingerprint(rows if subject is None else rows.assign(**{subject: frame[subject]})))

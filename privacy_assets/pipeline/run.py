@@ -1,0 +1,77 @@
+"""A whole table without an orchestrator: its steps one after the other, each value handed to the next in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from privacy_assets.errors import ConfigError, PublicationRefused
+from privacy_assets.gate.releases import Release
+from privacy_assets.pipeline.measuring import fitted_embedder
+from privacy_assets.pipeline.steps import Attested, Steps
+
+Step = Callable[[str], AbstractContextManager[None]]  # is told the name of a step, and holds while it works
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What came of a run: the verdict, its page, and the release or the reason why there is none."""
+
+    attested: Attested
+    release: Release | None
+    refusal: str = ""
+
+
+def on_device(steps: Steps) -> bool:
+    """True when any step of this table can use a device."""
+    plan = steps.plan
+    torch = plan.generator is not None and "torch" in plan.generator.modules
+    return plan.embeds or torch or any(metric.uses_device for metric in plan.metrics.values())
+
+
+def run_table(steps: Steps, device: str = "cpu", step: Step = lambda _: nullcontext()) -> Finished:
+    """Run all steps of a table, from its rows to the release.
+
+    A table that does not hold its policy has a verdict and a page, and no release. Raises InputError for tables that
+    cannot be used, and PublicationRefused for what the gate does not believe before there is a verdict.
+    """
+    plan = steps.plan
+    check_alone(steps)
+    source = None
+    if not plan.brought:
+        with step("source"):
+            source = steps.source().rows
+    with step("splits"):
+        tables = {role: part.rows for role, part in steps.splits(source).items()}
+    del source
+    embedder = trained = None
+    if plan.embeds:
+        with step("embedder"):
+            embedder = fitted_embedder(plan, tables, device, steps.progress)
+    if not plan.brought:
+        with step("generator"):
+            trained = steps.generator(tables["train"], device=device if "torch" in plan.generator.modules else "cpu")
+    with step("synthetic"):
+        read = tables if plan.filters else {"train": tables["train"]}
+        synthetic = steps.synthetic(read, trained).sealed
+    scores = {}
+    for name, metric in plan.metrics.items():
+        with step(name):
+            own = embedder if plan.uses_embedder(metric) else None
+            there = device if own is not None or metric.uses_device else "cpu"
+            scores[name] = steps.score(metric, tables, synthetic, own, there).sealed
+    with step("attestation"):
+        attested = steps.attestation(tables, synthetic, embedder, scores)
+    try:
+        with step("published"):
+            return Finished(attested, steps.publish(attested.sealed, synthetic))
+    except PublicationRefused as error:
+        return Finished(attested, None, str(error))
+
+
+def check_alone(steps: Steps) -> None:
+    """ConfigError for a table of which somebody has to hand over rows."""
+    for role, feed in steps.plan.feeds.items():
+        if feed.kind == "given":
+            raise ConfigError(f"table {steps.plan.name}, data: {role} has to be a path here.")

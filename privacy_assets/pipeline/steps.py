@@ -1,0 +1,249 @@
+"""The steps of a table, each from values to a value: source, splits, generator, synthetic, scores, verdict, release.
+
+Whoever runs them (Dagster, the command ``privacy-assets run``) says of which table and partition they are, stores what
+they give and hands it to the next one. What the gate must believe is signed: a step takes sealed records and opens them
+itself, so that whatever lies between two steps can be no more than refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pandas as pd
+
+from privacy_assets.engine.inputs import Progress, silent
+from privacy_assets.engine.metrics.base import Metric
+from privacy_assets.engine.policy import Judgement, LimitOutcome, judge_limit
+from privacy_assets.engine.results import MetricResult
+from privacy_assets.engine.tables.fingerprints import content_fingerprint
+from privacy_assets.engine.tables.splitting import split_table
+from privacy_assets.gate.attestation import Attestation, refusal
+from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.releases import Release
+from privacy_assets.gate.snapshot import Snapshot, read_hashed, read_snapshot
+from privacy_assets.gate.statements import Place, Sealed
+from privacy_assets.pipeline.deployment import Deployment
+from privacy_assets.pipeline.feeds import Window, source_table, user_splits, user_synthetic
+from privacy_assets.pipeline.measuring import fingerprints, metric_inputs, score, table_fingerprint
+from privacy_assets.pipeline.plan import TablePlan
+from privacy_assets.pipeline.tagging import schema_of, seal_of, tag, with_seal
+from privacy_assets.pipeline.training import (
+    Sampled,
+    StoredTrained,
+    Trained,
+    checkpoint_folder,
+    fitting_seed,
+    sampled,
+    trained_generator,
+)
+
+if TYPE_CHECKING:
+    from privacy_assets.engine.geometry.embedder import Embedder
+    from privacy_assets.report.configuration import Protection
+    from privacy_assets.report.report import Report
+
+Tables = Mapping[str, pd.DataFrame]  # the real ones, by role
+
+
+class Private(NamedTuple):
+    """A private table, tagged and of a split sealed, and its keyed fingerprint."""
+
+    rows: pd.DataFrame
+    fingerprint: str
+
+
+class Synthetic(NamedTuple):
+    """The synthetic table: its rows, the gate's own file of them, the signed record of that, and metadata."""
+
+    rows: pd.DataFrame
+    snapshot: Snapshot
+    sealed: Sealed
+    told: Mapping[str, Any]
+
+
+class Scored(NamedTuple):
+    """What one metric found, what its limits say of it, the signed record, and what protected the rows."""
+
+    result: MetricResult
+    outcomes: list[LimitOutcome]
+    sealed: Sealed
+    protections: list[Protection]
+
+
+class Attested(NamedTuple):
+    """The verdict, the signed record of it, the page of that record, and what protected the rows."""
+
+    stated: Attestation
+    sealed: Sealed
+    report: Report
+    protections: list[Protection]
+
+    @property
+    def judgement(self) -> Judgement:
+        """The limits, each held against what was measured."""
+        return self.report.judgement
+
+    @property
+    def reason(self) -> str:
+        """One sentence on the verdict."""
+        if self.stated.verdict == "pass":
+            return f"all {len(self.judgement.outcomes)} limits hold"
+        return refusal(self.judgement, self.stated.remembered)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of one table and partition in a deployment.
+
+    ``window`` is the time of a partition that is one. Every step raises InputError for tables that cannot be used and
+    PublicationRefused for what the gate does not believe.
+    """
+
+    plan: TablePlan
+    deployment: Deployment
+    place: Place
+    window: Window | None = None
+    progress: Progress = silent
+
+    @cached_property
+    def gate(self) -> Gate:
+        """The gate of the deployment."""
+        return self.deployment.gate()
+
+    def source(self, given: object = None) -> Private:
+        """The private table in canonical form; ``given`` are its rows where they are handed over."""
+        rows = source_table(self.plan, given, self.place.partition, self.window)
+        return Private(rows, self.deployment.keyed(content_fingerprint(rows)))
+
+    def splits(self, source: pd.DataFrame | None, given: Mapping[str, object] | None = None) -> dict[str, Private]:
+        """Train, holdout and reference, each with the seal of the split; ``given`` are the user's own, by role."""
+        gate, plan = self.gate, self.plan  # its keys are in order before anything is read
+        if source is None:
+            parts = user_splits(plan, given or {}, self.place.partition, self.window)
+        else:
+            schema = schema_of(source, "source")
+            cut = split_table(source, plan.subject, self.deployment.key("split"), plan.shares)
+            parts = {role: tag(part.reset_index(drop=True), schema, plan.subject) for role, part in cut.items()}
+        found = {}
+        for role, part in parts.items():
+            print_ = table_fingerprint(part, role, self.deployment)
+            seal = gate.sign_split(self.place, role, print_, plan.split_setup)
+            found[role] = Private(with_seal(part, seal.data), print_)
+        return found
+
+    def generator(self, train: pd.DataFrame, home: Path | None = None, device: str = "cpu") -> Trained:
+        """The generator fitted to ``train``; interrupted training is kept below ``home``, if there is one."""
+        print_ = table_fingerprint(train, "train", self.deployment)
+        folder, seed = checkpoint_folder(home, self.place), fitting_seed(self.plan, self.deployment)
+        fitted = trained_generator(self.plan, train, print_, seed, folder, device, self.progress)
+        return Trained(fitted, print_, self.deployment.keyed)
+
+    def synthetic(self, tables: Tables, trained: Trained | StoredTrained | None, given: object = None) -> Synthetic:
+        """Rows of the trained generator, or without one the user's own, written once to the gate's own file.
+
+        ``tables`` are train, and with filters all real ones.
+        """
+        train = tables["train"]
+        if trained is None:
+            made_from, schema = table_fingerprint(train, "train", self.deployment), schema_of(train, "train")
+            made = Sampled(user_synthetic(self.plan, given, schema, self.place.partition, self.window))
+        else:
+            checked = trained.check(self.deployment.keyed)
+            made_from, made = checked.train, sampled(self.plan, checked, tables, self.deployment, self.progress)
+        snapshot, sealed = self.gate.take_snapshot(made.rows, self.place, made_from, made.filter, made.generator)
+        return Synthetic(made.rows, snapshot, sealed, made.told)
+
+    def rows(self, synthetic: Sealed) -> pd.DataFrame:
+        """The rows that the sealed record of the synthetic table names."""
+        return read_snapshot(self.gate.snapshot(synthetic, self.place))
+
+    def score(
+        self, metric: Metric, tables: Tables, synthetic: Sealed, embedder: Embedder | None, device: str = "cpu"
+    ) -> Scored:
+        """Run one metric and sign what it found.
+
+        It reads all real tables, also those that the metric does not name: scales and encoders are fitted on all real
+        rows alike, so that the figures are those of ``privacy_assets.evaluate``.
+        """
+        gate, together = self.gate, self.plan.together
+        snapshot, rows, prints = self._taken(tables, synthetic, embedder)
+        asks = "released" in metric.needs | metric.optional
+        earlier = gate.released(snapshot, together).tables() if asks else []
+        measured = score(
+            metric, tables, rows, embedder, earlier, seed=self.plan.seed, device=device, progress=self.progress
+        )
+        result = replace(measured, inputs=prints)
+        attempt = gate.looks.attempt(snapshot, together)  # whoever sees a figure has looked, attested or not
+        limits = [limit for limit in self.plan.policy.limits if limit.metric == metric.name]
+        outcomes = [judge_limit(limit, result, attempt) for limit in limits]
+        return Scored(result, outcomes, gate.sign_result(result, snapshot, outcomes, together), protections(snapshot))
+
+    def attestation(
+        self, tables: Tables, synthetic: Sealed, embedder: Embedder | None, scores: Mapping[str, Sealed]
+    ) -> Attested:
+        """The verdict of the policy over the signed ``scores``, by metric, bound to the bytes that were judged.
+
+        The page is made from what was signed and from the results that it names, so that the two cannot disagree.
+        """
+        from privacy_assets.report.evaluate import assemble
+
+        gate, plan = self.gate, self.plan
+        snapshot, rows, prints = self._taken(tables, synthetic, embedder)
+        results = {name: gate.result(scores[name], snapshot) for name in plan.metrics}
+        stated, sealed = gate.attest(snapshot, plan.policy, results, prints, plan.metrics, plan.setup)
+        report = assemble(
+            metric_inputs(tables, rows, seed=plan.seed),
+            results,
+            stated.policy_then(),
+            stated.attempt,
+            title=str(snapshot.place),
+            generator={"name": plan.generator_label or "brought by the user", **told_of(snapshot)},
+            remembered=tuple(stated.remembered),
+        )
+        return Attested(stated, sealed, report, protections(snapshot))
+
+    def publish(self, attestation: Sealed, synthetic: Sealed) -> Release:
+        """Publish what was attested. It trusts nothing: the gate verifies attestation, policy and bytes itself."""
+        return self.gate.publish(attestation, synthetic, self.place, self.plan.policy, self.plan.setup)
+
+    def released(self, release: Release) -> tuple[pd.DataFrame, Attestation]:
+        """The rows of a release as readers get them, and its attestation."""
+        stated = release.opened(self.place, self.gate.key.trusted)
+        return read_hashed(release.table, stated.sha256, stated.dtypes), stated
+
+    def _taken(
+        self, tables: Tables, synthetic: Sealed, embedder: Embedder | None
+    ) -> tuple[Snapshot, pd.DataFrame, dict[str, str]]:
+        """Snapshot and its rows, and the fingerprints of what a step reads.
+
+        PublicationRefused unless the split signed for every real table, as it stands here and under the settings of
+        now.
+        """
+        gate, plan = self.gate, self.plan
+        snapshot = gate.snapshot(synthetic, self.place)
+        rows = read_snapshot(snapshot)
+        prints = fingerprints(tables, rows, embedder, self.deployment)
+        for role, frame in tables.items():
+            gate.check_split(Sealed("split", seal_of(frame, role)), self.place, role, prints[role], plan.split_setup)
+        return snapshot, rows, {**prints, "released": gate.released(snapshot, plan.together).fingerprint}
+
+
+def told_of(snapshot: Snapshot) -> dict[str, Any]:
+    """What the signed snapshot tells of how its rows were protected; nothing of a table that was brought."""
+    if snapshot.generator is None:
+        return {}
+    told = {key: snapshot.generator[key] for key in ("overfitting", "privacy") if key in snapshot.generator}
+    if snapshot.filter is None:
+        return {**told, "filter": None}
+    return {**told, "filter": {key: value for key, value in snapshot.filter.items() if key != "inputs"}}
+
+
+def protections(snapshot: Snapshot) -> list[Protection]:
+    """The same as a list of protections, each with its state."""
+    from privacy_assets.report.configuration import privacy_configuration
+
+    return privacy_configuration(told_of(snapshot))

@@ -1,0 +1,215 @@
+"""The generator and its rows: fitted, stored under a seal, sampled and filtered."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from privacy_assets.engine.inputs import Progress, silent
+from privacy_assets.engine.tables.fingerprints import file_fingerprint
+from privacy_assets.engine.tables.schema import conform, restore
+from privacy_assets.engine.version import ENGINE_VERSION
+from privacy_assets.errors import InputError, PublicationRefused
+from privacy_assets.files import put_atomic
+from privacy_assets.gate.statements import Place
+from privacy_assets.objects import Location, local_copy
+from privacy_assets.pipeline.measuring import metric_inputs, table_fingerprint
+from privacy_assets.pipeline.plan import TablePlan
+from privacy_assets.pipeline.tagging import data_columns, schema_of, subject_of
+
+if TYPE_CHECKING:
+    from privacy_assets.engine.generators import FittedGenerator
+    from privacy_assets.pipeline.deployment import Deployment
+
+TRAINED_ON = "trained_on.json"
+BEFORE_FILTER = ("membership_inference", "memorization")
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A fitted generator, and the keyed fingerprint of the train table that it was fitted to.
+
+    ``keyed`` makes keyed fingerprints of this deployment, for storing.
+    """
+
+    generator: Any
+    train: str
+    keyed: Callable[[str], str] | None = None
+
+    def save(self, folder: Path) -> None:
+        """Write the generator into ``folder``, and the seal of its files and of ``train``."""
+        self.generator.save(folder)
+        if self.keyed is None:
+            raise InputError("a generator is stored with the deployment's key", fix="give Trained keyed")
+        seal = self.keyed(f"{_content(folder)} {self.train}")
+        put_atomic(folder / TRAINED_ON, json.dumps({"train": self.train, "seal": seal}).encode())
+
+    def check(self, keyed: Callable[[str], str]) -> Trained:
+        """Itself: it was handed on in memory, as when assets are called directly."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTrained:
+    """Inverse of :meth:`Trained.save`: a ``folder`` whose files nobody has looked into yet."""
+
+    folder: Location
+
+    def check(self, keyed: Callable[[str], str]) -> Trained:
+        """Load it; PublicationRefused unless the files are those that this deployment stored.
+
+        To load one can mean to import the module that it names, so the seal over settings, budget and weights comes
+        first.
+        """
+        from privacy_assets.engine.generators import load_generator
+
+        with local_copy(self.folder) as folder:
+            try:
+                told = json.loads((folder / TRAINED_ON).read_bytes())
+                train, seal = str(told["train"]), str(told["seal"])
+            except (OSError, ValueError, KeyError, TypeError):
+                train = seal = ""
+            if not hmac.compare_digest(seal.encode(), keyed(f"{_content(folder)} {train}").encode()):
+                raise PublicationRefused(
+                    "the stored generator is not as this deployment stored it. Fix: materialise generator again."
+                )
+            return Trained(load_generator(folder), train)
+
+
+def _content(folder: Path) -> str:
+    """SHA-256 (hex) of the files below ``folder``, names and bytes, but for the seal."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / TRAINED_ON):
+        digest.update(f"{path.relative_to(folder).as_posix()}\0{file_fingerprint(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def checkpoint_folder(home: Path | None, place: Place) -> Path | None:
+    """Where long training of one table and partition keeps what it has done, under ``DAGSTER_HOME``, if any."""
+    return None if home is None else place.below(home / "storage" / "privacy_assets_training")
+
+
+def fitting_seed(plan: TablePlan, deployment: Deployment) -> int:
+    """The seed that the generator is fitted with: one that only this deployment knows where noise is made from it.
+
+    The seed of the settings stands in report and attestation.
+    """
+    if not plan.generator.secret_seed:
+        return plan.seed
+    return int.from_bytes(deployment.key(f"fitting with seed {plan.seed}")[:8], "big") >> 1
+
+
+def trained_generator(
+    plan: TablePlan,
+    train: pd.DataFrame,
+    fingerprint: str,
+    seed: int,
+    folder: Path | None,
+    device: str = "cpu",
+    progress: Progress = silent,
+) -> FittedGenerator:
+    """The generator fitted to ``train`` (of this ``fingerprint``), without its subject column.
+
+    ``seed`` is :func:`fitting_seed`. An interrupted training of the same rows, settings and seed is taken up again from
+    ``folder``; what others left there goes, and all of it once training is done.
+    """
+    subject = subject_of(train, "train")
+    order = hashlib.sha256(pd.util.hash_pandas_object(train, index=False).to_numpy().tobytes()).hexdigest()
+    chosen = [plan.generator_label, plan.generator.settings(), seed]
+    facts = [*chosen, fingerprint, order, device, ENGINE_VERSION]
+    checkpoint = None
+    if folder is not None:
+        checkpoint = folder / hashlib.sha256(json.dumps(facts, default=repr).encode()).hexdigest()[:32]
+        for other in set(folder.glob("*")) - {checkpoint}:
+            shutil.rmtree(other, ignore_errors=True)
+    fitted: FittedGenerator = plan.generator.fit(
+        data_columns(train, "train"), schema_of(train, "train"), seed=seed, device=device, progress=progress,
+        checkpoint=checkpoint, people=None if subject is None else pd.factorize(train[subject])[0],
+    )  # fmt: skip
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+    return fitted
+
+
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """The ``rows`` of a synthetic table, and what its snapshot states of its ``generator`` and ``filter``, if any.
+
+    ``told`` is metadata of the filter.
+    """
+
+    rows: pd.DataFrame
+    generator: Mapping[str, Any] | None = None
+    filter: Mapping[str, Any] | None = None
+    told: Mapping[str, Any] = field(default_factory=dict)
+
+
+def sampled(
+    plan: TablePlan,
+    trained: Trained,
+    tables: Mapping[str, pd.DataFrame],
+    deployment: Deployment,
+    progress: Progress = silent,
+) -> Sampled:
+    """Rows of the trained generator in the dtypes of the private table; ``tables`` are the real ones by role.
+
+    With filters, they are less what these leave out, measured against all ``tables``, and attacked as they were before.
+    """
+    from privacy_assets.engine.filters import draw
+
+    train, generator = tables["train"], trained.generator
+    schema, rows = schema_of(train, "train"), plan.rows or len(train)
+    made_by = generator.described()
+    if not plan.filters:
+        made = generator.sample(rows, seed=plan.seed)
+        frame = conform(made, schema, where="the generator's output", synthetic=True)
+        return Sampled(restore(frame, schema), made_by)
+    subject, people = subject_of(train, "train"), None
+    if subject is not None:
+        people = pd.factorize(pd.concat([frame[subject] for frame in tables.values()], ignore_index=True))[0]
+    compared = schema.measured
+    real = [data_columns(frame, role)[compared.names] for role, frame in tables.items()]
+    filters = [one.fit(real, compared, people) for one in plan.filters]
+    found = draw(generator, filters, rows, seed=plan.seed)
+    if made_by["privacy"]["epsilon"] is not None:  # filters look at the real rows for nothing
+        filtered_by = f"which rows the filters {', '.join(found.dropped_by)} left out"
+        made_by["privacy"]["unpaid"] = (*made_by["privacy"]["unpaid"], filtered_by)
+    stated = {
+        "filters": plan.filter_setup,
+        "drawn": found.drawn,
+        "dropped": found.dropped,
+        "dropped_by": dict(found.dropped_by),
+        "inputs": {role: table_fingerprint(table, role, deployment) for role, table in tables.items()},
+        "before": before_filter(plan, tables, found.unfiltered, progress),
+    }
+    told = {
+        "filter": ", ".join(found.dropped_by),
+        "rows drawn": found.drawn,
+        "rows dropped": found.dropped,
+        **{f"rows dropped by {name}": count for name, count in found.dropped_by.items()},
+        **{f"radius of {one.filter.name}": one.radius for one in filters},
+    }
+    return Sampled(restore(found.rows, schema), made_by, stated, told)
+
+
+def before_filter(
+    plan: TablePlan, tables: Mapping[str, pd.DataFrame], unfiltered: pd.DataFrame, progress: Progress
+) -> dict[str, Any]:
+    """Results, by metric, on rows that no filter has seen: what the report sets beside those of the filtered ones."""
+    from privacy_assets.engine.evaluation import run_metrics
+
+    asked = {name: plan.metrics[name] for name in BEFORE_FILTER if name in plan.metrics}
+    asked = {name: metric for name, metric in asked.items() if "embedder" not in metric.needs}
+    if not asked:
+        return {}
+    progress(f"before the filter: {', '.join(asked)}")
+    results = run_metrics(metric_inputs(tables, unfiltered, seed=plan.seed, progress=progress), asked)
+    return {name: replace(result, tables={}, inputs={}).to_json() for name, result in results.items()}

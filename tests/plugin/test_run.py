@@ -1,0 +1,123 @@
+"""``privacy-assets run``: a whole table without Dagster, to the same bytes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import yaml
+from standins import LENIENT, failures, people, resources, run
+
+from privacy_assets import TableSpec, build_privacy_assets
+from privacy_assets.cli import main
+from privacy_assets.gate.releases import ReleaseStore
+from privacy_assets.gate.statements import Place
+
+DCR = {"metrics": {"dcr": {"bootstraps": 50, "permutations": 199}}, "embedder": False}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with private rows, where two deployments have one secret."""
+    people().to_parquet(tmp_path / "people.parquet")
+    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "one secret for both of them")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def written(place: Path, **changes: Any) -> Path:
+    """The file of a table."""
+    table = {"name": "people", "source": "people.parquet", "subject": "pid", "attacks": DCR, "policy": LENIENT}
+    (place / "people.yaml").write_text(yaml.safe_dump({**table, **changes}))
+    return place / "people.yaml"
+
+
+def ours(place: Path, table: Path) -> int:
+    """Exit status of the command, in a deployment of its own."""
+    return main(["run", str(table), "--releases", str(place / "alone/releases"), "--device=cpu", "--quiet"])
+
+
+def theirs(place: Path, table: Path) -> dg.ExecuteInProcessResult:
+    """The same in Dagster."""
+    defs = dg.Definitions.merge(build_privacy_assets(TableSpec.load(table)), resources(place / "dagster"))
+    with dg.DagsterInstance.ephemeral() as instance:
+        return run(defs, "people_pipeline", instance)
+
+
+def released(folder: Path) -> tuple[bytes, dict[str, Any]]:
+    """The table of a release, and its attestation but for times and signature."""
+    release = ReleaseStore(folder / "releases").current(Place("people"))
+    envelope = json.loads(release.attestation.read_bytes())
+    stated = json.loads(base64.b64decode(envelope["payload"]))
+    body = stated["predicate"]
+    del body["made_at"]
+    for result in body["results"].values():
+        del result["seconds"]
+    return release.table.read_bytes(), stated
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        pytest.param(
+            {"attacks": {**DCR, "embedder": {"max_epochs": 2}}, "generator": {"filter": "similarity"}},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param({"generator": "drawing:independent", "run": {"seed": 3}}, marks=pytest.mark.slow),
+    ],
+    ids=["plain", "embedded and filtered", "own function"],
+)
+def test_the_same_bytes_as_dagster_makes(
+    place: Path, changes: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = written(place, **changes)
+    status, result = ours(place, table), theirs(place, table)
+    assert result.success, failures(result)
+    assert status == 0
+    assert released(place / "alone") == released(place / "dagster")
+    told = capsys.readouterr().out
+    assert "published" in told and "release      " in told
+    assert {file.name for file in (place / "reports/people").iterdir()} == {
+        "report.html", "report.json", "attestation.json"
+    }  # fmt: skip
+
+
+def test_a_table_that_leaks_has_a_page_and_no_release(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ours(place, written(place, generator="drawing:memorise")) == 1
+    told = capsys.readouterr().out
+    assert "refused" in told and "release      none: The policy does not hold" in told
+    assert not ReleaseStore(place / "alone/releases").history(Place("people"))
+    assert json.loads((place / "reports/people/report.json").read_text())["verdict"] == "fail"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"source": "nowhere.parquet"}, "nowhere.parquet"),
+        ({"run": {"seed": "x"}}, "people.yaml: table people, run: seed must be a whole number"),
+        ({"source": None}, "table people, data: give a source"),
+        ({"source": "people_{partition}.csv"}, "the table has no partitions"),
+    ],
+)
+def test_bad_input_is_told_in_one_line(
+    place: Path, changes: dict[str, Any], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ours(place, written(place, **changes)) == 2
+    said = capsys.readouterr().err
+    assert told in said and len(said.splitlines()) == 1
+
+
+def test_it_runs_where_dagster_is_blocked(place: Path) -> None:
+    code = (
+        "import sys; sys.modules['dagster'] = None\nfrom privacy_assets.cli import main\n"
+        f"sys.exit(main(['run', {str(written(place))!r}, '--releases=alone/releases', '--quiet']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=place, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
