@@ -57,8 +57,8 @@ def demo_inputs(settings: TablePlan, key: int, embedded: bool) -> MetricInputs:
     tables = {role: tag(part.reset_index(drop=True), schema, settings.subject) for role, part in parts.items()}
     train = data_columns(tables["train"], "train")
     people = pd.factorize(tables["train"][settings.subject])[0]
-    fitted = settings.generator.fit(train, schema, seed=settings.seed, people=people)
-    inputs = metric_inputs(tables, fitted.sample(len(train), seed=settings.seed), seed=settings.seed)
+    fitted = settings.generator.fit(train, seed=settings.seed, people=people)
+    inputs = metric_inputs(tables, fitted.sample(len(train), seed=settings.seed).frame(), seed=settings.seed)
     return attach_embedder(inputs, fit_embedder(inputs, **(settings.embedder or {}))) if embedded else inputs
 
 

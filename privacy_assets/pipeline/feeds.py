@@ -11,7 +11,8 @@ import pandas as pd
 
 from privacy_assets.engine.tables.given import given_frame
 from privacy_assets.engine.tables.reading import read_table
-from privacy_assets.engine.tables.schema import TableSchema, conform, restore
+from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import InputError
 from privacy_assets.pipeline.plan import PARTITION_MARK, Feed, TablePlan
 from privacy_assets.pipeline.tagging import brought_splits, canonical_source
@@ -42,7 +43,10 @@ def partition_path(template: str, partition: str | None) -> str:
 def select_partition(
     frame: pd.DataFrame, column: str | None, partition: str | None, window: Window | None, *, where: str
 ) -> pd.DataFrame:
-    """Rows of one partition: those in the time window, or those whose ``column`` reads as the partition's key."""
+    """Rows of one partition: those in the time window, or those whose ``column`` reads as the partition's key.
+
+    They keep their index.
+    """
     if column is None or partition is None:
         return frame
     if column not in frame.columns:
@@ -54,7 +58,6 @@ def select_partition(
         chosen = frame[frame[column].astype(str) == partition]
     if chosen.empty:
         raise InputError("the partition has no rows", where=where, column=column, fix="check partitions and data")
-    chosen = chosen.reset_index(drop=True)
     chosen.attrs = dict(frame.attrs)
     return chosen
 
@@ -66,7 +69,7 @@ def source_table(
     feed = plan.feeds["source"]
     whole = canonical_source(read_feed(feed, given, partition), plan.subject, plan.kinds, plan.declared)
     column = None if PARTITION_MARK in feed.path else plan.partition_column
-    return select_partition(whole, column, partition, window, where="source")
+    return select_partition(whole, column, partition, window, where="source").reset_index(drop=True)
 
 
 def user_splits(
@@ -77,7 +80,8 @@ def user_splits(
     tables = brought_splits(frames, plan.subject, plan.kinds, plan.declared)
     for role, feed in plan.feeds.items():
         if role in tables and PARTITION_MARK not in feed.path:
-            tables[role] = select_partition(tables[role], plan.partition_column, partition, window, where=role)
+            chosen = select_partition(tables[role], plan.partition_column, partition, window, where=role)
+            tables[role] = chosen.reset_index(drop=True)
     return tables
 
 
@@ -91,6 +95,7 @@ def user_synthetic(
     """The user's own synthetic table with the columns, precision and dtypes of the private one."""
     feed = plan.feeds["synthetic"]
     rows = plan.declared.left(read_feed(feed, given, partition))
-    frame = conform(rows, schema, where="synthetic", synthetic=True)
+    table = Table.of(rows, schema, where="synthetic", synthetic=True)
     column = None if PARTITION_MARK in feed.path else plan.partition_column
-    return restore(select_partition(frame, column, partition, window, where="synthetic"), schema)
+    chosen = select_partition(table.frame(), column, partition, window, where="synthetic")
+    return table.take(chosen.index.to_numpy()).restored()

@@ -11,9 +11,8 @@ from privacy_assets.engine.evaluation import attach_embedder, prepare_inputs
 from privacy_assets.engine.inputs import MetricInputs, Progress, silent
 from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.results import MetricResult
-from privacy_assets.engine.tables.fingerprints import content_fingerprint
-from privacy_assets.engine.tables.schema import conform
-from privacy_assets.pipeline.tagging import data_columns, schema_of, subject_of
+from privacy_assets.engine.tables.table import Table
+from privacy_assets.pipeline.tagging import content_of, data_columns, schema_of, subject_of
 
 if TYPE_CHECKING:
     from privacy_assets.engine.geometry.embedder import Embedder
@@ -28,9 +27,9 @@ def fitted_embedder(
     from privacy_assets.engine.geometry.embedder import EmbedderSettings, train_embedder
 
     schema = schema_of(tables["train"], "train").measured
-    frames = [data_columns(frame, role)[schema.names] for role, frame in tables.items()]
+    real = [data_columns(frame, role).under(schema) for role, frame in tables.items()]
     chosen = EmbedderSettings(**(plan.embedder or {}))
-    return train_embedder(frames, schema, chosen, seed=plan.seed, device=device, progress=progress)
+    return train_embedder(real, schema, chosen, seed=plan.seed, device=device, progress=progress)
 
 
 def metric_inputs(
@@ -87,11 +86,10 @@ def fingerprints(
     """
     schema = schema_of(tables["train"], "train")
     found = {role: table_fingerprint(frame, role, deployment) for role, frame in tables.items()}
-    found["synthetic"] = content_fingerprint(conform(synthetic, schema, where="synthetic"))
+    found["synthetic"] = Table.of(synthetic, schema, where="synthetic").fingerprint
     return found if embedder is None else {**found, "embedder": deployment.keyed(embedder.fingerprint())}
 
 
 def table_fingerprint(frame: pd.DataFrame, role: str, deployment: Deployment) -> str:
     """Keyed fingerprint of a tagged private table: its rows, and whose they are."""
-    rows, subject = data_columns(frame, role), subject_of(frame, role)
-    return deployment.keyed(content_fingerprint(rows if subject is None else rows.assign(**{subject: frame[subject]})))
+    return deployment.keyed(content_of(frame, role))

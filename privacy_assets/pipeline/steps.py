@@ -19,7 +19,6 @@ from privacy_assets.engine.inputs import Progress, silent
 from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.policy import Judgement, LimitOutcome, judge_limit
 from privacy_assets.engine.results import MetricResult
-from privacy_assets.engine.tables.fingerprints import content_fingerprint
 from privacy_assets.engine.tables.splitting import split_table
 from privacy_assets.gate.attestation import Attestation, refusal
 from privacy_assets.gate.gate import Gate
@@ -30,7 +29,7 @@ from privacy_assets.pipeline.deployment import Deployment
 from privacy_assets.pipeline.feeds import Window, source_table, user_splits, user_synthetic
 from privacy_assets.pipeline.measuring import fingerprints, metric_inputs, score, table_fingerprint
 from privacy_assets.pipeline.plan import TablePlan
-from privacy_assets.pipeline.tagging import schema_of, seal_of, tag, with_seal
+from privacy_assets.pipeline.tagging import content_of, schema_of, seal_of, tag, with_seal
 from privacy_assets.pipeline.training import (
     Sampled,
     StoredTrained,
@@ -117,7 +116,7 @@ class Steps:
     def source(self, given: object = None) -> Private:
         """The private table in canonical form; ``given`` are its rows where they are handed over."""
         rows = source_table(self.plan, given, self.place.partition, self.window)
-        return Private(rows, self.deployment.keyed(content_fingerprint(rows)))
+        return Private(rows, self.deployment.keyed(content_of(rows, "source")))
 
     def splits(self, source: pd.DataFrame | None, given: Mapping[str, object] | None = None) -> dict[str, Private]:
         """Train, holdout and reference, each with the seal of the split; ``given`` are the user's own, by role."""

@@ -9,8 +9,10 @@ import pandas as pd
 
 from privacy_assets.engine.evaluation import joint_schema
 from privacy_assets.engine.inputs import REAL_ROLES
+from privacy_assets.engine.tables.conversion import column_of
 from privacy_assets.engine.tables.roles import NOTHING, Declared, with_roles
-from privacy_assets.engine.tables.schema import ColumnSchema, Kind, TableSchema, check_frame, conform, infer_schema
+from privacy_assets.engine.tables.schema import ColumnSchema, Kind, TableSchema, check_frame, infer_schema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import InputError
 
 _TAG = "privacy_assets"
@@ -82,27 +84,37 @@ def _in_roles(
     people = None
     if subject is not None:
         people = pd.factorize(pd.concat([table[subject] for table in tables.values()], ignore_index=True))[0]
-    schema = with_roles(schema, list(tables.values()), people, declared, kinds, where=where)
+    real = [data_columns(table, role) for role, table in tables.items()]
+    schema = with_roles(schema, real, people, declared, kinds, where=where)
     return {role: tag(table, schema, subject) for role, table in tables.items()}
 
 
 def with_schema(frame: pd.DataFrame, schema: TableSchema, subject: str | None, *, where: str) -> pd.DataFrame:
     """``frame`` in the canonical form of ``schema``, tagged; the subject column comes first, as text."""
-    table = conform(_without(frame, subject, where), schema, where=where)
+    table = Table.of(_without(frame, subject, where), schema, where=where).frame()
     if subject is not None:
-        ids = conform(frame[[subject]], TableSchema((ColumnSchema(subject, "categorical", False, "str"),)), where=where)
-        missing = ids[subject].isna().to_numpy().nonzero()[0]
+        ids = column_of(frame[subject], ColumnSchema(subject, "categorical", False, "str"), where)
+        missing = ids.missing.nonzero()[0]
         if len(missing):
             fix = "give every row the id of its person"
             raise InputError("the subject is missing", where=where, column=subject, row=int(missing[0]), fix=fix)
-        table.insert(0, subject, ids[subject])
+        table.insert(0, subject, ids.series())
     return tag(table, schema, subject)
 
 
-def data_columns(frame: pd.DataFrame, where: str) -> pd.DataFrame:
-    """The canonical rows of a tagged frame without the subject column."""
+def data_columns(frame: pd.DataFrame, where: str) -> Table:
+    """The rows of a tagged frame without the subject column."""
     schema = schema_of(frame, where)
-    return conform(frame[schema.names], schema, where=where)
+    return Table.of(frame[schema.names], schema, where=where)
+
+
+def content_of(frame: pd.DataFrame, where: str) -> str:
+    """Fingerprint of the content of a tagged frame: its rows, and whose they are."""
+    table, subject = data_columns(frame, where), subject_of(frame, where)
+    if subject is None:
+        return table.fingerprint
+    ids = column_of(frame[subject], ColumnSchema(subject, "categorical", False, "str"), where)
+    return table.with_columns(ids).fingerprint
 
 
 def _without(frame: pd.DataFrame, subject: str | None, where: str) -> pd.DataFrame:

@@ -15,7 +15,7 @@ import pandas as pd
 
 from privacy_assets.engine.inputs import Progress, silent
 from privacy_assets.engine.tables.fingerprints import file_fingerprint
-from privacy_assets.engine.tables.schema import conform, restore
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import InputError, PublicationRefused
 from privacy_assets.files import put_atomic
@@ -131,7 +131,7 @@ def trained_generator(
         for other in set(folder.glob("*")) - {checkpoint}:
             shutil.rmtree(other, ignore_errors=True)
     fitted: FittedGenerator = plan.generator.fit(
-        data_columns(train, "train"), schema_of(train, "train"), seed=seed, device=device, progress=progress,
+        data_columns(train, "train"), seed=seed, device=device, progress=progress,
         checkpoint=checkpoint, people=None if subject is None else pd.factorize(train[subject])[0],
     )  # fmt: skip
     if folder is not None:
@@ -169,14 +169,12 @@ def sampled(
     schema, rows = schema_of(train, "train"), plan.rows or len(train)
     made_by = generator.described()
     if not plan.filters:
-        made = generator.sample(rows, seed=plan.seed)
-        frame = conform(made, schema, where="the generator's output", synthetic=True)
-        return Sampled(restore(frame, schema), made_by)
+        return Sampled(generator.sample(rows, seed=plan.seed).under(schema).restored(), made_by)
     subject, people = subject_of(train, "train"), None
     if subject is not None:
         people = pd.factorize(pd.concat([frame[subject] for frame in tables.values()], ignore_index=True))[0]
     compared = schema.measured
-    real = [data_columns(frame, role)[compared.names] for role, frame in tables.items()]
+    real = [data_columns(frame, role).under(compared) for role, frame in tables.items()]
     filters = [one.fit(real, compared, people) for one in plan.filters]
     found = draw(generator, filters, rows, seed=plan.seed)
     if made_by["privacy"]["epsilon"] is not None:  # filters look at the real rows for nothing
@@ -197,11 +195,11 @@ def sampled(
         **{f"rows dropped by {name}": count for name, count in found.dropped_by.items()},
         **{f"radius of {one.filter.name}": one.radius for one in filters},
     }
-    return Sampled(restore(found.rows, schema), made_by, stated, told)
+    return Sampled(found.rows.under(schema).restored(), made_by, stated, told)
 
 
 def before_filter(
-    plan: TablePlan, tables: Mapping[str, pd.DataFrame], unfiltered: pd.DataFrame, progress: Progress
+    plan: TablePlan, tables: Mapping[str, pd.DataFrame], unfiltered: Table, progress: Progress
 ) -> dict[str, Any]:
     """Results, by metric, on rows that no filter has seen: what the report sets beside those of the filtered ones."""
     from privacy_assets.engine.evaluation import run_metrics
@@ -211,5 +209,5 @@ def before_filter(
     if not asked:
         return {}
     progress(f"before the filter: {', '.join(asked)}")
-    results = run_metrics(metric_inputs(tables, unfiltered, seed=plan.seed, progress=progress), asked)
+    results = run_metrics(metric_inputs(tables, unfiltered.frame(), seed=plan.seed, progress=progress), asked)
     return {name: replace(result, tables={}, inputs={}).to_json() for name, result in results.items()}

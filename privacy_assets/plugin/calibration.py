@@ -113,12 +113,12 @@ def _points(
     if not config.fractions or not config.noise:
         raise ConfigError(f"table {settings.name}: fractions and noise need at least one number each.")
     tables = {role: inputs[role] for role in ("train", "holdout")}
-    release = data_columns(inputs["reference"], "reference")
+    release = data_columns(inputs["reference"], "reference").frame()
     ready = metric_inputs(tables, release, seed=settings.seed, device=device, progress=progress)
     if any(settings.uses_embedder(metric) for metric in metrics.values()):
         ready = attach_embedder(ready, inputs["embedder"])
     cases = leaky_cases(
-        ready.train, ready.synthetic, ready.schema, fractions=config.fractions, noises=every_noise(config.noise),
+        ready.train, ready.synthetic, fractions=config.fractions, noises=every_noise(config.noise),
         seed=settings.seed,
     )  # fmt: skip
     return run_study(ready, cases, metrics, path)

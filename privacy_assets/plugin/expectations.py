@@ -11,6 +11,7 @@ import pandas as pd
 
 from privacy_assets.engine.tables.roles import bounds, domain, natural_role
 from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.engine.tables.table import Table
 
 _TYPES = {
     "numeric": ["float64"],
@@ -31,18 +32,19 @@ class Expected:
     unexpected: int
 
 
-def check_source(frame: pd.DataFrame, schema: TableSchema) -> list[Expected]:
-    """Columns, types and nullability of a canonical private table."""
-    return _run(frame, [*_structure(schema), *_nullability(schema)])
+def check_source(source: Table) -> list[Expected]:
+    """Columns, types and nullability of a private table."""
+    return _run(source.frame(), [*_structure(source.schema), *_nullability(source.schema)])
 
 
-def check_synthetic(frame: pd.DataFrame, schema: TableSchema, real: Sequence[pd.DataFrame]) -> list[Expected]:
-    """Columns, types, nullability, and what may stand in each column of a canonical synthetic table beside ``real``.
+def check_synthetic(synthetic: Table, real: Sequence[Table]) -> list[Expected]:
+    """Columns, types, nullability, and what may stand in each column of a synthetic table beside ``real``.
 
     What may is decided in one place, :mod:`privacy_assets.engine.tables.roles`, for this and for the limit on
     ``value_disclosure.foreign_cells``.
     """
-    return _run(frame, [*_structure(schema), *_nullability(schema), *_values(schema, real)])
+    schema = synthetic.schema
+    return _run(synthetic.frame(), [*_structure(schema), *_nullability(schema), *_values(schema, real)])
 
 
 def _structure(schema: TableSchema) -> list[tuple[str, dict[str, Any]]]:
@@ -58,15 +60,17 @@ def _nullability(schema: TableSchema) -> list[tuple[str, dict[str, Any]]]:
     return [("ExpectColumnValuesToNotBeNull", {"column": c.name}) for c in schema.columns if not c.nullable]
 
 
-def _values(schema: TableSchema, tables: Sequence[pd.DataFrame]) -> list[tuple[str, dict[str, Any]]]:
+def _values(schema: TableSchema, tables: Sequence[Table]) -> list[tuple[str, dict[str, Any]]]:
     wanted: list[tuple[str, dict[str, Any]]] = []
     for column in schema.measured.columns:
         real = [table[column.name] for table in tables]
         if (column.role or natural_role(column, real)) == "closed":
-            values = domain(column, real).tolist()
+            values = domain(column, real).objects()
             wanted.append(("ExpectColumnValuesToBeInSet", {"column": column.name, "value_set": values}))
         elif limits := bounds(real):
             low, high = limits
+            if column.kind == "datetime":
+                low, high = (pd.Timestamp(limit, unit="us") for limit in limits)
             between = {"column": column.name, "min_value": low, "max_value": high}
             wanted.append(("ExpectColumnValuesToBeBetween", between))
     return wanted

@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from privacy_assets.engine.tables.schema import conform
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.pipeline.measuring import metric_inputs
 from privacy_assets.pipeline.tagging import data_columns, schema_of
 from privacy_assets.plugin.assets import FRAME, RELEASES
@@ -36,7 +36,7 @@ def _source_check(settings: TableSettings) -> dg.AssetChecksDefinition:
     @guarded
     def schema(context: dg.AssetCheckExecutionContext, source: pd.DataFrame) -> dg.AssetCheckResult:
         place_of(context, settings)
-        return expectation_result(check_source(data_columns(source, "source"), schema_of(source, "source")))
+        return expectation_result(check_source(data_columns(source, "source")))
 
     return schema
 
@@ -63,9 +63,9 @@ def _synthetic_check(settings: TableSettings) -> dg.AssetChecksDefinition:
         context: dg.AssetCheckExecutionContext, synthetic: Any, **tables: pd.DataFrame
     ) -> Iterator[dg.AssetCheckResult]:
         rows, schema = steps_of(context, settings).rows(synthetic), schema_of(tables["train"], "train")
-        frame = conform(rows, schema, where="synthetic")
+        made = Table.of(rows, schema, where="synthetic")
         real = [data_columns(table, role) for role, table in tables.items()]
-        yield expectation_result(check_synthetic(frame, schema, real))
+        yield expectation_result(check_synthetic(made, real))
 
     return schema_and_values
 
@@ -96,7 +96,7 @@ def exchangeability_result(tables: dict[str, pd.DataFrame], seed: int) -> dg.Ass
     """Test tagged train and holdout; red when p is below 0.001."""
     from privacy_assets.engine.tables.exchangeability import exchangeability
 
-    synthetic = data_columns(tables["train"], "train")
+    synthetic = data_columns(tables["train"], "train").frame()
     found = exchangeability(metric_inputs(tables, synthetic, seed=seed))
     passed = found.p_value > ALPHA
     worst = max(found.columns, key=lambda record: float(record["z"]))
