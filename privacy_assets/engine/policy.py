@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
 
 from privacy_assets.engine.results import MetricResult
+from privacy_assets.engine.settings import Tuple, declared
 from privacy_assets.errors import ConfigError, did_you_mean, door, shown
 from privacy_assets.files import is_path, not_a_file
 from privacy_assets.objects import location
@@ -24,7 +26,10 @@ Bound = Literal["upper", "lower", "value"]
 _DEFAULT = "default"
 
 
-@dataclass(frozen=True, slots=True)
+_NUMBER = "a finite number, and only one of at_most and at_least"
+
+
+@declared
 class Limit:
     """One limit on one figure, in the figure's own units.
 
@@ -36,29 +41,21 @@ class Limit:
     general stands in :mod:`privacy_assets.report.recourse`.
     """
 
-    figure: str
-    at_most: float | None = None
-    at_least: float | None = None
-    bound: Bound = "upper"
-    smallest_n: int = 30
-    source: str = ""
-    advice: str = ""
+    part: ClassVar[str] = "limit"
+
+    figure: str = Field(
+        title="METRIC.FIGURE, for example dcr.member_excess", pattern=r"^[^.]*\.[^.]*$", description="what is limited"
+    )
+    at_most: float | None = Field(default=None, title=_NUMBER, description="limit of a risk")
+    at_least: float | None = Field(default=None, title=_NUMBER, description="limit of a protection score")
+    bound: Bound = Field(default="upper", description="what is held against the limit")
+    smallest_n: int = Field(default=30, ge=1, description="subjects that are needed to judge")
+    source: str = Field(default="", description="where the number comes from")
+    advice: str = Field(default="", description="what to do where the limit is broken")
 
     def __post_init__(self) -> None:
-        where = f"Limit on {shown(self.figure)}"
-        if not isinstance(self.figure, str) or self.figure.count(".") != 1:
-            raise ConfigError(f"{where}: write METRIC.FIGURE, for example dcr.member_excess.")
-        if not isinstance(self.bound, str) or self.bound not in get_args(Bound):
-            raise ConfigError(f"{where}: unknown bound {shown(self.bound)}; use one of {get_args(Bound)}.")
-        given = [x for x in (self.at_most, self.at_least) if x is not None]
-        if len(given) != 1 or isinstance(given[0], bool) or not isinstance(given[0], (int, float)):
-            raise ConfigError(f"{where}: give one number, either at_most or at_least.")
-        if not abs(given[0]) <= sys.float_info.max:
-            raise ConfigError(f"{where}: the limit must be a finite number.")
-        if isinstance(self.smallest_n, bool) or not isinstance(self.smallest_n, int) or self.smallest_n < 1:
-            raise ConfigError(f"{where}: smallest_n must be a positive whole number.")
-        if not isinstance(self.source, str) or not isinstance(self.advice, str):
-            raise ConfigError(f"{where}: source and advice must be texts.")
+        if (self.at_most is None) == (self.at_least is None):
+            raise ConfigError(f"limit on {self.figure}: give one number, either at_most or at_least.")
 
     @property
     def value(self) -> float:
@@ -122,13 +119,15 @@ class Judgement:
         return tuple(outcome for outcome in self.outcomes if not outcome.passed)
 
 
-@dataclass(frozen=True)
+@declared
 class Policy:
     """A named list of limits, one per (figure, bound). An empty policy is an error: it would publish anything."""
 
-    limits: tuple[Limit, ...]
-    name: str = "custom"
-    extends: bool = False  # the default policy: limits of metrics for tables that were brought join it
+    part: ClassVar[str] = "policy"
+
+    limits: Annotated[tuple[Limit, ...], Tuple] = Field(title="a list of limits", description="one a figure and bound")
+    name: str = Field(default="custom", description="for the report")
+    extends: bool = Field(default=False, description="the limits of metrics for tables that were brought join it")
 
     def __post_init__(self) -> None:
         if not self.limits:
@@ -325,12 +324,10 @@ def _limit(entry: Any, source: str) -> Limit:
     for key in entry:
         if key not in names:
             raise ConfigError(f"{source}: unknown key {shown(key)} in a limit.{did_you_mean(key, names)}")
-    if not isinstance(entry.get("figure"), str):
-        raise ConfigError(f"{source}: a limit needs 'figure', for example dcr.member_excess.")
     try:
         limit = Limit(**entry)
     except ConfigError as error:
-        raise ConfigError(f"{source}: {error}") from None
+        raise ConfigError(f"{source}: {error} It is the limit on {shown(entry.get('figure'))}.") from None
     from privacy_assets.engine.registry import figure_specs
 
     specs = figure_specs()

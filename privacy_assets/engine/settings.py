@@ -127,7 +127,10 @@ def problem(kind: Any, error: ValidationError) -> Exception:
 
 
 def _where(kind: type) -> str:
-    return " ".join(getattr(kind, one) for one in ("part", "name") if hasattr(kind, one)) or kind.__name__
+    known = [
+        one for one in ("part", "name") if hasattr(kind, one) and one not in getattr(kind, "__pydantic_fields__", ())
+    ]
+    return " ".join(getattr(kind, one) for one in known) or kind.__name__
 
 
 def _sentence(kind: Any, first: Any, cause: object) -> str:

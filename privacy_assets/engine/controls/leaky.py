@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from privacy_assets.engine.controls.study import Case
 from privacy_assets.engine.generators.copies import jittered, redrawn
+from privacy_assets.engine.settings import declared
 from privacy_assets.engine.tables.column import Column
 from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError
@@ -18,7 +21,7 @@ from privacy_assets.errors import ConfigError
 FRACTIONS = tuple(tenth / 10 for tenth in range(11))
 
 
-@dataclass(frozen=True, slots=True)
+@declared
 class Noise:
     """What is done to the training rows before they are leaked; a missing value stays missing.
 
@@ -27,15 +30,11 @@ class Noise:
     is added. A category or boolean is drawn anew from its column with probability ``p``.
     """
 
-    sigma: float = 0.0
-    lam: float = 0.0
-    p: float = 0.0
+    part: ClassVar[str] = "noise"
 
-    def __post_init__(self) -> None:
-        for name, least, most in (("sigma", 0, 10), ("lam", 0, 1000), ("p", 0, 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-                raise ConfigError(f"noise: {name} must be a number from {least} to {most}.")
+    sigma: float = Field(default=0.0, ge=0, le=10, description="deviations of numbers and dates")
+    lam: float = Field(default=0.0, ge=0, le=1000, description="mean of what is added to whole numbers")
+    p: float = Field(default=0.0, ge=0, le=1, description="probability that a category is drawn anew")
 
     def __str__(self) -> str:
         parts = [f"{name} {value:g}" for name, value in zip(("σ", "λ", "p"), self.values, strict=True) if value]
