@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from functools import partial, wraps
+from importlib.util import find_spec
 from pathlib import Path, PurePath
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar, cast
@@ -65,6 +66,10 @@ class InputError(PrivacyAssetsError, ValueError):
 
 class ConfigError(PrivacyAssetsError, ValueError):
     """A setting, a policy or a definition is wrong; raised when it is loaded, before any work is done."""
+
+
+class MissingPackage(PrivacyAssetsError, ImportError):
+    """A package that comes with an extra is needed, and not installed."""
 
 
 class StoreError(PrivacyAssetsError, OSError):
@@ -137,6 +142,16 @@ def shown(value: object) -> str:
         return type(value).__name__
     text = str.__str__(value)  # not what a subclass makes of it
     return repr(text) if len(text) <= _LONGEST_SHOWN and text.isprintable() else f"a text of {len(text)} characters"
+
+
+def require(package: str, what: str, extra: str, otherwise: str = "") -> None:
+    """MissingPackage unless ``package`` can be imported; it is not imported here.
+
+    ``what`` needs it and begins the message, ``extra`` of this package brings it, ``otherwise`` is another way out.
+    """
+    if find_spec(package) is None:
+        fix = f"pip install 'privacy-assets[{extra}]'{f', or {otherwise}' if otherwise else ''}"
+        raise MissingPackage(f"{what} needs {package}, which is not installed. Fix: {fix}.")
 
 
 def did_you_mean(name: object, options: Iterable[str]) -> str:

@@ -96,6 +96,13 @@ def test_the_commands_without_make_name_what_is_there(capsys: pytest.CaptureFixt
     assert "--leak" in capsys.readouterr().out
 
 
+def test_every_extra_that_is_named_is_there() -> None:
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    texts = [README, *(ROOT / "docs").rglob("*.md"), *(ROOT / "privacy_assets").rglob("*.py")]
+    named = {name for file in texts for name in re.findall(r"privacy-assets\[([a-z0-9,]+)\]", file.read_text())}
+    assert {"torch", "dagster", "ui"} <= {one for name in named for one in name.split(",")} <= extras
+
+
 def test_the_evaluate_command_of_the_readme_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ours = [words[1:] for words in commands(README) if words[0] == "privacy-assets"]
     assert len(ours) == 1 and ours[0][0] == "evaluate"

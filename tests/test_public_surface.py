@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import privacy_assets
 
+ROOT = Path(__file__).parents[1]
 NAMES = {
     "GpuResource",
     "Limit",
@@ -72,3 +77,100 @@ def test_the_registry_imports_no_heavy_library() -> None:
         f"print({heavy} & set(sys.modules))"
     )
     assert run(code).strip() == "set()"
+
+
+# As if the base package were installed alone: nothing finds what only its extras bring.
+BASE_ALONE = """
+import sys
+ABSENT = {"dagster", "dagster_pipes", "dagster_shared", "great_expectations", "upath", "torch", "safetensors", "opacus",
+          "ctgan", "rdt", "ray", "s3fs", "polars", "duckdb", "statsmodels"}
+class Without:
+    def __init__(self, finder): self.finder = finder
+    def find_spec(self, name, *rest):
+        return None if name.split(".")[0] in ABSENT else self.finder.find_spec(name, *rest)
+    def __getattr__(self, name): return getattr(self.finder, name)
+sys.meta_path[:] = map(Without, sys.meta_path)
+"""
+
+
+def base_alone(code: str, folder: Path) -> tuple[int, str, list[str]]:
+    """Exit status, output and lines of errors of a process that has the base package alone."""
+    command = [sys.executable, "-c", BASE_ALONE + code]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, timeout=300)
+    return done.returncode, done.stdout, done.stderr.splitlines()
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, rng = tmp_path_factory.mktemp("tables"), np.random.default_rng(0)
+    for name in ("train", "holdout", "synthetic"):
+        frame = pd.DataFrame(rng.normal(size=(150, 3)), columns=["a", "b", "c"])
+        frame["visits"] = rng.poisson(3, len(frame))
+        frame.to_parquet(folder / f"{name}.parquet")
+    return folder
+
+
+EVALUATE = "from privacy_assets.cli import main; raise SystemExit(main({!r}))"
+FILES = ["--train=train.parquet", "--holdout=holdout.parquet", "--synthetic=synthetic.parquet", "--metrics=dcr"]
+
+
+def test_the_base_package_evaluates_and_the_verdict_names_what_is_missing(tables: Path) -> None:
+    command = ["evaluate", *FILES, "--no-embedder", "--quiet", "--html=report.html"]
+    status, said, errors = base_alone(EVALUATE.format(command), tables)
+    assert status == 0 and not errors
+    words = "There was no embedder, so nothing is known of dcr.privacy_score_embedded, dcr.member_excess_embedded."
+    assert words in " ".join(said.split())
+    assert words in (tables / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [
+        (["evaluate", *FILES], "the embedder needs torch, which is not installed. "
+         "Fix: pip install 'privacy-assets[torch]', "
+         "or leave the embedded figures out: embedder=False, or --no-embedder."),
+        (["demo"], "the Dagster part of privacy-assets needs dagster, which is not installed. "
+         "Fix: pip install 'privacy-assets[dagster]'."),
+        (["generate", "--generator=wgan_gp", "--data=train.parquet", "--rows=10", "--out=made.parquet"],
+         "generator wgan_gp needs torch. Fix: pip install 'privacy-assets[torch]'."),
+    ],
+    ids=["evaluate", "demo", "generate"],
+)  # fmt: skip
+def test_what_needs_an_extra_says_so_in_one_line(command: list[str], what: str, tables: Path) -> None:
+    status, _, errors = base_alone(EVALUATE.format(command), tables)
+    assert (status, errors) == (2, [f"privacy-assets: {what}"])
+
+
+def test_the_base_package_generates_and_reads(tables: Path) -> None:
+    command = [
+        "generate",
+        "--generator=synthpop",
+        "--data=train.parquet",
+        "--rows=10",
+        "--out=new.parquet",
+        "--seed=1",
+    ]
+    code = f"""
+from privacy_assets.cli import main
+status = main({command!r})
+import privacy_assets
+from privacy_assets.errors import MissingPackage, PrivacyAssetsError
+absent = []
+for name in dir(privacy_assets):
+    try:
+        getattr(privacy_assets, name)
+    except MissingPackage:
+        absent.append(name)
+try:
+    privacy_assets.read_published("releases", "patients")
+except PrivacyAssetsError as error:
+    status += isinstance(error, MissingPackage)
+print(*absent)
+raise SystemExit(status)
+"""
+    status, said, errors = base_alone(code, tables)
+    assert status == 0, errors
+    free = {"Limit", "Policy", "Report", "evaluate", "on_ray", "read_published"}
+    assert set(said.splitlines()[-1].split()) == NAMES - free
+    assert len(pd.read_parquet(tables / "new.parquet")) == 10

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
@@ -49,7 +50,9 @@ CPU = Device("cpu", "cpu")
 
 
 def accelerators() -> list[Device]:
-    """Accelerators of this machine: the visible CUDA devices, else MPS, else none. Imports torch."""
+    """Accelerators of this machine: the visible CUDA devices, else MPS, else none. Imports torch where it is there."""
+    if find_spec("torch") is None:
+        return []
     import torch
 
     if torch.cuda.is_available():

@@ -32,7 +32,7 @@ from privacy_assets.engine.tables.schema import (
 )
 from privacy_assets.engine.tables.stored import StackedTable
 from privacy_assets.engine.tables.table import Table, joint
-from privacy_assets.errors import ConfigError, InputError, did_you_mean, shown
+from privacy_assets.errors import ConfigError, InputError, did_you_mean, require, shown
 from privacy_assets.objects import location
 
 if TYPE_CHECKING:
@@ -294,8 +294,14 @@ def attach_embedder(inputs: MetricInputs, embedder: Embedder) -> MetricInputs:
     return replace(inputs, embedder=embedder)
 
 
+def require_torch() -> None:
+    """MissingPackage where no embedder can be trained, before any work is done."""
+    require("torch", "the embedder", "torch", "leave the embedded figures out: embedder=False, or --no-embedder")
+
+
 def fit_embedder(inputs: MetricInputs, **settings: Any) -> Embedder:
     """Train the contrastive encoder on all real rows of ``inputs``; ``settings`` are those of EmbedderSettings."""
+    require_torch()
     from privacy_assets.engine.geometry.embedder import EmbedderSettings, train_embedder
 
     real = [inputs.tables[role] for role in REAL_ROLES if role in inputs.tables]

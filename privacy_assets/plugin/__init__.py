@@ -1,0 +1,6 @@
+"""All that needs Dagster."""
+
+from privacy_assets.errors import require
+
+for _package in ("dagster", "great_expectations"):
+    require(_package, "the Dagster part of privacy-assets", "dagster")

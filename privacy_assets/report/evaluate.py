@@ -13,6 +13,7 @@ from privacy_assets.engine.evaluation import (
     choose_metrics,
     fit_embedder,
     prepare_inputs,
+    require_torch,
     run_metrics,
     wants_embedder,
 )
@@ -61,9 +62,10 @@ def evaluate(
     ones: identifiers and free text are refused otherwise (docs/columns.md). ``policy`` is a Policy, a mapping or a YAML
     file; ``metrics`` are names, or a mapping of names to settings; all default ones when None. ``generator`` is what
     made ``synthetic``, for the metrics that attack it: a registered name, a mapping of ``name`` and ``settings``, or a
-    function. ``embedder=False`` leaves the embedded figures out, and the time to train an encoder. The same inputs and
-    ``seed`` give the same report, but for the seconds it took. Raises InputError for tables and ConfigError for
-    settings that cannot be used; no error holds a cell of a table, or is chained to one.
+    function. ``embedder=False`` leaves the embedded figures out, and the time to train an encoder; the verdict names
+    them then. The same inputs and ``seed`` give the same report, but for the seconds it took. Raises InputError for
+    tables and ConfigError for settings that cannot be used, and MissingPackage where the embedder needs torch and it is
+    not installed; no error holds a cell of a table, or is chained to one.
     """
     if not isinstance(embedder, bool) or not callable(progress):
         raise ConfigError("embedder must be true or false, and progress a function that takes a text.")
@@ -79,6 +81,9 @@ def evaluate(
         )
     if made_by is not None and not any("generator" in metric.settings() for metric in chosen.values()):
         raise ConfigError("a generator was given, but no metric attacks it. Fix: add shadow_membership to the metrics.")
+    embedded = embedder and wants_embedder(chosen.values())
+    if embedded:
+        require_torch()
     from privacy_assets.engine.devices import pick_device
 
     inputs = prepare_inputs(
@@ -86,7 +91,7 @@ def evaluate(
         released=released, subject=subject, kinds=kinds, declared=declared, seed=seed, device=pick_device(device),
         progress=progress,
     )  # fmt: skip
-    if embedder and wants_embedder(chosen.values()):
+    if embedded:
         inputs = attach_embedder(inputs, fit_embedder(inputs))
     made = None
     if made_by is not None:

@@ -108,7 +108,14 @@ def advice(outcomes: Iterable[LimitOutcome]) -> dict[str, list[LimitOutcome]]:
 
 
 def headline(report: Report) -> str:
-    """One plain sentence on why the verdict is what it is."""
+    """One plain sentence on why the verdict is what it is, and one on figures that want an embedder."""
+    figures = [(name, figure) for name, result in report.results.items() for figure in result.figures]
+    absent = [clean(f"{name}.{figure.name}", 60) for name, figure in figures if "no embedder" in figure.note]
+    without = f" There was no embedder, so nothing is known of {_listing(absent)}." if absent else ""
+    return _reason(report) + without
+
+
+def _reason(report: Report) -> str:
     outcomes = report.judgement.outcomes
     total = len(outcomes)
     failed = [clean(x.limit.key, 60) for x in outcomes if x.status == "fail"]

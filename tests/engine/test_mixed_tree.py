@@ -5,19 +5,24 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from privacy_assets.engine.evaluation import prepare_inputs
 from privacy_assets.engine.geometry import mixed_search, mixed_tree
-from privacy_assets.engine.geometry.mixed_tree import MixedTree
+from privacy_assets.engine.geometry.embedder import EmbedderSettings, train_embedder
 from privacy_assets.engine.geometry.neighbours import distinct_encoded, distinct_rows, nearest, nearest_rows
 from privacy_assets.engine.tables.encoding import EncodedTable
+from privacy_assets.engine.tables.schema import conform, infer_schema
 from privacy_assets.errors import InputError
 
+ADULT = Path(__file__).parents[1] / "data" / "adult.parquet"
 PATHS = ("tree", "product")
 
 
@@ -213,16 +218,43 @@ def test_nearly_unique_texts_need_no_dense_form(monkeypatch):
     assert found.distances[kept].max() < 0.01 < 1 <= found.distances[~kept].min()
 
 
-def test_the_tree_is_left_where_it_leaves_nothing_out():
-    g = np.random.default_rng(9)
-    clustered = drawn(g, 8000, (2, 5, 40, 9), g.normal(size=(8000, 2)))
-    cloud = EncodedTable.of_numbers(g.normal(size=(8000, 30)))
-    for rows, path in ((clustered, "tree"), (cloud, "product")):
-        queries, (points, _) = rows.take(np.s_[:4000]), distinct_encoded(rows.take(np.s_[4000:]))
-        tree = MixedTree.build(points)
-        assert mixed_search._quicker(tree, queries, points, 1, "cpu") == path
-        looked_at = tree.search(queries, 1)[2][1] / (len(queries) * len(tree.tree.leaves))
-        assert looked_at < 0.2 if path == "tree" else looked_at > 0.9
+@pytest.fixture(scope="module")
+def adult():
+    """Two encoded tables of 4,000 rows of Adult, and their embeddings in 10 and 30 dimensions."""
+    frame = pd.read_parquet(ADULT).sample(8000, random_state=0).reset_index(drop=True)
+    schema = infer_schema(frame)
+    train, rest = (conform(part, schema, where="rows") for part in (frame[:4000], frame[4000:]))
+    inputs = prepare_inputs(train, rest, rest, schema=schema)
+    out = {"mixed": (inputs.encoded("holdout"), inputs.encoded("train"))}
+    for dims in (10, 30):
+        embedder = train_embedder([train], schema, EmbedderSettings(width=128, dims=dims, max_epochs=2), seed=0)
+        out[f"embedded in {dims}"] = tuple(EncodedTable.of_numbers(embedder.embed(part)) for part in (rest, train))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("what", "path"),
+    [
+        ("mixed", "tree"),
+        ("embedded in 10", "tree"),
+        ("embedded in 30", "tree"),
+        ("30 independent numbers", "product"),
+        ("109 independent numbers", "product"),
+    ],
+)
+def test_the_tree_is_left_where_it_leaves_nothing_out(what, path, adult, monkeypatch):
+    """And never on the CPU where it does: faiss would take several times as long."""
+    if what in adult:
+        queries, points = adult[what]
+    else:
+        cloud = EncodedTable.of_numbers(np.random.default_rng(9).normal(size=(8000, int(what.split()[0]))))
+        queries, points = cloud.take(np.s_[:4000]), cloud.take(np.s_[4000:])
+    taken = []
+    product = mixed_search._by_product
+    monkeypatch.setattr(mixed_search, "_by_product", lambda *given: taken.append("product") or product(*given))
+    found = nearest_rows(queries, points)
+    assert (taken or ["tree"]) == [path]
+    same(found, tuple(vars(nearest_rows(queries, points, path="tree")).values()))
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 
+import faiss
 import numpy as np
 import pytest
 
@@ -30,7 +31,6 @@ def brute(queries, points, k, exclude_self=False):
 
 
 def test_against_faiss():
-    faiss = pytest.importorskip("faiss", reason="faiss-cpu of the dev extra")
     g = np.random.default_rng(0)
     queries, points = (g.normal(size=(rows, 12)).astype(np.float32) for rows in (500, 3000))
     queries[:50] = points[:50]
@@ -79,15 +79,53 @@ def copies(g):  # |a|^2 + |b|^2 - 2ab of equal rows is not 0 here
     return points[g.integers(0, 300, 200)], points
 
 
-CASES = (gaussian, grid, wide_grid, outlier, huge, far_cluster, copies)
+def offset(g):  # all rows a million away from 0, a few thousandths apart
+    return tuple(1e6 + 0.125 * g.integers(-9, 9, (n, 5)) for n in (150, 300))
+
+
+def near_ties(g):  # around each query many points whose distances differ in the last digits
+    queries = g.normal(size=(30, 16))
+    away = np.repeat(np.eye(16), 2, axis=0) * np.tile([1.0, -1.0], 16)[:, None]
+    return queries, (queries[:, None] + away * (1 + 1e-6 * g.random((30, 32, 1)))).reshape(-1, 16)
+
+
+def constant(g):  # columns of one value, large and small
+    queries, points = (np.full((n, 6), [7e8, -1e-30, 0, 3, 0, 0]) for n in (100, 200))
+    queries[:, 4:], points[:, 4:] = g.normal(size=(100, 2)), g.normal(size=(200, 2))
+    return queries, points
+
+
+def line(g):  # one column, most rows twice
+    return g.integers(0, 400, (150, 1)) * 0.1 + 1e3, g.integers(0, 200, (400, 1)) * 0.2 + 1e3
+
+
+CASES = (gaussian, grid, wide_grid, outlier, huge, far_cluster, copies, offset, near_ties, constant, line)
 by_name = pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 
 
-@pytest.fixture(params=("tree", "blas", "torch"))
+def worst(queries, points, count):
+    """A library whose products are as wrong as float32 allows: the nearest row's too small, all others' too large."""
+    q, p = queries.astype(np.float64), points.astype(np.float64)
+    exact, terms = q @ p.T, q.shape[1]
+    unit = terms * 2.0**-24
+    error = unit / (1 - unit) * (np.abs(q) @ np.abs(p).T)
+    products = exact + error
+    nearest_row = np.argmax(exact, axis=1)[:, None]
+    np.put_along_axis(products, nearest_row, np.take_along_axis(exact - error, nearest_row, 1), 1)
+    found = np.argsort(-products, axis=1)[:, :count]
+    return np.take_along_axis(products, found[:, -1:], 1)[:, 0], found
+
+
+@pytest.fixture(params=("tree", "rows", "blocks", "worst", "torch"))
 def search(request, monkeypatch):
-    """:func:`nearest` along one path: the tree, or a product by either library."""
+    """:func:`nearest` along one path: the tree, or products by a library, faiss's row by row or in blocks."""
+    if request.param == "blocks":
+        monkeypatch.setattr(faiss.swigfaiss.cvar, "distance_compute_blas_threshold", 1)
+        monkeypatch.setattr(exact_search, "_CELLS", 1)
+    if request.param == "worst":
+        monkeypatch.setattr(exact_search, "_faiss", worst)
     if request.param == "torch":
-        monkeypatch.setattr(exact_search, "_blas", lambda q, p, count: exact_search._torch(q, p, count, "cpu"))
+        monkeypatch.setattr(exact_search, "_faiss", lambda q, p, count: exact_search._torch(q, p, count, "cpu"))
 
     def run(queries, points, k=1, **options):
         path = "tree" if request.param == "tree" else "product"
@@ -175,6 +213,22 @@ def test_distances_that_agree_but_for_float32_rounding(gap, search):
     queries = np.zeros((40, 8), np.float32)
     queries[:, 0] = np.float32(1e-9) * np.arange(40)
     same(search(queries, points, 7), brute(queries, points, 7))
+
+
+def test_the_bound_leaves_no_gap(monkeypatch):
+    """The nearest row is found however wrong the products are, another one as near being known.
+
+    Half of the bound would let it be missed at some of these gaps between both and all other rows.
+    """
+    monkeypatch.setattr(exact_search, "_faiss", worst)
+    g, query = np.random.default_rng(7), np.zeros((1, 64), np.float32)
+    half = g.normal(size=(200, 64))
+    directions = np.concatenate([half, -half]) / np.linalg.norm(half, axis=1)[list(range(200)) * 2, None]
+    for gap in np.linspace(0, 1.5, 31) * 4 * 65 * 2.0**-24:
+        squared = np.full((400, 1), 1 + gap)
+        squared[123], squared[124] = 1, 1 + gap / 20
+        points = (directions * np.sqrt(squared)).astype(np.float32)
+        same(nearest_rows(*map(EncodedTable.of_numbers, (query, points)), path="product"), brute(query, points, 1))
 
 
 def test_fewer_points_than_asked_for():

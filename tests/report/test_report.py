@@ -532,6 +532,13 @@ def test_headline(make, words):
     assert words in headline(make())
 
 
+def test_the_headline_names_what_needs_an_embedder():
+    absent = figure("privacy_score_embedded", math.nan, math.nan, math.nan, note="not measured: no embedder")
+    made = report(replace(dcr(), figures=(*dcr().figures, absent)))
+    assert "There was no embedder, so nothing is known of dcr.privacy_score_embedded." in made.to_html()
+    assert "embedder" not in headline(passing())
+
+
 @pytest.mark.parametrize(
     ("value", "shown"),
     [

@@ -30,6 +30,7 @@ class NeuralGenerator(Generator):
     """A generator that is a network."""
 
     modules: ClassVar[tuple[str, ...]] = ("torch",)
+    extra: ClassVar[str | None] = "torch"
 
     def _fit(self, train: Table, training: Training) -> FittedGenerator:
         # MPS lacks double precision and some of the functions, and its random state cannot be set aside.

@@ -1,6 +1,6 @@
 """Vector arithmetic of the searches, written in LLVM's vectors: numba makes no such code of plain loops.
 
-All children of a node, all rows of a leaf, or a stretch of a matrix are looked at at once, each in a lane of its own.
+All children of a node, or all rows of a leaf, are looked at at once, each in a lane of its own.
 LLVM turns the vectors into what the machine has (SSE, AVX2, AVX-512, NEON). Imports numba. Numba renews a cached
 function with its own file only: who changes this file touches those that import it.
 """
@@ -18,7 +18,6 @@ from numba.np.arrayobj import make_array
 
 WIDE = 16  # children of a node at most
 LEAF = 32  # rows of a leaf at most
-STRETCH = 64  # cells of a matrix looked at at once
 _FLOAT, _BYTE, _SHORT, _INT = ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32)
 _FUSED = ("contract",)  # a product may be added without rounding in between
 
@@ -197,17 +196,6 @@ def children_inside(
 
     single = types.float32
     return types.uint16(low, high, held, mixed, types.intp, number, bit, single, single), generate
-
-
-@vectorised
-def cells_below(typing: Any, cells: Any, start: Any, added: Any, first: Any, limit: Any) -> Any:
-    """Uint64 mask of STRETCH ``cells`` from ``start`` on that are less than ``limit``, those of ``added`` added."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        v = _Lanes(context, builder, signature, args, STRETCH)
-        return v.mask("<", builder.fadd(v.vector(0, args[1]), v.vector(2, args[3])), args[4])
-
-    return types.uint64(cells, types.intp, added, types.intp, types.float32), generate
 
 
 @vectorised

@@ -1,26 +1,31 @@
-"""Candidates for the nearest rows by float32 matrix product, and a proof of what they leave out.
+"""Candidates for the nearest rows by float32 inner products, and a proof of what they leave out.
 
-The product finds a few more candidates than wanted; the caller computes their distances by direct difference in
-float64. A row that is no candidate can be nearer only where the rounding error of the product exceeds the gap between
-the last candidate and the wanted neighbours: those queries are named, and searched again without a product.
+Faiss on the CPU, torch elsewhere, finds a few more candidates than wanted; the caller computes their distances by
+direct difference in float64. A row that is no candidate can be nearer only where the rounding error of its inner
+product exceeds the gap between the last candidate and the wanted neighbours: those queries are named, and searched
+again without a product.
+
+Of all rows p, the nearest to q has the largest qp - |p|^2 / 2. With 1 as another coordinate of q, and -|p|^2 / 2 as one
+of p, this is a single inner product, so the proof needs to know nothing of the library but that it multiplies and adds
+in float32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Lock
-from typing import Any
 
 import numpy as np
 
 from privacy_assets.engine.parallel import in_parallel
 
 EXTRA = 8  # candidates beyond those wanted
-_BLOCK = 1024  # rows of queries and of points multiplied at once: the product stays in the cache
+_BLOCK = 1024  # rows of queries multiplied at once: their products with as many points stay in the cache
+_CELLS = 128_000  # of queries, below which faiss 1.15 multiplies no matrices but row by row, in five times the time
+_WIDE = 8 * _BLOCK  # points multiplied at once on another device
 _WORTH = 16  # blocks that are worth sending away, with all points
 _CLIP = 1e15  # squares stay finite in float32; clipping shortens distances only, so the proof holds
 _TINY = 1e-37  # products that are smaller may vanish in float32
-_ALONE = Lock()  # how many threads the BLAS takes is a setting of the process
+_UNIT = 2.0**-24  # largest relative error of one rounding to float32
 
 
 def candidates(
@@ -33,84 +38,78 @@ def candidates(
     to the positions of the queries to which another row may be as near.
     """
     centre = _centre(points)
-    q, p = (np.clip(x - centre, -_CLIP, _CLIP).astype(np.float32) for x in (queries, points))
-    last, found = _blas(q, p, k + EXTRA) if device == "cpu" else _torch(q, p, k + EXTRA, device)
+    q, p = _widened(queries, centre), _widened(points, centre)
+    norms, halves = _squares(q), -_squares(p) / 2
+    q[:, -1], p[:, -1] = 1, halves
+    least, found = _faiss(q, p, k + EXTRA) if device == "cpu" else _torch(q, p, k + EXTRA, device)
+    last = norms - 2 * least.astype(np.float64)
     absent = (own >= 0) & ~(found == own[:, None]).any(axis=1)
     found[absent, -1] = own[absent]  # a copy is found by content, whatever the product says
-    return found, lambda known: np.flatnonzero(~(last - _error_bound(q, known) > known))
+    return found, lambda known: np.flatnonzero(~_farther(last, norms, known, queries.shape[1]))
 
 
 def _centre(points: np.ndarray) -> np.ndarray:
     """A row amid the points: small norms, small rounding errors."""
-    return np.median(points[:: max(1, len(points) // 10_000)], axis=0)
+    return np.median(points[:: max(1, len(points) // 10_000)], axis=0).astype(np.float32)
 
 
-def _blas(queries: np.ndarray, points: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The last squared distance float64 (n_q,) and the rows int64 (n_q, count) of the ``count`` nearest, in any order.
+def _widened(rows: np.ndarray, centre: np.ndarray) -> np.ndarray:
+    """The rows less the centre and cut off at ``_CLIP``, with a last column of 0."""
+    out = np.zeros((len(rows), rows.shape[1] + 1), dtype=np.float32)
+    with np.errstate(over="ignore"):  # infinite ones are cut off as well
+        np.subtract(rows, centre, out=out[:, :-1])
+    return np.clip(out, -_CLIP, _CLIP, out=out)
 
-    Blocks of queries run in threads; their number changes nothing.
+
+def _squares(rows: np.ndarray) -> np.ndarray:
+    """Squared norms float64 (n,)."""
+    return np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
+
+
+def _faiss(queries: np.ndarray, points: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The least inner product float32 (n_q,) and the rows int64 (n_q, count) of the ``count`` largest, in any order.
+
+    Blocks of queries run in threads of ours, one of faiss's own each; their number changes nothing.
     """
-    from threadpoolctl import threadpool_limits
-
-    norms, doubled = np.einsum("ij,ij->i", points, points), -2 * queries
-
-    def run(start: int) -> tuple[np.ndarray, np.ndarray]:
-        return _block(doubled[start : start + _BLOCK], points, norms, count)
-
-    with _ALONE, threadpool_limits(1, user_api="blas"):
-        found = in_parallel(run, range(0, len(queries), _BLOCK), _WORTH)
-    values = np.concatenate([np.zeros((0, count), dtype=np.float32), *(value for value, _ in found)])
-    places = np.concatenate([np.zeros((0, count), dtype=np.int64), *(place for _, place in found)])
-    return values[:, -1].astype(np.float64) + np.einsum("ij,ij->i", queries, queries), places
+    blocks = len(queries) // max(_BLOCK, -(-_CELLS // queries.shape[1]))
+    parts = np.array_split(queries, max(1, blocks))
+    found = in_parallel(lambda part: _largest(part, points, count), parts, _WORTH)
+    return np.concatenate([least for least, _ in found]), np.concatenate([rows for _, rows in found])
 
 
-def _block(doubled: np.ndarray, points: np.ndarray, norms: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Values float32 and places of the ``count`` smallest products of each row, in any order."""
-    from privacy_assets.engine.geometry._product_kernels import smallest
+def _largest(queries: np.ndarray, points: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    import faiss
 
-    values = np.full((len(doubled), count), np.inf, dtype=np.float32)
-    places = np.zeros((len(doubled), count), dtype=np.int64)
-    product, added = np.zeros((len(doubled), _BLOCK), dtype=np.float32), np.empty(_BLOCK, dtype=np.float32)
-    for first in range(0, len(points), _BLOCK):
-        part = points[first : first + _BLOCK]
-        np.matmul(doubled, part.T, out=product[:, : len(part)])
-        added[: len(part)], added[len(part) :] = norms[first : first + _BLOCK], np.inf
-        smallest(product, added, first, values, places)
-    return values, places
+    threads = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)  # OpenMP keeps it for the calling thread alone
+    try:
+        products, rows = faiss.knn(queries, points, count, metric=faiss.METRIC_INNER_PRODUCT)
+    finally:
+        faiss.omp_set_num_threads(threads)
+    return products.min(axis=1), rows
 
 
 def _torch(queries: np.ndarray, points: np.ndarray, count: int, device: str) -> tuple[np.ndarray, np.ndarray]:
+    """As :func:`_faiss`, on any device of torch."""
     import torch
 
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")  # the error bound is that of float32, not of TF32
     try:
-        rows = torch.from_numpy(points).to(device)
-        norms = (rows * rows).sum(dim=1)
-        parts = []
+        rows, parts = torch.from_numpy(points).to(device), []
         for start in range(0, len(queries), 4 * _BLOCK):
             query = torch.from_numpy(queries[start : start + 4 * _BLOCK]).to(device)
-            value, place = _torch_block(query, rows, norms, count, 8 * _BLOCK)
-            parts.append(((value + (query * query).sum(dim=1)).cpu().numpy(), place.cpu().numpy()))
+            values, places = rows.new_empty((len(query), 0)), rows.new_empty((len(query), 0), dtype=torch.int64)
+            for first in range(0, len(rows), _WIDE):
+                product = query @ rows[first : first + _WIDE].T
+                value, place = product.topk(min(count, product.shape[1]), dim=1)
+                value, place = torch.cat([values, value], dim=1), torch.cat([places, place + first], dim=1)
+                values, best = value.topk(min(count, value.shape[1]), dim=1)
+                places = place.gather(1, best)
+            parts.append((values.amin(dim=1).cpu().numpy(), places.cpu().numpy()))
     finally:
         torch.set_float32_matmul_precision(precision)
-    return np.concatenate([v for v, _ in parts]).astype(np.float64), np.concatenate([p for _, p in parts])
-
-
-def _torch_block(query: Any, rows: Any, norms: Any, count: int, width: int) -> tuple[Any, Any]:
-    """The last value (less the query's norm) and the positions of the ``count`` best rows of a block of queries."""
-    import torch
-
-    values, places = rows.new_empty((len(query), 0)), rows.new_empty((len(query), 0), dtype=torch.int64)
-    for start in range(0, len(rows), width):
-        part = rows[start : start + width]
-        squared = torch.addmm(norms[start : start + width][None, :], query, part.T, alpha=-2)
-        value, place = squared.topk(min(count, len(part)), dim=1, largest=False)
-        place += start
-        value, place = torch.cat([values, value], dim=1), torch.cat([places, place], dim=1)
-        values, best = value.topk(min(count, value.shape[1]), dim=1, largest=False)
-        places = place.gather(1, best)
-    return values.amax(dim=1), places
+    return np.concatenate([least for least, _ in parts]), np.concatenate([rows for _, rows in parts])
 
 
 def ordered(squared: np.ndarray, found: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -121,11 +120,23 @@ def ordered(squared: np.ndarray, found: np.ndarray, k: int) -> tuple[np.ndarray,
     return np.take_along_axis(squared, order, 1), np.take_along_axis(found, order, 1)
 
 
-def _error_bound(centred: np.ndarray, reach: np.ndarray) -> np.ndarray:
-    """Largest error (n_q,) of a squared distance computed as |q|^2 + |p|^2 - 2qp for rows within ``reach`` (squared).
+def _farther(last: np.ndarray, norms: np.ndarray, known: np.ndarray, width: int) -> np.ndarray:
+    """Whether all rows but the candidates are farther than ``known`` (n_q,), the squared distance of the k-th of them.
 
-    A row p within reach has |p| <= |q| + sqrt(reach), so that an outlier among the points costs nothing.
+    ``last`` is |q|^2 - 2s of the last candidate, whose product s no other row exceeds; ``norms`` are |q|^2.
+
+    **The bound.** Let u = 2^-24, g(n) = nu / (1 - nu), and take a row p with a squared distance D <= ``known``. A sum
+    of n products in float32, in any order, fused or not, is off by at most g(n) times the sum of their absolute values
+    (Higham 2002, section 3.1), here g(d + 1) (|q||p| + |p|^2/2). The coordinate -|p|^2/2, rounded once, adds
+    u |p|^2/2. Twice this for 2s: at most g(d + 2) (2 |q||p| + |p|^2) <= g(d + 2) (|q| + |p|)^2. Centred coordinates
+    were rounded, which moves |q - p| by up to u (|q| + |p|), and D by up to g(3) (|q| + |p|)^2. In the dense form a
+    mismatch costs 2 fl(1/sqrt 2)^2 instead of 1, which moves D by up to g(2) D. With |p| <= |q| + sqrt(D), but for a
+    factor 1 + 4u, all of it is at most g(d + 10) (2 |q| + sqrt(D))^2: as p's own norm does not occur, an outlier costs
+    nothing. Each of at most 2 (d + 2) operations, doubled, may lose a number below 2^-126 < ``_TINY`` besides.
+
+    So if ``last`` minus the bound at D = ``known`` is above ``known``, there is no such p. ``known`` was itself rounded
+    in float64, by a share below 1e-9 up to four million columns. Where anything overflows, the answer is no.
     """
-    norm = np.sqrt(np.einsum("ij,ij->i", centred, centred, dtype=np.float64))
-    unit = float(np.finfo(np.float32).eps) / 2
-    return 2 * (centred.shape[1] + 4) * (unit * (norm**2 + (norm + np.sqrt(reach)) ** 2) + _TINY)
+    reach, terms = known * (1 + 1e-9), width + 10
+    bound = terms * _UNIT / (1 - terms * _UNIT) * (2 * np.sqrt(norms) + np.sqrt(reach)) ** 2 + 4 * terms * _TINY
+    return last - bound > reach

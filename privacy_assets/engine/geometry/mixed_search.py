@@ -19,7 +19,7 @@ Path = Literal["tree", "product"]
 _PROBES = 32  # queries that the tree is tried on
 _DENSE = 500_000_000  # cells of the dense forms of both tables together: 2 GB
 _LOOK, _CELL = 20.0, 3.5  # nanoseconds for a node or a leaf, and for a column of either
-_PAIR, _TERM = 0.2, 0.02  # nanoseconds for a pair of rows in a product, and for a column of either
+_PAIR, _TERM = 0.7, 0.02  # nanoseconds for a pair of rows in a product, and for a column of either
 _ACCELERATION = 20.0  # by which a product on another device is quicker: a guess, it decides nothing but time
 
 
@@ -54,11 +54,7 @@ def _quicker(tree: MixedTree, queries: EncodedTable, points: EncodedTable, k: in
 def _by_product(
     tree: MixedTree, queries: EncodedTable, points: EncodedTable, k: int, own: np.ndarray, device: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Candidates by matrix product; the tree settles the queries that float32 leaves in doubt.
-
-    A mismatch costs 1 - 3e-8 in the dense form; the bound on its rounding errors, at least 2 (d + 4) 6e-8 times the
-    squared distance, has room for that.
-    """
+    """Candidates by matrix product; the tree settles the queries that float32 leaves in doubt."""
     found, in_doubt = candidates(queries.dense, points.dense, k, own, device)
     squared, found = ordered(squared_distances(queries, points, found), found, k)
     open_ = in_doubt(squared[:, -1])

@@ -15,6 +15,7 @@ from pydantic import Field
 from privacy_assets.engine.inputs import Progress, silent
 from privacy_assets.engine.settings import declared
 from privacy_assets.engine.tables.coding import Coding
+from privacy_assets.errors import require
 
 if TYPE_CHECKING:
     from privacy_assets.engine.shadow.attention_training import AttentionScorer
@@ -59,6 +60,7 @@ class AttentionAttack:
     """
 
     def __init__(self, coding: Coding, cells: np.ndarray, settings: AttentionSettings | None = None) -> None:
+        require("torch", "the attack attention", "torch", "take the attack queries")
         self.settings = settings or AttentionSettings()
         self.scales = Scales.fit(cells, coding.is_number)
         self.sizes = np.concatenate([coding.sizes, np.full(len(self.scales.missing), 2)])  # codes by attribute
