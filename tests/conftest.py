@@ -1,8 +1,8 @@
 """Fixtures shared by all tests, and two switches.
 
 `PYTEST_SHUFFLE=7` runs the files, and the tests of each file, in an order drawn from that seed.
-`PYTEST_CPU=costs.tsv` appends the CPU seconds of each test (its fixtures, itself, its teardown; children that were waited
-for included) and of each file's import to that file, as the tests end.
+`PYTEST_CPU=costs.tsv` appends the CPU seconds of each test (its fixtures, itself, its teardown; children
+that were waited for included) and of the import of each file to that file, as the tests end.
 """
 
 from __future__ import annotations
