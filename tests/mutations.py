@@ -138,7 +138,8 @@ MUTATIONS = [
     ),
     Mutation(
         "limits on lower bounds ignored",
-        "engine/policy.py", "attempt) for limit in self.limits)", 'attempt) for limit in self.limits if limit.bound != "lower")',
+        "engine/policy.py",
+        "attempt) for limit in self.limits)", 'attempt) for limit in self.limits if limit.bound != "lower")',
         ("engine/test_policy.py",),
     ),
     Mutation(
