@@ -176,12 +176,6 @@ def test_a_copy_of_the_census_is_seen_where_the_paper_figure_is_blind(uk_census)
     assert set(label_conditional(report).values()) == {"fail"}
 
 
-@pytest.mark.parametrize("share", [0, 0.25, 0.5, 0.75, 1])
-def test_the_privacy_score_is_the_leaked_fraction(adult_leak, share):
-    report = adult_leak(share, "dcr")
-    assert figure(report, "dcr.privacy_score").value == pytest.approx(share, abs=0.03)
-
-
 @pytest.mark.slow
 def test_a_copy_is_the_worst_of_a_list_of_releases(adult_leak):
     releases = [figures(adult_leak(share)) for share in (0, 0.25, 1)]
