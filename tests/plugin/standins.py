@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pytest
 from drawing import independent, memorise, people
 
 from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, fixed
+from privacy_assets.engine.generators import _function_worker as worker
+from privacy_assets.engine.generators.functions import CallableGenerator
 
 __all__ = [
     "LENIENT", "QUICK", "checks", "failures", "independent", "made", "memorise", "people", "resources", "run",
-    "sqlite_instance",
+    "run_functions_here", "sqlite_instance",
 ]  # fmt: skip
 
 LENIENT = {
@@ -46,6 +50,18 @@ def resources(folder: Path) -> dg.Definitions:
         },
         executor=dg.in_process_executor,
     )
+
+
+def run_functions_here(patch: pytest.MonkeyPatch) -> None:
+    """Generators that are functions run in this process from now on, not in one of their own."""
+
+    def watch(generator: CallableGenerator, arguments: list[str], *_: Any) -> None:
+        path = list(sys.path)
+        status = worker.main(*arguments[arguments.index(worker.__file__) + 1 :])
+        sys.path[:] = path
+        assert status == 0, generator.endings.get(status)
+
+    patch.setattr(CallableGenerator, "_watch", watch)
 
 
 def sqlite_instance(folder: Path) -> dg.DagsterInstance:
