@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 
-def gone(pid: int, seconds: float = 10) -> bool:
+def gone(pid: int, seconds: float = 60) -> bool:
     """True when the process has ended (a zombie has), in time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -23,7 +23,7 @@ def gone(pid: int, seconds: float = 10) -> bool:
     return False
 
 
-def killed(arguments: list[str], note: Path, seconds: float = 120, **variables: str) -> list[int]:
+def killed(arguments: list[str], note: Path, seconds: float = 600, **variables: str) -> list[int]:
     """Start Python with ``arguments``, kill it (-9) once ``note`` is whole (it ends with "."); the pids noted there."""
     path = os.pathsep.join(sys.path)
     with subprocess.Popen([sys.executable, *arguments], env={**os.environ, "PYTHONPATH": path, **variables}) as process:

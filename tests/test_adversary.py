@@ -60,9 +60,9 @@ def test_copies_moved_just_out_of_the_filter_are_refused(kind: type) -> None:
 
 @pytest.mark.parametrize("policy_counts", [True, False])
 def test_whoever_tries_again_and_again_seldom_passes_a_leak(policy_counts: bool) -> None:
-    """2,000 adversaries whose true leak is just above the limit, 50 tries each: a cautious end within it by luck."""
+    """500 adversaries whose true leak is just above the limit, 50 tries each: a cautious end within it by luck."""
     rng, limit, error = np.random.default_rng(0), Limit("m.f", at_most=0.1), 0.02
-    values = rng.normal(0.1, error, (2000, 50))
+    values = rng.normal(0.1, error, (500, 50))
     passed = 0
     for tries in values:
         for number, value in enumerate(tries, start=1):

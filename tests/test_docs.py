@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -155,18 +156,22 @@ def test_the_commands_inside_the_text_exist(capsys: pytest.CaptureFixture[str]) 
         assert all(word in offered for word in words[1:])
 
 
-def test_the_benchmarks_of_the_pages_exist_with_their_options() -> None:
+def test_the_benchmarks_of_the_pages_exist_with_their_options(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     shown = [words for page in PAGES for words in commands(page) if words[:2] == ["python", "-m"]]
     texts = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
     shown += [shlex.split(line) for line in re.findall(r"`(python -m benchmarks\.[^`]+)`", texts)]
     named = {words[2] for words in shown if words[2].startswith("benchmarks.")}
     assert {"benchmarks.peers", "benchmarks.neighbours"} <= named
     for module in sorted(named):
-        asked = [sys.executable, "-m", module, "--help"]
-        done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        monkeypatch.setattr(sys, "argv", [module, "--help"])
+        with pytest.raises(SystemExit) as caught:
+            runpy.run_module(module, run_name="__main__")
+        assert caught.value.code == 0
+        offered = capsys.readouterr().out
         options = [word for words in shown if words[2] == module for word in words[3:] if word.startswith("--")]
-        assert [option for option in options if not re.search(rf"{option}\b", done.stdout)] == []
+        assert [option for option in options if not re.search(rf"{option}\b", offered)] == []
 
 
 # --- code -------------------------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ def serve(root: Path) -> Iterator[Served]:
         "DAGSTER_HOME": str(home),
         "DEPLOYMENT_ROOT": str(root),
         "DEPLOYMENT_SECRET": SECRET,
+        "PRIVACY_ASSETS_SECRET": "the same split in every run of the tests",
         "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE.parent / "plugin"), str(HERE)]),
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",

@@ -437,10 +437,7 @@ def check_truth(frame, seed, copy_precision):
             assert result.figure("precision").value > copy_precision
 
 
-def test_truth_on_adult(adult):
-    check_truth(adult, 0, 0.9)
-
-
+@pytest.mark.slow
 def test_densest_unseen_rows_break_nothing(adult):
     train, holdout, rest = split(adult, 8000, 2000, len(adult) - 10_000)
     from privacy_assets.engine.geometry.neighbours import nearest
@@ -453,7 +450,7 @@ def test_densest_unseen_rows_break_nothing(adult):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_truth_on_adult_over_splits(adult, seed):
     check_truth(adult, seed, 0.9)
 

@@ -19,7 +19,8 @@ from privacy_assets.engine.geometry import mixed_search, mixed_tree
 from privacy_assets.engine.geometry.embedder import EmbedderSettings, train_embedder
 from privacy_assets.engine.geometry.neighbours import distinct_encoded, distinct_rows, nearest, nearest_rows
 from privacy_assets.engine.tables.encoding import EncodedTable
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import InputError
 
 ADULT = Path(__file__).parents[1] / "data" / "adult.parquet"
@@ -223,7 +224,7 @@ def adult():
     """Two encoded tables of 4,000 rows of Adult, and their embeddings in 10 and 30 dimensions."""
     frame = pd.read_parquet(ADULT).sample(8000, random_state=0).reset_index(drop=True)
     schema = infer_schema(frame)
-    train, rest = (conform(part, schema, where="rows") for part in (frame[:4000], frame[4000:]))
+    train, rest = (Table.of(part, schema, where="rows").frame() for part in (frame[:4000], frame[4000:]))
     inputs = prepare_inputs(train, rest, rest, schema=schema)
     out = {"mixed": (inputs.encoded("holdout"), inputs.encoded("train"))}
     for dims in (10, 30):

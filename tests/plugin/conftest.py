@@ -1,14 +1,29 @@
-"""Deployments of these tests have keys that are new in every test and the same in every run."""
+"""Deployments of these tests have keys that are new in every test and the same in every run.
+
+Their generators are functions, which the package calls in a process of its own: a third of the time of a small run.
+That it does, and what such a process can see and say, is tested in tests/engine/test_generators.py and by the files
+here that say ``FUNCTIONS_APART = True``; in all others the same program runs in the process of the test.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
+from standins import run_functions_here
 
 from privacy_assets.pipeline import deployment
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _functions_run_here(request: pytest.FixtureRequest) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        if not getattr(request.module, "FUNCTIONS_APART", False):
+            run_functions_here(patch)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pytest
 from drawing import independent, memorise, people
 
 from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, build_privacy_assets, fixed
+from privacy_assets.engine.generators import _function_worker as worker
+from privacy_assets.engine.generators.functions import CallableGenerator
 from privacy_assets.pipeline.plan import ROLES
 from privacy_assets.pipeline.spec import GROUPS, TableSpec
 
@@ -17,7 +21,7 @@ ASSETS = (dg.AssetKey, dg.AssetsDefinition, dg.AssetSpec)
 
 __all__ = [
     "LENIENT", "QUICK", "checks", "failures", "independent", "made", "memorise", "people", "resources", "run",
-    "spec_and", "sqlite_instance", "table_of", "whole_steps",
+    "run_functions_here", "spec_and", "sqlite_instance", "table_of", "whole_steps",
 ]  # fmt: skip
 
 LENIENT = {
@@ -51,6 +55,18 @@ def resources(folder: Path) -> dg.Definitions:
         },
         executor=dg.in_process_executor,
     )
+
+
+def run_functions_here(patch: pytest.MonkeyPatch) -> None:
+    """Generators that are functions run in this process from now on, not in one of their own."""
+
+    def watch(generator: CallableGenerator, arguments: list[str], *_: Any) -> None:
+        path = list(sys.path)
+        status = worker.main(*arguments[arguments.index(worker.__file__) + 1 :])
+        sys.path[:] = path
+        assert status == 0, generator.endings.get(status)
+
+    patch.setattr(CallableGenerator, "_watch", watch)
 
 
 def sqlite_instance(folder: Path) -> dg.DagsterInstance:

@@ -16,6 +16,7 @@ from privacy_assets.plugin.demo import INSTANCE
 from privacy_assets.plugin.scrubbing import guarded
 
 ROOT = Path(__file__).parents[2]
+FUNCTIONS_APART = True
 CONSOLE = {"stdout", "stderr", "logging"}  # of the one who started the process; nothing reads it into the instance
 
 

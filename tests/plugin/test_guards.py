@@ -46,6 +46,7 @@ for room in ("engine", "gate", "report", "pipeline"):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)
 import privacy_assets.cli
+privacy_assets.evaluate, privacy_assets.Policy.default()
 print("done")
 """
     assert python(code) == "done"

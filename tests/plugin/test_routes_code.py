@@ -15,6 +15,7 @@ from thieves import looks_around
 from privacy_assets.gate.keys import SIGNING_VARIABLE, first_key
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks into /proc, and needs prctl")
+FUNCTIONS_APART = True
 SECRET = "a secret of this deployment: 5f1c9b"
 
 

@@ -1,0 +1,336 @@
+"""Faults that the tests must notice: each is put into a copy of the package, and some test must fail.
+
+    python tests/mutations.py                 # all of them: 10 to 20 minutes
+    python tests/mutations.py seed signature  # those whose names contain one of these words
+    python tests/mutations.py --list          # their names; nothing is run
+    python tests/mutations.py --check         # whether every old text is still found; nothing is run
+
+Run it before tests are deleted or merged, and after code was moved. A mutation names a file of the package, a text that
+stands there once, what takes its place, and the test files that must notice. The repository is copied once to a
+temporary folder; nothing here is changed. Of each mutation one line is told:
+
+- killed: a test failed, as it should;
+- SURVIVED: all these tests pass over the fault. Write the test that is missing;
+- LOST: the old text does not stand once in the file, nor once in all of the package. Code changed: mend the mutation;
+- BROKEN: pytest could not run at all (a file of tests is gone, or the changed package cannot be imported).
+
+The exit status is 0 when every mutation was killed. Slow tests take part only where a mutation says so.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = "privacy_assets"
+SKIPPED = shutil.ignore_patterns(".*", "docs", "dist", "build", "shared")
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """``file`` below the package; ``old`` stands in it once; ``tests`` below tests/, one of which must fail."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+    def place(self, root: Path) -> Path | None:
+        """The file with the old text: the one named, else the only one of the package that has it, once."""
+        files = [root / PACKAGE / self.file, *sorted((root / PACKAGE).rglob("*.py"))]
+        found = [path for path in files if path.is_file() and path.read_text().count(self.old) == 1]
+        return found[0] if found[:1] == files[:1] or len(found) == 1 else None
+
+
+MUTATIONS = [
+    # --- figures ---
+    Mutation(
+        "direction dropped: every figure is one-sided",
+        "engine/results.py", "direction=self.direction,", "",
+        ("engine/test_results.py", "engine/test_dcr.py"),
+    ),
+    Mutation(
+        "null value of the spec dropped",
+        "engine/results.py", "null=float(null if self.null is None else self.null)", "null=float(null or 0.0)",
+        ("engine/test_results.py", "engine/test_membership_inference.py"),
+    ),
+    Mutation(
+        "train and holdout swapped in closeness",
+        "engine/metrics/closeness.py", "train, holdout, synthetic = tables", "holdout, train, synthetic = tables",
+        ("engine/test_dcr.py",),
+    ),
+    Mutation(
+        "train and holdout swapped in the labels of subjects",
+        "engine/metrics/people.py", "self.member[codes[:n_train]] = True", "self.member[codes[n_train:]] = True",
+        ("engine/test_dcr.py",),
+    ),
+    Mutation(
+        "train and holdout swapped in singling out",
+        "engine/metrics/singling_out.py",
+        "[inputs.train, inputs.holdout]]", "[inputs.holdout, inputs.train]]",
+        ("engine/test_singling_out.py",),
+    ),
+    Mutation(
+        "train and holdout swapped in linkability",
+        "engine/metrics/linkability_attack.py",
+        '_ROLES = ("train", "holdout", "synthetic")', '_ROLES = ("holdout", "train", "synthetic")',
+        ("engine/test_linkability.py",),
+    ),
+    Mutation(
+        "seed of a metric ignored",
+        "engine/inputs.py", "np.random.SeedSequence(self.seed, spawn_key=", "np.random.SeedSequence(0, spawn_key=",
+        ("engine/test_dcr.py", "engine/test_singling_out.py"),
+    ),
+    Mutation(
+        "labels permuted by row instead of by subject",
+        "engine/inputs.py",
+        "return np.unique(stacked, return_inverse=True)[1].astype(np.int64)", "return np.arange(len(stacked))",
+        ("engine/test_dcr.py",),
+    ),
+    Mutation(
+        "ties at a threshold all credited to privacy",
+        "engine/metrics/membership_scores.py",
+        "(below + weight * (upto - below))", "(below + 0 * (upto - below))",
+        ("engine/test_membership_inference.py",),
+    ),
+    Mutation(
+        "off by one in ties: rows at the quantile count as below it",
+        "engine/metrics/privacy_score.py",
+        'below = np.searchsorted(ordered, self.values, side="left")',
+        'below = np.searchsorted(ordered, self.values, side="right")',
+        ("engine/test_dcr.py",),
+    ),
+    Mutation(
+        "a row that several people have counts as somebody's own",
+        "engine/metrics/identical.py", "return holders[ids] == 1", "return holders[ids] >= 1",
+        ("engine/test_dcr.py",),
+    ),
+    Mutation(
+        "bands of one statistic instead of simultaneous ones",
+        "engine/intervals.py", "sd > 0, sd, np.inf)).max(axis=1)", "sd > 0, sd, np.inf)).min(axis=1)",
+        ("engine/test_intervals.py",),
+    ),
+    Mutation(
+        "resampled subjects widen no band",
+        "engine/intervals.py",
+        'np.maximum(half, float(np.quantile(farthest', 'np.minimum(half, float(np.quantile(farthest',
+        ("engine/test_intervals.py",),
+    ),
+    # --- policy ---
+    Mutation(
+        "NaN passes a limit",
+        "engine/policy.py",
+        "return not (measured <= self.value if self.at_most is not None else measured >= self.value)",
+        "return measured > self.value if self.at_most is not None else measured < self.value",
+        ("engine/test_policy.py",),
+    ),
+    Mutation(
+        "a figure that is not measurable is judged",
+        "engine/policy.py", "if not figure.measurable:", "if False:",
+        ("engine/test_policy.py",),
+    ),
+    Mutation(
+        "limits on lower bounds ignored",
+        "engine/policy.py",
+        "attempt) for limit in self.limits)", 'attempt) for limit in self.limits if limit.bound != "lower")',
+        ("engine/test_policy.py",),
+    ),
+    Mutation(
+        "a leak that was shown fails no limit",
+        "engine/policy.py", "if limit.exceeded_by(demonstrated):", "if False:",
+        ("engine/test_policy.py",),
+    ),
+    Mutation(
+        "the far side of a two-sided figure ignored",
+        "engine/policy.py", 'return max(up, down) if bound == "upper"', 'return up if bound == "upper"',
+        ("engine/test_policy.py",),
+    ),
+    Mutation(
+        "decision on rounded values",
+        "engine/policy.py",
+        "return not (measured <= self.value if", "measured = round(measured, 2); return not (measured <= self.value if",
+        ("engine/test_policy.py",),
+    ),
+    Mutation(
+        "too few subjects are enough",
+        "engine/policy.py", "if figure.subjects < limit.smallest_n:", "if False:",
+        ("engine/test_policy.py",),
+    ),
+    Mutation(
+        "a blind limit passes",
+        "engine/policy.py", "math.isfinite(figure.resolution) and", "False and",
+        ("engine/test_policy.py",),
+    ),
+    Mutation(
+        "further attempts are judged as the first",
+        "engine/policy.py", "far = widening(attempt, figure.confidence)", "far = widening(1, figure.confidence)",
+        ("engine/test_policy.py",),
+    ),
+    Mutation(
+        "what cannot be assessed passes",
+        "engine/policy.py", 'return self.status == "pass"', 'return self.status != "fail"',
+        ("engine/test_policy.py",),
+    ),
+    # --- gate ---
+    Mutation(
+        "signatures are not verified",
+        "gate/statements.py", "envelope.verify([keys[keyid]], 1)", "pass",
+        ("gate/test_statements.py",),
+    ),
+    Mutation(
+        "every key is trusted as the first one",
+        "gate/statements.py", "if keyid not in keys:", "keys = {keyid: next(iter(keys.values()))}\n        if False:",
+        ("gate/test_statements.py",),
+    ),
+    Mutation(
+        "a statement has many spellings",
+        "gate/statements.py", "if spelled != sealed.data or", "if",
+        ("gate/test_statements.py",),
+    ),
+    Mutation(
+        "the seal of the split is not checked",
+        "gate/gate.py", "if (found.body, found.sha256) != (", "if found is None and () != (",
+        ("gate/test_gate.py", "plugin/test_routes.py"),
+    ),
+    Mutation(
+        "an attestation fits every snapshot",
+        "gate/gate.py", "if (taken.sha256, taken.content) != (stated.sha256, stated.content):", "if False:",
+        ("gate/test_gate.py",),
+    ),
+    Mutation(
+        "a result fits every snapshot",
+        "gate/gate.py", "if statement.sha256 != snapshot.sha256:", "if False:",
+        ("gate/test_gate.py",),
+    ),
+    Mutation(
+        "failures are not remembered",
+        "gate/failures.py", 'if outcome.status != "fail":', "if True:",
+        ("gate/test_failures.py",),
+    ),
+    Mutation(
+        "publishing does not ask the memory of failures",
+        "gate/gate.py", "judged.check_memory(self._remembered(policy, place, stated.content, together))", "pass",
+        ("gate/test_failures.py",),
+    ),
+    Mutation(
+        "published without hashing what was copied",
+        "gate/release_disk.py",
+        "check_judged(_copied(source, staging / TABLE_FILE), sha256)", "_copied(source, staging / TABLE_FILE)",
+        ("gate/test_release.py", "gate/test_gate.py"),
+    ),
+    Mutation(
+        "read without hashing",
+        "gate/snapshot.py", "if hashlib.sha256(data).hexdigest() != sha256:", "if False:",
+        ("gate/test_release.py", "gate/test_gate.py"),
+    ),
+    Mutation(
+        "any policy will do",
+        "gate/attestation.py", "if attestation.policy_digest != policy.digest():", "if False:",
+        ("gate/test_gate.py",),
+    ),
+    Mutation(
+        "a failed verdict is published",
+        "gate/attestation.py", 'if attestation.verdict != "pass" or judgement.verdict != "pass":', "if False:",
+        ("gate/test_gate.py",),
+    ),
+    Mutation(
+        "another table or partition will do",
+        "gate/attestation.py", "if found != place:", "if False:",
+        ("gate/test_gate.py", "gate/test_statements.py"),
+    ),
+    Mutation(
+        "a score of other settings or another seed will do",
+        "gate/attestation.py", "if metric is None or result.seed != seed or", "if False and",
+        ("gate/test_gate.py",),
+    ),
+    Mutation(
+        "what was replaced is published again",
+        "gate/looks.py", "if found and found[-1] != before[-1]:", "if False:",
+        ("gate/test_replaced.py",),
+    ),
+    Mutation(
+        "attempts are not counted",
+        "gate/looks.py", "number = 1 + max((number for number, _ in known), default=0)", "return 1",
+        ("gate/test_looks.py",),
+    ),
+    # --- what is told ---
+    Mutation(
+        "errors of others pass with their words",
+        "plugin/scrubbing.py", "if not isinstance(error, _SAFE):", "if False:",
+        ("plugin/test_planted_values.py",),
+    ),
+    # --- generators ---
+    Mutation(
+        "seed of a Bayesian network ignored",
+        "engine/generators/baynet.py",
+        "rng, sizes = np.random.default_rng(seed), self.domains.sizes",
+        "rng, sizes = np.random.default_rng(0), self.domains.sizes",
+        ("engine/test_generators.py", "engine/test_baynet.py"),
+    ),
+    Mutation(
+        "seed of the trees ignored",
+        "engine/generators/synthpop.py",
+        "np.random.SeedSequence(seed, spawn_key=(place,))", "np.random.SeedSequence(0, spawn_key=(place,))",
+        ("engine/test_generators.py", "engine/test_trees.py"),
+    ),
+]  # fmt: skip
+
+
+def outcome(mutation: Mutation, copy: Path) -> str:
+    """Put the fault into the copy, run its tests, and take it out again."""
+    place = mutation.place(copy)
+    if place is None:
+        return f"LOST      the text {mutation.old!r} does not stand once in {mutation.file}, nor elsewhere"
+    where, text = place.relative_to(copy), place.read_text()
+    kept = place.with_suffix(".kept")
+    shutil.move(place, kept)  # with its times: what was compiled from it stays good
+    try:
+        place.write_text(text.replace(mutation.old, mutation.new))
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider",
+             *(f"tests/{name}" for name in mutation.tests)],
+            cwd=copy, env={**os.environ, "PYTHONPATH": str(copy)}, capture_output=True, text=True,
+        )  # fmt: skip
+    finally:
+        shutil.move(kept, place)
+    if done.returncode == 0:
+        return f"SURVIVED  {where}: {', '.join(mutation.tests)}"
+    noticed = [line for line in done.stdout.splitlines() if line.startswith("FAILED ")]
+    if done.returncode != 1 or not noticed:
+        return f"BROKEN    {where}: pytest ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    return f"killed    by {noticed[0].removeprefix('FAILED ').partition(' - ')[0]}"
+
+
+def main(arguments: list[str]) -> int:
+    """See the docstring of this file."""
+    options = {word for word in arguments if word.startswith("--")}
+    words = [word for word in arguments if word not in options]
+    chosen = [one for one in MUTATIONS if not words or any(word in one.name for word in words)]
+    if "--list" in options:
+        print("\n".join(one.name for one in chosen))
+        return 0
+    if "--check" in options:
+        gone = [one for one in chosen if one.place(ROOT) is None]
+        gone += [one for one in chosen if not all((ROOT / "tests" / name).is_file() for name in one.tests)]
+        print("\n".join(f"LOST  {one.name}: {one.file}, {one.old!r}, {one.tests}" for one in gone) or "all are found")
+        return bool(gone)
+    bad = 0
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / ROOT.name
+        shutil.copytree(ROOT, copy, ignore=SKIPPED)
+        for one in chosen:
+            said = outcome(one, copy)
+            bad += not said.startswith("killed")
+            print(f"{said}   [{one.name}]", flush=True)
+    return bool(bad)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
