@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
-from standins import QUICK, independent, resources
+from standins import QUICK, independent, resources, table_of
 
-from privacy_assets import GpuResource, build_privacy_assets
+from privacy_assets import GpuResource
 from privacy_assets.engine import devices
 
 ROOT = Path(os.environ["DEPLOYMENT_ROOT"])
@@ -68,7 +68,7 @@ def embedder_of(table: str) -> dg.AssetSelection:
 bound = resources(ROOT)
 defs = dg.Definitions.merge(
     *(
-        build_privacy_assets(
+        table_of(
             name, source=ROOT / "people.parquet", subject="pid", generator=independent,
             **{**QUICK, "embedder": {"max_epochs": 1}},
         )
