@@ -31,7 +31,8 @@ def encoded(path: str):
     """Training rows, as many synthetic ones, and the rest of the real ones, encoded alike; two of them embedded."""
     from privacy_assets.engine.evaluation import prepare_inputs
     from privacy_assets.engine.generators import build_generator
-    from privacy_assets.engine.geometry.embedder import EmbedderSettings, train_embedder
+    from privacy_assets.engine.geometry.embedder import train_embedder
+    from privacy_assets.engine.geometry.embedder_settings import EmbedderSettings
     from privacy_assets.engine.inputs import silent
     from privacy_assets.engine.tables.encoding import EncodedTable
     from privacy_assets.engine.tables.table import Table

@@ -25,7 +25,7 @@ from privacy_assets import PrivacyGate
 from privacy_assets.cli import main
 from privacy_assets.engine.filters.registry import FILTERS
 from privacy_assets.engine.generators import GENERATORS
-from privacy_assets.engine.geometry.embedder import EmbedderSettings
+from privacy_assets.engine.geometry.embedder_settings import EmbedderSettings
 from privacy_assets.engine.policy import Limit, Policy
 from privacy_assets.engine.registry import METRICS, figure_specs
 from privacy_assets.engine.results import plain

@@ -302,7 +302,8 @@ def require_torch() -> None:
 def fit_embedder(inputs: MetricInputs, **settings: Any) -> Embedder:
     """Train the contrastive encoder on all real rows of ``inputs``; ``settings`` are those of EmbedderSettings."""
     require_torch()
-    from privacy_assets.engine.geometry.embedder import EmbedderSettings, train_embedder
+    from privacy_assets.engine.geometry.embedder import train_embedder
+    from privacy_assets.engine.geometry.embedder_settings import EmbedderSettings
 
     real = [inputs.tables[role] for role in REAL_ROLES if role in inputs.tables]
     chosen = EmbedderSettings(**settings)

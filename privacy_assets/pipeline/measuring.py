@@ -24,7 +24,8 @@ def fitted_embedder(
     plan: TablePlan, tables: Mapping[str, pd.DataFrame], device: str = "cpu", progress: Progress = silent
 ) -> Embedder:
     """The contrastive encoder of a table, trained on all real rows alike."""
-    from privacy_assets.engine.geometry.embedder import EmbedderSettings, train_embedder
+    from privacy_assets.engine.geometry.embedder import train_embedder
+    from privacy_assets.engine.geometry.embedder_settings import EmbedderSettings
 
     schema = schema_of(tables["train"], "train").measured
     real = [data_columns(frame, role).under(schema) for role, frame in tables.items()]

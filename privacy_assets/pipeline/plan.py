@@ -241,7 +241,7 @@ def chosen_columns(drop: Any, generated: Any, domains: Any, subject: str | None,
 
 def chosen_embedder(given: Mapping[str, Any] | bool, where: str) -> dict[str, Any] | None:
     """Settings of the embedder from a mapping or true; None for false."""
-    from privacy_assets.engine.geometry.embedder import EmbedderSettings
+    from privacy_assets.engine.geometry.embedder_settings import EmbedderSettings
 
     if isinstance(given, bool):
         return {} if given else None

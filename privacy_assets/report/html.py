@@ -16,7 +16,6 @@ from privacy_assets.report.drawings import Plot, plots_of
 from privacy_assets.report.memorization_drawings import before_and_after
 from privacy_assets.report.plots import COLOURS, Rows, figure_svg
 from privacy_assets.report.recourse import recourses
-from privacy_assets.report.report import Report, plain
 from privacy_assets.report.text import (
     LABELS,
     advice,
@@ -30,12 +29,13 @@ from privacy_assets.report.text import (
     what_to_do,
 )
 from privacy_assets.report.usefulness import usefulness
-from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.estimates import Figure, FigureSpec, plain
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
     from privacy_assets.report.configuration import Protection
+    from privacy_assets.report.report import Report
 
 MOST_ROWS = 60
 DIRECTIONS = {

@@ -16,7 +16,7 @@ from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import ConfigError, shown
 from privacy_assets.report.configuration import Protection, privacy_configuration
 from privacy_assets.report.recourse import recourses
-from privacy_assets.stats.estimates import Figure
+from privacy_assets.stats.estimates import Figure, plain
 
 _LIBRARIES = ("privacy-assets", "numpy", "pandas", "pyarrow", "scipy", "scikit-learn", "numba", "torch")
 
@@ -141,26 +141,6 @@ class Report:
 
     def __str__(self) -> str:
         return self.to_text()
-
-
-def plain(value: Any) -> Any:
-    """Return ``value`` as JSON can hold it: mappings with text keys, lists, NaN as None, numpy values as Python's.
-
-    Anything else is named by its type only, so that no object prints its contents into a report.
-    """
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (set, frozenset)):
-        return sorted((plain(item) for item in value), key=str)
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if hasattr(value, "tolist"):  # numpy scalars and arrays
-        return plain(value.tolist())
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if value is None or isinstance(value, (str, int)):
-        return value
-    return f"<{getattr(value, '__qualname__', type(value).__qualname__)}>"
 
 
 def _metric(result: MetricResult) -> dict[str, Any]:

@@ -118,13 +118,20 @@ class FigureSpec:
 
 
 def plain(value: Any) -> Any:
-    """``value`` in the form that JSON gives back: lists for tuples, None for NaN, no numpy scalars."""
+    """Return ``value`` as JSON can hold it: mappings with text keys, lists, NaN as None, numpy values as Python's.
+
+    Anything else is named by its type only, so that no object prints its contents into a report.
+    """
     if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted((plain(item) for item in value), key=str)
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
-    if hasattr(value, "item"):  # numpy scalars
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    if hasattr(value, "tolist"):  # numpy scalars and arrays
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, (str, int)):
+        return value
+    return f"<{getattr(value, '__qualname__', type(value).__qualname__)}>"

@@ -11,7 +11,8 @@ from sklearn.metrics import roc_auc_score
 
 from privacy_assets.engine.generators.copies import Copy
 from privacy_assets.engine.shadow import attention_training, audit
-from privacy_assets.engine.shadow.attention import AttentionAttack, AttentionSettings
+from privacy_assets.engine.shadow.attention import AttentionAttack
+from privacy_assets.engine.shadow.attention_settings import AttentionSettings
 from privacy_assets.engine.shadow.audit import AuditPlan, run_audit
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.schema import TableSchema, infer_schema

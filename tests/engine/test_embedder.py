@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from privacy_assets.engine.geometry import embedder as module
-from privacy_assets.engine.geometry.embedder import Embedder, EmbedderSettings, train_embedder
+from privacy_assets.engine.geometry.embedder import Embedder, train_embedder
 from privacy_assets.engine.geometry.embedder_network import (
     EmbedderNetwork,
     contrastive_accuracy,
@@ -20,6 +20,7 @@ from privacy_assets.engine.geometry.embedder_network import (
     draw_mask,
     view_logits,
 )
+from privacy_assets.engine.geometry.embedder_settings import EmbedderSettings
 from privacy_assets.engine.geometry.embedder_training import Trainer
 from privacy_assets.engine.tables.encoding import Encoder
 from privacy_assets.engine.tables.schema import infer_schema

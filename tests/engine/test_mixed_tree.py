@@ -16,7 +16,8 @@ from hypothesis.extra import numpy as hnp
 
 from privacy_assets.engine.evaluation import prepare_inputs
 from privacy_assets.engine.geometry import mixed_search, mixed_tree
-from privacy_assets.engine.geometry.embedder import EmbedderSettings, train_embedder
+from privacy_assets.engine.geometry.embedder import train_embedder
+from privacy_assets.engine.geometry.embedder_settings import EmbedderSettings
 from privacy_assets.engine.geometry.neighbours import distinct_encoded, distinct_rows, nearest, nearest_rows
 from privacy_assets.engine.tables.encoding import EncodedTable
 from privacy_assets.engine.tables.schema import infer_schema

@@ -17,7 +17,7 @@ from privacy_assets.engine.filters.near import SimilarityFilter
 from privacy_assets.engine.filters.registry import FILTERS
 from privacy_assets.engine.generators import GENERATORS
 from privacy_assets.engine.generators.synthpop import SynthPop
-from privacy_assets.engine.geometry.embedder import EmbedderSettings
+from privacy_assets.engine.geometry.embedder_settings import EmbedderSettings
 from privacy_assets.engine.metrics.controls import Controls
 from privacy_assets.engine.registry import METRICS, build_metric
 from privacy_assets.engine.settings import Layers, Tuple, declared, settings_of

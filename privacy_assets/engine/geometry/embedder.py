@@ -13,15 +13,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
-from pydantic import Field
 
 from privacy_assets.engine.devices import halve_on_out_of_memory
+from privacy_assets.engine.geometry.embedder_settings import EmbedderSettings, Epoch
 from privacy_assets.engine.geometry.neighbours import distinct_rows
 from privacy_assets.engine.inputs import Progress, silent
-from privacy_assets.engine.settings import declared
 from privacy_assets.engine.tables.encoding import Encoder
 from privacy_assets.engine.tables.schema import TableSchema
 from privacy_assets.engine.tables.table import Table
@@ -32,55 +31,8 @@ if TYPE_CHECKING:
 
     from privacy_assets.engine.geometry.embedder_network import EmbedderNetwork
 
-_WIDTHS = {"default": 256, "paper": 1024}
 _BLOCK = 2048  # rows that go through the network at once when a table is embedded
 _WEIGHTS, _FACTS = "network.safetensors", "embedder.json"
-
-
-@declared
-class EmbedderSettings:
-    """How an embedder is built and trained; the values are those of Palacios 5.2 but for the width.
-
-    ``preset`` "paper" has 3 x 1024 units, "default" 3 x 256; ``width`` overrides. On 16,000 rows of Adult the
-    validation accuracy was 0.101, 0.122, 0.129 and 0.111 for widths 128, 256, 512 and 1024 after 16 epochs, and 0.116,
-    0.144 and 0.149 for the first three after 25: 256 is the smallest within 1 % of the best, at a seventh of 1024's
-    time.
-
-    ``dims`` None means 10, 20 or 30 (fewer than 40, fewer than 140, more columns; the paper has 15, 97 and 193).
-    Training stops after ``max_epochs``, or when the mean validation loss of the last ``window`` epochs (of all when
-    there were fewer) has not improved for ``patience`` epochs.
-    """
-
-    part: ClassVar[str] = "embedder"
-
-    preset: Literal["default", "paper"] = Field(default="default", description="3 x 256 or 3 x 1024 units")
-    width: int | None = Field(default=None, ge=1, description="units of a layer; those of the preset without")
-    dims: int | None = Field(default=None, ge=1, description="of the embedding; by the number of columns without")
-    dropout: float = Field(default=0.1, ge=0, lt=1, description="share of units that are dropped")
-    temperature: float = Field(default=0.1, gt=0, description="of the similarities")
-    batch: int = Field(default=1024, ge=2, description="rows of a step")
-    learning_rate: float = Field(default=1e-3, gt=0, description="of Adam")
-    max_epochs: int = Field(default=300, ge=1, description="passes over the rows, at most")
-    window: int = Field(default=20, ge=1, description="epochs over which the validation loss is averaged")
-    patience: int = Field(default=10, ge=1, description="epochs without a better average that end training")
-
-    def __post_init__(self) -> None:
-        if self.width is None:
-            object.__setattr__(self, "width", _WIDTHS[self.preset])
-
-    def dims_for(self, columns: int) -> int:
-        """Dimension of the embedding of a table with so many columns."""
-        return self.dims or (10 if columns < 40 else 20 if columns < 140 else 30)
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """One pass: mean training loss, and loss and accuracy on the rows held out (None when none were)."""
-
-    epoch: int
-    train_loss: float
-    validation_loss: float | None
-    validation_accuracy: float | None
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from privacy_assets.engine.devices import halve_on_out_of_memory
-from privacy_assets.engine.geometry.embedder import EmbedderSettings, Epoch
 from privacy_assets.engine.geometry.embedder_network import (
     EmbedderNetwork,
     contrastive_accuracy,
@@ -21,6 +20,7 @@ from privacy_assets.engine.geometry.embedder_network import (
     one_thread,
     view_logits,
 )
+from privacy_assets.engine.geometry.embedder_settings import EmbedderSettings, Epoch
 from privacy_assets.engine.inputs import Progress
 from privacy_assets.errors import InputError
 

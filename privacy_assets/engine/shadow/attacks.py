@@ -11,7 +11,8 @@ from pydantic import Field
 
 from privacy_assets.engine.inputs import Progress, silent
 from privacy_assets.engine.settings import declared
-from privacy_assets.engine.shadow.attention import AttentionAttack, AttentionSettings
+from privacy_assets.engine.shadow.attention import AttentionAttack
+from privacy_assets.engine.shadow.attention_settings import AttentionSettings
 from privacy_assets.engine.shadow.forest import Forest
 from privacy_assets.engine.shadow.queries import CountCodes, Queries, matches
 from privacy_assets.engine.tables.coding import Coding

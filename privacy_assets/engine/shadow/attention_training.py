@@ -16,7 +16,7 @@ from torch import Tensor
 
 from privacy_assets.engine.geometry.embedder_network import one_thread
 from privacy_assets.engine.inputs import Progress
-from privacy_assets.engine.shadow.attention import AttentionSettings
+from privacy_assets.engine.shadow.attention_settings import AttentionSettings
 from privacy_assets.errors import InputError
 
 _JUDGED = 200  # sets that are scored together: bounds the memory
