@@ -11,7 +11,7 @@ import pandas as pd
 from benchmarks.releases import SUBJECT, World, bare, independent, jittered, redrawn
 from privacy_assets.engine.generators import build_generator
 from privacy_assets.engine.geometry.neighbours import nearest, nearest_rows
-from privacy_assets.engine.inputs import silent
+from privacy_assets.engine.progress import silent
 from privacy_assets.engine.tables.table import Table
 
 Make = Callable[[World], pd.DataFrame]

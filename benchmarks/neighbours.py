@@ -33,7 +33,7 @@ def encoded(path: str):
     from privacy_assets.engine.generators import build_generator
     from privacy_assets.engine.geometry.embedder import train_embedder
     from privacy_assets.engine.geometry.embedder_settings import EmbedderSettings
-    from privacy_assets.engine.inputs import silent
+    from privacy_assets.engine.progress import silent
     from privacy_assets.engine.tables.encoding import EncodedTable
     from privacy_assets.engine.tables.table import Table
 

@@ -29,7 +29,7 @@ from benchmarks import measured
 from benchmarks.peers_tables import Peer, Work, answers, costs, growth
 from benchmarks.releases import jittered
 from privacy_assets.engine.generators import build_generator
-from privacy_assets.engine.inputs import silent
+from privacy_assets.engine.progress import silent
 from privacy_assets.engine.tables.schema import TableSchema, infer_schema
 from privacy_assets.engine.tables.table import Table
 

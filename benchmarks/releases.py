@@ -11,7 +11,7 @@ import pandas as pd
 
 from privacy_assets.engine.generators import build_generator
 from privacy_assets.engine.geometry.neighbours import nearest, nearest_rows
-from privacy_assets.engine.inputs import silent
+from privacy_assets.engine.progress import silent
 from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
 from privacy_assets.engine.tables.schema import TableSchema, infer_schema
 from privacy_assets.engine.tables.table import Table

@@ -38,7 +38,7 @@ print(spent() - spent())
 def tables(path: str) -> list[pd.DataFrame]:
     """Train, holdout and synthetic rows."""
     from privacy_assets.engine.generators import build_generator
-    from privacy_assets.engine.inputs import silent
+    from privacy_assets.engine.progress import silent
     from privacy_assets.engine.tables.table import Table
 
     frame = pd.read_parquet(path).sample(frac=1, random_state=0).reset_index(drop=True)

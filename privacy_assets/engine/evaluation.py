@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 import pandas as pd
 
-from privacy_assets.engine.inputs import REAL_ROLES, MetricInputs, Progress, silent
+from privacy_assets.engine.inputs import REAL_ROLES, MetricInputs
 from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.policy import Policy
+from privacy_assets.engine.progress import Progress, silent
 from privacy_assets.engine.registry import build_metric, default_metrics
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.column import Column, stacked

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from privacy_assets.engine.progress import Progress, silent
 from privacy_assets.engine.tables.column import row_ids
 from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
 from privacy_assets.engine.tables.schema import TableSchema
@@ -22,11 +23,6 @@ if TYPE_CHECKING:
     from privacy_assets.engine.geometry.embedder import Embedder
 
 REAL_ROLES = ("train", "holdout", "reference")
-Progress = Callable[[str], None]
-
-
-def silent(message: str) -> None:
-    """Progress sink that drops its messages."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from privacy_assets.engine.evaluation import attach_embedder, prepare_inputs
-from privacy_assets.engine.inputs import MetricInputs, Progress, silent
+from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.metrics.base import Metric
+from privacy_assets.engine.progress import Progress, silent
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.table import Table
 from privacy_assets.pipeline.tagging import content_of, data_columns, schema_of, subject_of

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from privacy_assets.engine.inputs import Progress, silent
 from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.policy import Judgement, LimitOutcome, judge_limit
+from privacy_assets.engine.progress import Progress, silent
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.splitting import split_table
 from privacy_assets.gate.attestation import Attestation, refusal

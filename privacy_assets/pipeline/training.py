@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from privacy_assets.engine.inputs import Progress, silent
+from privacy_assets.engine.progress import Progress, silent
 from privacy_assets.engine.tables.fingerprints import file_fingerprint
 from privacy_assets.engine.tables.table import Table
 from privacy_assets.engine.version import ENGINE_VERSION

@@ -8,8 +8,8 @@ import dagster as dg
 from pydantic import Field
 
 from privacy_assets.engine.evaluation import attach_embedder
-from privacy_assets.engine.inputs import Progress
 from privacy_assets.engine.metrics.base import Metric
+from privacy_assets.engine.progress import Progress
 from privacy_assets.errors import ConfigError
 from privacy_assets.files import private_folder
 from privacy_assets.objects import ObjectPath, local_copy

@@ -18,8 +18,9 @@ from privacy_assets.engine.evaluation import (
     wants_embedder,
 )
 from privacy_assets.engine.generators.registry import as_generator
-from privacy_assets.engine.inputs import MetricInputs, Progress, silent
+from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.policy import Policy
+from privacy_assets.engine.progress import Progress, silent
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.roles import Declared
 from privacy_assets.engine.tables.schema import Kind

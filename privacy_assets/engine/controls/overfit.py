@@ -9,7 +9,7 @@ import numpy as np
 
 from privacy_assets.engine.controls.study import Case
 from privacy_assets.engine.generators.registry import GENERATORS, build_generator
-from privacy_assets.engine.inputs import Progress, silent
+from privacy_assets.engine.progress import Progress, silent
 from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, shown
 

@@ -17,7 +17,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from privacy_assets.engine.inputs import Progress, silent
+from privacy_assets.engine.progress import Progress, silent
 from privacy_assets.engine.tables.column import Column
 from privacy_assets.engine.tables.conversion import column_of
 from privacy_assets.engine.tables.schema import TableSchema

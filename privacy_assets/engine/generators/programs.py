@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from privacy_assets.engine.generators import _program_supervisor as supervisor
 from privacy_assets.engine.generators.base import FittedGenerator, Generator, Training
 from privacy_assets.engine.generators.reports import Reports, channel_in
-from privacy_assets.engine.inputs import Progress, silent
+from privacy_assets.engine.progress import Progress, silent
 from privacy_assets.engine.tables.schema import TableSchema
 from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import StepError

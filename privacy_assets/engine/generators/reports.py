@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from privacy_assets.engine.inputs import Progress
+from privacy_assets.engine.progress import Progress
 
 MESSAGES = "DAGSTER_PIPES_MESSAGES"
 _VERSION = "__dagster_pipes_version"

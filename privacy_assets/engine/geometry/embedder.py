@@ -20,7 +20,7 @@ import numpy as np
 from privacy_assets.engine.devices import halve_on_out_of_memory
 from privacy_assets.engine.geometry.embedder_settings import EmbedderSettings, Epoch
 from privacy_assets.engine.geometry.neighbours import distinct_rows
-from privacy_assets.engine.inputs import Progress, silent
+from privacy_assets.engine.progress import Progress, silent
 from privacy_assets.engine.tables.encoding import Encoder
 from privacy_assets.engine.tables.schema import TableSchema
 from privacy_assets.engine.tables.table import Table

@@ -21,7 +21,7 @@ from privacy_assets.engine.geometry.embedder_network import (
     view_logits,
 )
 from privacy_assets.engine.geometry.embedder_settings import EmbedderSettings, Epoch
-from privacy_assets.engine.inputs import Progress
+from privacy_assets.engine.progress import Progress
 from privacy_assets.errors import InputError
 
 _HELD_OUT = 0.1  # share of the rows that only early stopping sees

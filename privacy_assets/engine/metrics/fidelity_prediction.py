@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privacy_assets.engine.inputs import Progress
 from privacy_assets.engine.metrics.fidelity_tables import CANDIDATES, Cells, Compared, Weights, tally
+from privacy_assets.engine.progress import Progress
 from privacy_assets.engine.tables.coding import Coding
 
 _MOST_CODES = 255  # that the library takes for a category; columns of more are read as numbers

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from pydantic import Field
 
-from privacy_assets.engine.inputs import Progress, silent
+from privacy_assets.engine.progress import Progress, silent
 from privacy_assets.engine.settings import declared
 from privacy_assets.engine.shadow.attention import AttentionAttack
 from privacy_assets.engine.shadow.attention_settings import AttentionSettings

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from privacy_assets.engine.inputs import Progress, silent
+from privacy_assets.engine.progress import Progress, silent
 from privacy_assets.engine.shadow.attention_settings import AttentionSettings
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.errors import require

@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from privacy_assets.engine.geometry.embedder_network import one_thread
-from privacy_assets.engine.inputs import Progress
+from privacy_assets.engine.progress import Progress
 from privacy_assets.engine.shadow.attention_settings import AttentionSettings
 from privacy_assets.errors import InputError
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from privacy_assets.engine.inputs import Progress, silent
+from privacy_assets.engine.progress import Progress, silent
 from privacy_assets.engine.shadow.attacks import Attack, build_attack
 from privacy_assets.engine.shadow.checkpoint import Checkpoint
 from privacy_assets.engine.shadow.games import Game, blocks, without
