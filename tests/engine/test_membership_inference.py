@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.metrics.membership_inference import MembershipInference, attack
-from privacy_assets.engine.metrics.membership_scores import CrossFittedScore, Population, build_population
+from privacy_assets.engine.metrics.membership_inference import MembershipInference
+from privacy_assets.engine.metrics.membership_inference.metric import attack
+from privacy_assets.engine.metrics.membership_inference.scores import CrossFittedScore, Population, build_population
 from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.tables.schema import conform, infer_schema
 from privacy_assets.errors import ConfigError
