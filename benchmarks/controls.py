@@ -27,10 +27,10 @@ import pandas as pd
 from privacy_assets.engine.evaluation import prepare_inputs, run_metrics
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.metrics.base import Metric
-from privacy_assets.engine.metrics.canaries import KINDS, canaries
 from privacy_assets.engine.metrics.controls import Controls
-from privacy_assets.engine.metrics.membership_scores import build_population
-from privacy_assets.engine.metrics.scratch_tables import plantable
+from privacy_assets.engine.metrics.controls.canaries import KINDS, canaries
+from privacy_assets.engine.metrics.controls.scratch_tables import plantable
+from privacy_assets.engine.metrics.membership_inference.scores import build_population
 from privacy_assets.engine.policy import Limit, Policy
 from privacy_assets.engine.registry import METRICS, build_metric, default_metrics
 from privacy_assets.engine.tables.table import Table

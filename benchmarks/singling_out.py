@@ -61,8 +61,8 @@ def resampled(frame: pd.DataFrame, rows: int, seed: int, unique: bool) -> pd.Dat
 def report(name: str, given: list[pd.DataFrame], times: int) -> None:
     """Print the cost of the whole and of its parts."""
     from privacy_assets.engine.evaluation import prepare_inputs
-    from privacy_assets.engine.metrics import predicates, singling_out
-    from privacy_assets.engine.metrics.singling_out import SinglingOut
+    from privacy_assets.engine.metrics.singling_out import SinglingOut, predicates
+    from privacy_assets.engine.metrics.singling_out.evidence import label_sets
 
     def line(what: str, spent: tuple[float, float]) -> None:
         print(f"{name:12} {what:34} {spent[0]:7.3f} CPU s {spent[1]:7.3f} s")
@@ -72,11 +72,11 @@ def report(name: str, given: list[pd.DataFrame], times: int) -> None:
         line(what, cost(lambda metric=metric: metric.measure(prepare_inputs(*given)), times))
     inputs = prepare_inputs(*given)
     line("of it: checks, canonical form", cost(lambda: prepare_inputs(*given), times))
-    people = singling_out.People.of(inputs)
+    people = inputs.people
     frames = [[inputs.synthetic], [inputs.train, inputs.holdout]]
     line("of it: codes", cost(lambda: predicates.code_tables(frames, inputs.schema), times))
-    labels = people.relabelled(whole.permutations, np.random.default_rng(0))
-    line("of it: permutations", cost(lambda: people.relabelled(whole.permutations, np.random.default_rng(0)), times))
+    labels = label_sets(people, whole.permutations, np.random.default_rng(0))
+    line("of it: permutations", cost(lambda: label_sets(people, whole.permutations, np.random.default_rng(0)), times))
     table, real = predicates.code_tables(frames, inputs.schema)
     scheme, targets = predicates.threshold_scheme(table), np.arange(len(table.codes))
     for width in whole.columns:
@@ -91,7 +91,7 @@ def report(name: str, given: list[pd.DataFrame], times: int) -> None:
         line(
             f"of it: their matches ({len(asked)} queries)",
             cost(
-                lambda asked=asked: predicates.matched_subjects(asked, real, people.subject, people.member, labels),
+                lambda asked=asked: predicates.matched_subjects(asked, real, people.codes, people.member, labels),
                 times,
             ),
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
-from privacy_assets.engine.metrics.gretel import data_privacy_score
+from privacy_assets.engine.metrics.membership_inference.gretel import data_privacy_score
 from privacy_assets.engine.policy import Judgement, Limit, Policy, Verdict
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.version import ENGINE_VERSION

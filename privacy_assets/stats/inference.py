@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -130,7 +130,7 @@ class Evidence:
         self,
         spec: FigureSpec,
         counts: tuple[int, int],
-        names: Sequence[Any],
+        names: Sequence[str] | np.ndarray,
         choose: Literal["headline", "strongest"],
     ) -> Figure:
         """The worst of m entries, with the interval that holds for all of them at once; ``names`` (m,): the note's.

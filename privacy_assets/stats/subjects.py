@@ -90,6 +90,11 @@ def renumbered(codes: np.ndarray, row_ids: np.ndarray, ties: np.ndarray) -> np.n
     return place[codes]
 
 
+def order_by_content(codes: np.ndarray, row_ids: np.ndarray) -> np.ndarray:
+    """Recode subjects in the order of their smallest row id, then of their sum; twins keep their order, T first."""
+    return renumbered(codes, row_ids, np.bincount(codes, weights=row_ids))
+
+
 def permute_labels(
     member: np.ndarray,
     permutations: int,

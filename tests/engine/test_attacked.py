@@ -15,11 +15,11 @@ from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.metrics.composition import Composition
 from privacy_assets.engine.metrics.contamination import Contamination
 from privacy_assets.engine.metrics.controls import Controls
+from privacy_assets.engine.metrics.controls.scratch_tables import ScratchTables
 from privacy_assets.engine.metrics.dcr import Dcr
-from privacy_assets.engine.metrics.isolated import isolated_excess
 from privacy_assets.engine.metrics.membership_inference import MembershipInference
-from privacy_assets.engine.metrics.membership_scores import build_population, distance_to_other_subjects
-from privacy_assets.engine.metrics.scratch_tables import ScratchTables
+from privacy_assets.engine.metrics.membership_inference.isolated import isolated_excess
+from privacy_assets.engine.metrics.membership_inference.scores import build_population, distance_to_other_subjects
 from privacy_assets.engine.registry import METRICS, build_metric
 from privacy_assets.engine.tables.encoding import EncodedTable
 from privacy_assets.errors import ConfigError

@@ -13,9 +13,10 @@ from given_tables import given
 
 from privacy_assets.engine.geometry.neighbours import nearest
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.metrics.attribute_attacks import GIOMI, GRETEL, Attacked, Secret, Trial, entropies
-from privacy_assets.engine.metrics.attribute_inference import AttributeInference, attack
-from privacy_assets.engine.metrics.gretel import data_privacy_score
+from privacy_assets.engine.metrics.attribute_inference import AttributeInference
+from privacy_assets.engine.metrics.attribute_inference.attacks import GIOMI, GRETEL, Attacked, Secret, Trial, entropies
+from privacy_assets.engine.metrics.attribute_inference.metric import attack
+from privacy_assets.engine.metrics.membership_inference.gretel import data_privacy_score
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.encoding import Encoder
 from privacy_assets.errors import ConfigError
@@ -65,7 +66,7 @@ def without(inputs: MetricInputs, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def search(trial: Trial, kernel: str, *rest: object, slack: float | None = None) -> np.ndarray:
-    from privacy_assets.engine.metrics import _attribute_kernels as kernels
+    from privacy_assets.engine.metrics.attribute_inference import _kernels as kernels
 
     slack = 1e-5 if slack is None else slack
     return getattr(kernels, kernel)(trial.queries, trial.points, trial.category, trial.start, slack, *rest)

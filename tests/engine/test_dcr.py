@@ -11,8 +11,8 @@ import pytest
 
 from privacy_assets.engine.geometry.neighbours import nearest
 from privacy_assets.engine.metrics.dcr import Dcr
-from privacy_assets.engine.metrics.identical import identical_excess
-from privacy_assets.engine.metrics.privacy_score import privacy_score
+from privacy_assets.engine.metrics.dcr.identical import identical_excess
+from privacy_assets.engine.metrics.dcr.privacy_score import privacy_score
 from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.tables.schema import infer_schema
 from privacy_assets.engine.tables.table import Table

@@ -16,8 +16,8 @@ from sklearn.metrics import roc_auc_score
 from threadpoolctl import threadpool_limits
 
 from privacy_assets.engine.metrics.fidelity import Fidelity
-from privacy_assets.engine.metrics.fidelity_prediction import Question, auc
-from privacy_assets.engine.metrics.fidelity_tables import ROLES, Compared, tally
+from privacy_assets.engine.metrics.fidelity.prediction import Question, auc
+from privacy_assets.engine.metrics.fidelity.tables import ROLES, Compared, tally
 from privacy_assets.engine.policy import Limit, judge_limit
 from privacy_assets.engine.registry import METRICS
 from privacy_assets.engine.results import Figure, MetricResult

@@ -12,12 +12,13 @@ import pytest
 from privacy_assets.engine.evaluation import choose_metrics, prepare_inputs, run_metrics
 from privacy_assets.engine.geometry.neighbours import nearest_rows
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.metrics.canaries import KINDS, canaries
-from privacy_assets.engine.metrics.controls import Controls, _tolerance
+from privacy_assets.engine.metrics.controls import Controls
+from privacy_assets.engine.metrics.controls.canaries import KINDS, canaries
+from privacy_assets.engine.metrics.controls.metric import _tolerance
+from privacy_assets.engine.metrics.controls.scratch_tables import ScratchTables, last_true
 from privacy_assets.engine.metrics.dcr import Dcr
-from privacy_assets.engine.metrics.isolated import advantage_isolated
 from privacy_assets.engine.metrics.membership_inference import MembershipInference
-from privacy_assets.engine.metrics.scratch_tables import ScratchTables, last_true
+from privacy_assets.engine.metrics.membership_inference.isolated import advantage_isolated
 from privacy_assets.engine.policy import Limit, Policy
 from privacy_assets.engine.results import Figure
 from privacy_assets.engine.tables.schema import infer_schema

@@ -13,10 +13,9 @@ import pytest
 from given_tables import given
 
 from privacy_assets.engine.geometry.neighbours import Neighbours
-from privacy_assets.engine.metrics import linkage
-from privacy_assets.engine.metrics.linkability import Linkability, weigh
-from privacy_assets.engine.metrics.linkability_attack import attacked_rows, random_halves, varying_columns
-from privacy_assets.engine.metrics.linkage import TIE, Linkage
+from privacy_assets.engine.metrics.linkability import Linkability, linkage
+from privacy_assets.engine.metrics.linkability.linkage import TIE, Linkage
+from privacy_assets.engine.metrics.linkability.metric import attacked_rows, random_halves, varying_columns, weigh
 from privacy_assets.engine.policy import judge_limit
 from privacy_assets.engine.results import Figure, MetricResult
 from privacy_assets.engine.tables.encoding import EncodedTable, Encoder

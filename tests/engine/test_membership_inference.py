@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.engine.metrics.membership_inference import MembershipInference, attack
-from privacy_assets.engine.metrics.membership_scores import CrossFittedScore, Population, build_population
+from privacy_assets.engine.metrics.membership_inference import MembershipInference
+from privacy_assets.engine.metrics.membership_inference.metric import attack
+from privacy_assets.engine.metrics.membership_inference.scores import CrossFittedScore, Population, build_population
 from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.tables.schema import infer_schema
 from privacy_assets.engine.tables.table import Table

@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from privacy_assets.engine.metrics import no_box
-from privacy_assets.engine.metrics.membership_inference import MembershipInference
-from privacy_assets.engine.metrics.membership_scores import Population, build_population
-from privacy_assets.engine.metrics.no_box import (
+from privacy_assets.engine.inputs import MetricInputs
+from privacy_assets.engine.metrics.membership_inference import MembershipInference, no_box
+from privacy_assets.engine.metrics.membership_inference.no_box import (
+from privacy_assets.engine.metrics.membership_inference.scores import Population, build_population
     BANDWIDTHS,
     INFLUENCED,
     NEIGHBOURS,
@@ -24,6 +24,7 @@ from privacy_assets.engine.metrics.no_box import (
     plagiarism_index,
     score_rows,
 )
+from privacy_assets.engine.metrics.membership_inference.scores import Population, build_population
 from privacy_assets.engine.shadow.rates import auc
 from privacy_assets.engine.tables.encoding import EncodedTable
 from privacy_assets.engine.tables.schema import infer_schema

@@ -125,7 +125,7 @@ def test_the_worst_outcome_is_the_verdict() -> None:
     [({"figure": "dcr.privacy_score"}, "either at_most or at_least"), ({"figure": "x", "at_most": 1}, "METRIC.FIGURE"),
      ({"figure": "m.f", "at_most": 1, "at_least": 1}, "either"), ({"figure": "m.f", "at_most": math.nan}, "finite"),
      ({"figure": "m.f", "at_most": True}, "only one of"),
-     ({"figure": "m.f", "at_most": 1, "bound": "top"}, "bound must"),
+     ({"figure": "m.f", "at_most": 1, "bound": "top"}, "bound"),
      ({"figure": "m.f", "at_most": 1, "smallest_n": 0}, "smallest_n")],
 )  # fmt: skip
 def test_wrong_limits_are_refused(arguments: dict, message: str) -> None:

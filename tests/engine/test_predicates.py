@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.engine.metrics.predicates import (
+from privacy_assets.engine.metrics.singling_out.predicates import (
     BINS,
     CodedTable,
     Queries,

@@ -13,9 +13,9 @@ import pytest
 from given_tables import given
 from scipy import stats
 
-from privacy_assets.engine.metrics import singling_out
 from privacy_assets.engine.metrics.singling_out import SinglingOut
-from privacy_assets.engine.metrics.singling_out_evidence import (
+from privacy_assets.engine.metrics.singling_out import metric as singling_out
+from privacy_assets.engine.metrics.singling_out.evidence import (
     Configuration,
     exactly_one,
     giomi_risk,

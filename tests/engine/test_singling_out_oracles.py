@@ -13,9 +13,9 @@ import pytest
 from oracles.anonymeter_singling_out import COPIES, digest, tables
 
 from privacy_assets.engine.evaluation import prepare_inputs
-from privacy_assets.engine.metrics import singling_out
-from privacy_assets.engine.metrics.predicates import Queries
 from privacy_assets.engine.metrics.singling_out import SinglingOut
+from privacy_assets.engine.metrics.singling_out import metric as singling_out
+from privacy_assets.engine.metrics.singling_out.predicates import Queries
 
 ORACLE = json.loads((Path(__file__).parent / "oracles" / "singling_out.json").read_text())
 

@@ -13,8 +13,12 @@ import pytest
 from privacy_assets import evaluate
 from privacy_assets.engine.evaluation import prepare_inputs
 from privacy_assets.engine.metrics.membership_inference import MembershipInference
-from privacy_assets.engine.metrics.membership_scores import Population, build_population
-from privacy_assets.engine.metrics.subgroups import SMALLEST_GROUP, advantage_subgroups, find_subgroups
+from privacy_assets.engine.metrics.membership_inference.scores import Population, build_population
+from privacy_assets.engine.metrics.membership_inference.subgroups import (
+    SMALLEST_GROUP,
+    advantage_subgroups,
+    find_subgroups,
+)
 from privacy_assets.engine.policy import Limit, Policy
 from privacy_assets.errors import ConfigError
 from privacy_assets.stats.intervals import LEAK_CONFIDENCE

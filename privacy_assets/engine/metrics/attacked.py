@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.metrics.membership_scores import order_by_content
+from privacy_assets.stats.subjects import order_by_content
 
 SMALLEST = 1_000  # rows; fewer tell nothing
 Budget = Annotated[int | None, Field(ge=SMALLEST)]

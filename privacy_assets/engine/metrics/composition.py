@@ -1,4 +1,4 @@
-"""What a new table and all earlier releases of the same people give away together (DESIGN section 5, "Many looks").
+"""What a new table and all earlier releases of the same people give away together.
 
 Each table may pass alone while their union does not: a few people leak in each, or ten noisy pictures of the same
 people average to a sharp one. So the demonstrated figures of closeness and membership are asked once more, of the

@@ -1,4 +1,4 @@
-"""Was the holdout unseen? Every comparison of train with holdout rests on it (DESIGN section 5, "Contamination").
+"""Was the holdout unseen? Every comparison of train with holdout rests on it.
 
 Where the generator has seen the holdout too, S is as near to the one as to the other, and no figure that compares them
 shows anything. So the same question is asked once more, of people nobody should have used: the holdout stands in the
