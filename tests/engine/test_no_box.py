@@ -10,10 +10,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.metrics.membership_inference import MembershipInference, no_box
 from privacy_assets.engine.metrics.membership_inference.no_box import (
-from privacy_assets.engine.metrics.membership_inference.scores import Population, build_population
     BANDWIDTHS,
     INFLUENCED,
     NEIGHBOURS,
