@@ -15,9 +15,9 @@ ADULT_MOST_VULNERABLE = [39435, 36838, 6066, 1678, 27566, 43082, 35988, 16525, 5
 
 def coded(frame):
     schema = infer_schema(frame)
-    canonical = Table.of(frame, schema, where="table", smallest=0).frame()
-    coding = Coding.fit([canonical], schema)
-    return coding.code(canonical), coding
+    table = Table.of(frame, schema, where="table", smallest=0)
+    coding = Coding.fit([table], schema)
+    return coding.code(table), coding
 
 
 def mixed(g, n):

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.engine.generators.base import FittedGenerator
-from privacy_assets.engine.tables.schema import infer_schema
 from privacy_assets.engine.tables.table import Table
 
 
@@ -19,7 +18,7 @@ class Given(FittedGenerator):
     def sample(self, rows, *, seed):
         self.asked.append((rows, seed))
         start = 0 if seed < 1000 else sum(asked for asked, _ in self.asked[:-1])
-        return self.pool.iloc[np.arange(start, start + rows) % len(self.pool)].reset_index(drop=True)
+        return self.pool.take(np.arange(start, start + rows) % len(self.pool))
 
     def _sample(self, rows, seed):
         raise NotImplementedError
@@ -40,9 +39,14 @@ def mixed(n, seed):
         }
     )
     frame["region"] = frame["region"].where(g.random(n) < 0.9)
-    return Table.of(frame, infer_schema(frame), where="table").frame()
+    return Table.read(frame)
 
 
-def split(frame, *sizes):
+def changed(table, **columns):
+    """The table with other values in these columns."""
+    return Table.of(table.frame().assign(**columns), table.schema, where="changed")
+
+
+def split(table, *sizes):
     ends = np.cumsum([0, *sizes])
-    return [frame.iloc[a:b].reset_index(drop=True) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    return [table.take(slice(a, b)) for a, b in zip(ends[:-1], ends[1:], strict=True)]

@@ -6,12 +6,10 @@ import pandas as pd
 
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.tables.schema import infer_schema
-from privacy_assets.engine.tables.table import Table
 from tests.tables import metric_inputs
 
 
 def given(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, **more) -> MetricInputs:
     schema = infer_schema(pd.concat([train, holdout, synthetic], ignore_index=True))
     frames = {"train": train, "holdout": holdout, "synthetic": synthetic}
-    tables = {role: Table.of(frame, schema, where=role, smallest=0).frame() for role, frame in frames.items()}
-    return metric_inputs(schema, tables, **more)
+    return metric_inputs(schema, frames, **more)

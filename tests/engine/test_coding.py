@@ -17,32 +17,37 @@ MIXED = pd.DataFrame(
     }
 )
 SCHEMA = infer_schema(MIXED)
-CANONICAL = Table.of(MIXED, SCHEMA, where="mixed").frame()
+TABLE = Table.of(MIXED, SCHEMA, where="mixed")
 
 
-def test_cells_give_back_the_frame_they_came_from():
-    coding = Coding.fit([CANONICAL], SCHEMA)
-    pd.testing.assert_frame_equal(coding.frame(coding.code(CANONICAL)), CANONICAL)
+def test_cells_give_back_the_table_they_came_from():
+    coding = Coding.fit([TABLE], SCHEMA)
+    pd.testing.assert_frame_equal(coding.table(coding.code(TABLE)).frame(), TABLE.frame())
 
 
 def test_no_rows_and_no_known_values_go_there_and_back():
-    coding = Coding.fit([CANONICAL.iloc[[1]].reset_index(drop=True)], SCHEMA)
-    empty = CANONICAL.iloc[:0]
+    coding = Coding.fit([TABLE.take(np.array([1]))], SCHEMA)
+    empty = TABLE.take(slice(0))
     assert coding.code(empty).shape == (5, 0)
-    pd.testing.assert_frame_equal(coding.frame(coding.code(empty)), empty.reset_index(drop=True))
+    pd.testing.assert_frame_equal(coding.table(coding.code(empty)).frame(), empty.frame())
     nothing = Coding.fit([empty], SCHEMA)
-    assert nothing.frame(nothing.code(CANONICAL))["town"].isna().all()
+    assert nothing.table(nothing.code(TABLE))["town"].missing.all()
 
 
-def test_codes_rank_the_values_of_all_frames_and_mark_missing_and_unknown():
-    coding = Coding.fit([CANONICAL.iloc[[3]], CANONICAL.iloc[[1]]], SCHEMA)
-    town = coding.code(CANONICAL.assign(town=["a", 'b"\n', None, "c"]))[2]
-    assert town.tolist() == [0, 1, 2, 3]
+def test_codes_rank_the_values_of_all_tables_and_mark_missing_and_unknown():
+    coding = Coding.fit([TABLE.take(np.array([3])), TABLE.take(np.array([1]))], SCHEMA)
+    other = Table.of(MIXED.assign(town=["a", 'b"\n', None, "c"]), SCHEMA, where="other")
+    assert coding.code(other)[2].tolist() == [0, 1, 2, 3]
     assert coding.sizes.tolist() == [0, 0, 4, 3, 0]
     assert coding.is_number.tolist() == [True, True, False, False, True]
 
 
+def test_a_coding_that_knows_one_truth_value_gives_it_back():
+    coding = Coding.fit([TABLE.take(np.array([0, 1]))], SCHEMA)
+    assert coding.table(coding.code(TABLE))["smoker"].objects() == [True, None, None, True]
+
+
 def test_numbers_stand_as_they_are_and_missing_is_nan():
-    cells = Coding.fit([CANONICAL], SCHEMA).code(CANONICAL)
+    cells = Coding.fit([TABLE], SCHEMA).code(TABLE)
     assert cells[0, :2].tolist() == [1.5, -2.25] and np.isnan(cells[0, 2])
     assert cells.dtype == np.float64 and cells.flags.c_contiguous

@@ -27,6 +27,7 @@ from privacy_assets.engine.registry import build_metric
 from privacy_assets.engine.tables.schema import infer_schema
 from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
+from tests.tables import as_table, as_tables
 
 QUIET = Noise()
 
@@ -47,32 +48,35 @@ def mixed(rows: int, seed: int) -> pd.DataFrame:
 
 TRAIN, RELEASE = mixed(200, 0), mixed(200, 1)
 SCHEMA = infer_schema(pd.concat([TRAIN, RELEASE]))
-TRAIN, RELEASE = (Table.of(frame, SCHEMA, where="t").frame() for frame in (TRAIN, RELEASE))
+TRAIN, RELEASE = as_tables([TRAIN, RELEASE], SCHEMA)
 
 
 def leaked(table: pd.DataFrame) -> pd.Series:
     return table["key"].str.startswith("0-")
 
 
+def leaky(fraction: float, noise: Noise = QUIET, seed: int = 0, release: Table = RELEASE) -> pd.DataFrame:
+    return leaky_table(TRAIN, release, fraction, noise, seed=seed).frame()
+
+
 @pytest.mark.parametrize("fraction", [0, 0.005, 0.1, 0.5, 0.995, 1])
 def test_the_fraction_is_what_is_leaked(fraction: float) -> None:
-    table = leaky_table(TRAIN, RELEASE, fraction, QUIET, SCHEMA, seed=0)
+    table = leaky(fraction)
     assert len(table) == len(RELEASE) and leaked(table).sum() == round(fraction * 200)
     assert table["key"].is_unique
-    real = pd.concat([TRAIN, RELEASE]).set_index("key").loc[table["key"]].reset_index()[table.columns]
+    real = pd.concat([TRAIN.frame(), RELEASE.frame()]).set_index("key").loc[table["key"]].reset_index()[table.columns]
     pd.testing.assert_frame_equal(table, real.astype({"key": object}))
 
 
 def test_the_ends_are_the_release_and_a_copy() -> None:
     for fraction, whole in ((0, RELEASE), (1, TRAIN)):
-        table = leaky_table(TRAIN, RELEASE, fraction, Noise(0, 0, 0), SCHEMA, seed=3)
-        assert sorted(table["key"]) == sorted(whole["key"])
+        table = leaky(fraction, Noise(0, 0, 0), seed=3)
+        assert sorted(table["key"]) == sorted(whole["key"].objects())
 
 
 @pytest.mark.parametrize("rows", [50, 500])
 def test_tables_of_other_sizes(rows: int) -> None:
-    release = Table.of(mixed(rows, 1), SCHEMA, where="t").frame()
-    table = leaky_table(TRAIN, release, 0.8, QUIET, SCHEMA, seed=0)
+    table = leaky(0.8, release=as_table(mixed(rows, 1), SCHEMA))
     counts = table.loc[leaked(table), "key"].value_counts()
     assert len(table) == rows and leaked(table).sum() == 0.8 * rows
     assert counts.max() == (1 if rows == 50 else 2) and len(counts) == min(200, 0.8 * rows)
@@ -80,10 +84,10 @@ def test_tables_of_other_sizes(rows: int) -> None:
 
 def test_larger_fractions_leak_the_same_rows_and_more() -> None:
     noise = Noise(0.5, 2, 0.5)
-    small, large = (leaky_table(TRAIN, RELEASE, f, noise, SCHEMA, seed=0) for f in (0.2, 0.6))
+    small, large = (leaky(f, noise) for f in (0.2, 0.6))
     pd.testing.assert_frame_equal(small.iloc[:40], large.iloc[:40])
-    pd.testing.assert_frame_equal(large, leaky_table(TRAIN, RELEASE, 0.6, noise, SCHEMA, seed=0))
-    assert not large.equals(leaky_table(TRAIN, RELEASE, 0.6, noise, SCHEMA, seed=1))
+    pd.testing.assert_frame_equal(large, leaky(0.6, noise))
+    assert not large.equals(leaky(0.6, noise, seed=1))
 
 
 @pytest.mark.parametrize(
@@ -91,10 +95,10 @@ def test_larger_fractions_leak_the_same_rows_and_more() -> None:
     [(Noise(sigma=0.3), {"price", "day"}), (Noise(lam=3), {"count"}), (Noise(p=0.9), {"plan", "flag"})],
 )
 def test_each_noise_moves_its_kinds_of_columns(noise: Noise, moved: set[str]) -> None:
-    schema = SCHEMA.without("key")
-    rows = TRAIN.drop(columns="key")
-    noisy = noise.added(rows, rows, schema, np.random.default_rng(0))
-    Table.of(noisy, schema, where="noisy").frame()
+    real = TRAIN.under(SCHEMA.without("key"))
+    made = noise.added(real, real, np.random.default_rng(0))
+    rows, noisy = real.frame(), made.frame()
+    pd.testing.assert_frame_equal(Table.of(noisy, real.schema, where="noisy").frame(), noisy)
     assert noisy.isna().equals(rows.isna())
     for name in rows:
         changed = (noisy[name] != rows[name])[rows[name].notna()]
@@ -112,10 +116,8 @@ def test_noise_has_the_size_that_it_says() -> None:
             "letter": rng.choice(list("abcd"), 20_000).astype(object),
         }
     )
-    schema = infer_schema(rows)
-    noisy = Noise(0.05, 0.05, 0.2).added(
-        Table.of(rows, schema, where="t").frame(), rows, schema, np.random.default_rng(0)
-    )
+    table = as_table(rows)
+    noisy = Noise(0.05, 0.05, 0.2).added(table, table, np.random.default_rng(0)).frame()
     assert (noisy["wide"] - rows["wide"]).std() == pytest.approx(50, rel=0.03)
     added = (noisy["whole"] - 7).astype(float)
     assert added.min() == 0 and added.mean() == pytest.approx(0.05, abs=0.006)
@@ -133,14 +135,14 @@ def test_every_configuration_has_a_name_of_its_own() -> None:
     noises = every_noise()
     assert len({str(noise) for noise in noises}) == len(set(noises)) == 8
     assert str(noises[0]) == "no noise" and str(Noise(0.05, 0, 0.05)) == "σ 0.05, p 0.05"
-    cases = list(leaky_cases(TRAIN, RELEASE, SCHEMA, fractions=[1, 0, 0.5], noises=noises[:2]))
+    cases = list(leaky_cases(TRAIN, RELEASE, fractions=[1, 0, 0.5], noises=noises[:2]))
     assert [(case.series, case.x) for case in cases] == [
         (str(noise), fraction) for noise in noises[:2] for fraction in (0, 0.5, 1)
     ]
     made, x = cases[1].make()
-    assert x == 0.5 and leaked(made).sum() == 100
+    assert x == 0.5 and leaked(made.frame()).sum() == 100
     with pytest.raises(ConfigError, match="from 0 to 1"):
-        leaky_table(TRAIN, RELEASE, 1.5, QUIET, SCHEMA, 0)
+        leaky(1.5)
 
 
 def inputs_of(seed: int = 0, **more: object):
@@ -160,9 +162,9 @@ def test_a_study_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     inputs, made, path = inputs_of(), [], tmp_path / "points.jsonl"
 
     def cases(last: int) -> list[Case]:
-        def make(fraction: float) -> tuple[pd.DataFrame, float]:
+        def make(fraction: float) -> tuple[Table, float]:
             made.append(fraction)
-            return leaky_table(inputs.train, inputs.synthetic, fraction, QUIET, inputs.schema, 0), fraction
+            return leaky_table(inputs.train, inputs.synthetic, fraction, QUIET, 0), fraction
 
         return [Case("s", x, lambda x=x: make(x)) for x in (0.0, 0.5, 1.0)[:last]]
 
@@ -222,14 +224,13 @@ def test_a_figure_of_which_less_is_riskier_has_to_fall(figure: str, rises: bool)
 
 
 def test_over_fitting_asks_for_a_generator_with_such_a_loss() -> None:
-    train = TRAIN.drop(columns="key")
-    schema = SCHEMA.without("key")
+    train = TRAIN.under(SCHEMA.without("key"))
     with pytest.raises(ConfigError, match="'wgan_gp' cannot over-fit.*realtabformer, rvae"):
-        list(overfit_cases(train, schema, 50, generator="wgan_gp"))
+        list(overfit_cases(train, 50, generator="wgan_gp"))
     with pytest.raises(ConfigError, match="overfit"):
-        list(overfit_cases(train, schema, 50, ratios=[3]))
+        list(overfit_cases(train, 50, ratios=[3]))
     small = {"hidden": [8], "latent": 2, "epochs": 3, "batch": 50}
-    one, two = overfit_cases(train, schema, 50, settings=small, ratios=[1.05, 1.0])
+    one, two = overfit_cases(train, 50, settings=small, ratios=[1.05, 1.0])
     assert (one.series, one.x, two.x) == ("rvae, hidden [8], latent 2, epochs 3, batch 50", 1.0, 1.05)
     rows, reached = one.make()
     assert len(rows) == 50 and reached == 1.0

@@ -26,20 +26,21 @@ FRAME = pd.DataFrame(
     }
 )
 SCHEMA = infer_schema(FRAME)
-TABLE = Table.of(FRAME, SCHEMA, where="t").frame()
+TABLE = Table.of(FRAME, SCHEMA, where="t")
 
 
 def test_every_kind_comes_back_exactly() -> None:
-    coding = DigitCoding.fit(TABLE, SCHEMA)
+    coding = DigitCoding.fit(TABLE)
     coded = coding.code(TABLE)
-    pd.testing.assert_frame_equal(coding.frame(coded, where="t"), TABLE, check_exact=True)
+    pd.testing.assert_frame_equal(coding.table(coded, where="t").frame(), TABLE.frame(), check_exact=True)
     numbers = coded.select_dtypes("number")
     assert (numbers.min() == 0).all() and set(numbers.dtypes.astype(str)) == {"int64"}
     assert coded["c1"].tolist() == [0, 1275, 0, 12345703] and coded["c1m"].tolist() == ["v0", "v0", "v1", "v0"]
     assert coded["c4"].max() == 18323 and "c6m" not in coded  # days, not microseconds
     kept = DigitCoding.from_json(json.loads(json.dumps(coding.to_json())), SCHEMA)
     pd.testing.assert_frame_equal(kept.code(TABLE), coded)
-    pd.testing.assert_frame_equal(kept.frame(coded.iloc[[3, 1]], where="t"), TABLE.iloc[[3, 1]].reset_index(drop=True))
+    few = kept.table(coded.iloc[[3, 1]], where="t")
+    pd.testing.assert_frame_equal(few.frame(), TABLE.take(np.array([3, 1])).frame())
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e6, 1e15])
@@ -47,28 +48,27 @@ def test_every_kind_comes_back_exactly() -> None:
 def test_long_numbers_keep_six_digits_of_their_span(scale: float, shift: float) -> None:
     values = (np.random.default_rng(0).normal(size=500) + shift) * scale
     frame = pd.DataFrame({"x": values})
-    schema = infer_schema(frame, {"x": "numeric"})
-    coding = DigitCoding.fit(frame, schema)
-    coded = coding.code(frame)
-    error = np.abs(coding.frame(coded, where="t")["x"] - values).max()
+    table = Table.read(frame, kinds={"x": "numeric"})
+    coding = DigitCoding.fit(table)
+    coded = coding.code(table)
+    error = np.abs(coding.table(coded, where="t")["x"].cells - values).max()
     assert error <= 0.51e-5 * np.ptp(values) and coded["c0"].between(0, 10**6).all()
 
 
 @pytest.mark.parametrize("value", [0.0, -7.0, 1e300, 3e-300])
 def test_one_row_and_one_value(value: float) -> None:
-    frame = pd.DataFrame({"x": [value]})
-    schema = infer_schema(frame)
-    coding = DigitCoding.fit(frame, schema)
-    assert coding.code(frame)["c0"].tolist() == [0]
-    assert coding.frame(coding.code(frame), where="t")["x"].tolist() == pytest.approx([value], rel=1e-5)
+    table = Table.read(pd.DataFrame({"x": [value]}))
+    coding = DigitCoding.fit(table)
+    assert coding.code(table)["c0"].tolist() == [0]
+    assert coding.table(coding.code(table), where="t")["x"].objects() == pytest.approx([value], rel=1e-5)
 
 
 def test_a_number_without_any_value_is_missing_everywhere() -> None:
     schema = TableSchema((ColumnSchema("x", "numeric", True, "float64"), ColumnSchema("d", "datetime", True, "object")))
-    frame = Table.of(pd.DataFrame({"x": [np.nan, np.nan], "d": [None, None]}), schema, where="t").frame()
-    coding = DigitCoding.fit(frame, schema)
-    assert coding.code(frame).nunique().tolist() == [1, 1]
-    pd.testing.assert_frame_equal(coding.frame(coding.code(frame), where="t"), frame)
+    table = Table.of(pd.DataFrame({"x": [np.nan, np.nan], "d": [None, None]}), schema, where="t")
+    coding = DigitCoding.fit(table)
+    assert coding.code(table).nunique().tolist() == [1, 1]
+    pd.testing.assert_frame_equal(coding.table(coding.code(table), where="t").frame(), table.frame())
 
 
 @pytest.mark.parametrize(
@@ -76,10 +76,10 @@ def test_a_number_without_any_value_is_missing_everywhere() -> None:
     [("c3", "v9", "a code is not known"), ("c1m", "v2", "a code is not known"), ("c0", "x", "not a whole number")],
 )
 def test_codes_that_there_are_not(column: str, value: str, words: str) -> None:
-    coding = DigitCoding.fit(TABLE, SCHEMA)
+    coding = DigitCoding.fit(TABLE)
     coded = coding.code(TABLE).astype({column: object})
     coded.loc[2, column] = value
     with pytest.raises(InputError, match=f"'{column}', row 2: .*{words}"):
-        coding.frame(coded, where="t")
+        coding.table(coded, where="t")
     with pytest.raises(InputError, match="the column is missing"):
-        coding.frame(coded.drop(columns=column), where="t")
+        coding.table(coded.drop(columns=column), where="t")

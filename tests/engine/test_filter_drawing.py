@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from filter_standins import Given, mixed, split
+from filter_standins import Given, changed, mixed, split
 
 from privacy_assets.engine.evaluation import prepare_inputs, run_metrics
 from privacy_assets.engine.filters import (
@@ -18,7 +18,6 @@ from privacy_assets.engine.filters import (
 )
 from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.registry import build_metric
-from privacy_assets.engine.tables.schema import infer_schema
 from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import InputError
 
@@ -26,28 +25,28 @@ from privacy_assets.errors import InputError
 def test_nothing_is_drawn_anew_when_everything_passes():
     real, pool = mixed(300, 7), mixed(100, 8)
     drawn = Given(pool)
-    found = draw(drawn, [MemorizationFilter(radius=0.0).fit([real], infer_schema(real))], 100, seed=0)
+    found = draw(drawn, [MemorizationFilter(radius=0.0).fit([real], real.schema)], 100, seed=0)
     assert (found.drawn, found.dropped, drawn.asked) == (100, 0, [(100, 0)])
-    pd.testing.assert_frame_equal(found.rows, pool)
+    pd.testing.assert_frame_equal(found.rows.frame(), pool.frame())
 
 
 def test_rows_are_drawn_until_there_are_enough():
     real, fresh = split(mixed(1200, 9), 400, 800)
-    pool = pd.concat([real.iloc[:80], fresh], ignore_index=True)
-    fitted, drawn = MemorizationFilter().fit([real], infer_schema(real)), Given(pool)
+    pool = Table.stack([real.take(slice(80)), fresh])
+    fitted, drawn = MemorizationFilter().fit([real], real.schema), Given(pool)
     found = draw(drawn, [fitted], 200, seed=3)
     assert len(found.rows) == 200 and not fitted.exposed(found.rows).any()
     assert found.dropped >= 80 and found.drawn == sum(rows for rows, _ in drawn.asked) <= 2000
     assert len({seed for _, seed in drawn.asked}) == len(drawn.asked) >= 2
-    pd.testing.assert_frame_equal(found.unfiltered, Given(pool).sample(200, seed=3).frame())
+    pd.testing.assert_frame_equal(found.unfiltered.frame(), Given(pool).sample(200, seed=3).frame())
     again = draw(Given(pool), [fitted], 200, seed=3)
-    pd.testing.assert_frame_equal(again.rows, found.rows)
+    pd.testing.assert_frame_equal(again.rows.frame(), found.rows.frame())
     assert isinstance(found, Filtered)
 
 
 def test_a_generator_of_copies_is_an_error_and_says_nothing_private():
     real = mixed(300, 10)
-    fitted, drawn = MemorizationFilter(attempts=3).fit([real], infer_schema(real)), Given(real)
+    fitted, drawn = MemorizationFilter(attempts=3).fit([real], real.schema), Given(real)
     with pytest.raises(InputError, match=r"0 of 300 rows drawn passed, 100 are wanted.*memorise less"):
         draw(drawn, [fitted], 100, seed=0)
     assert sum(rows for rows, _ in drawn.asked) == 300
@@ -55,43 +54,44 @@ def test_a_generator_of_copies_is_an_error_and_says_nothing_private():
 
 def test_filters_together_leave_out_what_any_of_them_does():
     real, fresh = split(mixed(1200, 15), 400, 800)
-    strange = fresh.iloc[:60].assign(age=fresh["age"].iloc[:60] + 4000)
-    pool = pd.concat([real.iloc[:50], strange, fresh.iloc[60:]], ignore_index=True)
-    filters = [one.fit([real], infer_schema(real)) for one in as_filters(["outliers", "similarity"])]
+    first = fresh.take(slice(60))
+    strange = changed(first, age=first.frame()["age"] + 4000)
+    pool = Table.stack([real.take(slice(50)), strange, fresh.take(slice(60, None))])
+    filters = [one.fit([real], real.schema) for one in as_filters(["outliers", "similarity"])]
     found = draw(Given(pool), filters, 300, seed=0)
-    masks = {fitted.filter.name: fitted.exposed(pool.iloc[: found.drawn]) for fitted in filters}
+    masks = {fitted.filter.name: fitted.exposed(pool.take(slice(found.drawn))) for fitted in filters}
     assert found.drawn <= len(pool), "so that the counts can be seen to be those of the pool"
     assert dict(found.dropped_by) == {name: mask.sum() for name, mask in masks.items()}
     assert found.dropped == np.logical_or(*masks.values()).sum() >= 110
     assert not any(fitted.exposed(found.rows).any() for fitted in filters)
     turned = draw(Given(pool), filters[::-1], 300, seed=0)
-    pd.testing.assert_frame_equal(turned.rows, found.rows)
+    pd.testing.assert_frame_equal(turned.rows.frame(), found.rows.frame())
 
 
 def test_too_few_rows_are_told_with_the_fix_of_the_filter_that_left_out_most():
     real = mixed(300, 16)
-    strange = real.assign(age=real["age"] + 4000)
-    filters = [one.fit([real], infer_schema(real)) for one in as_filters(["memorization", "outliers"])]
+    strange = changed(real, age=real.frame()["age"] + 4000)
+    filters = [one.fit([real], real.schema) for one in as_filters(["memorization", "outliers"])]
     with pytest.raises(InputError, match=r"filter memorization, outliers: 0 of 1000 rows.*stay nearer"):
         draw(Given(strange), filters, 100, seed=0)
     with pytest.raises(InputError, match=r"filter memorization, outliers: 0 of 1000 rows.*memorise less"):
-        draw(Given(real.iloc[:100]), filters, 100, seed=0)
+        draw(Given(real.take(slice(100))), filters, 100, seed=0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["adult", "uk_census"])
 def test_planted_copies_stop_giving_members_away_and_honest_tables_hold_the_limits(name, request):
     frame = request.getfixturevalue(name)
-    schema = infer_schema(frame)
-    train, holdout, reference, fresh = split(Table.of(frame, schema, where=name).frame(), 8000, 2600, 2600, 20_000)
-    copies = train.sample(len(fresh), replace=True, random_state=0).reset_index(drop=True)
+    table = Table.read(frame)
+    schema = table.schema
+    train, holdout, reference, fresh = split(table, 8000, 2600, 2600, 20_000)
+    copies = train.take(np.random.default_rng(1).integers(0, len(train), len(fresh)))
     planted = np.random.default_rng(0).random(len(fresh)) < 0.1
-    both = pd.concat([fresh, copies], ignore_index=True)
-    leaky = both.iloc[np.arange(len(fresh)) + len(fresh) * planted].reset_index(drop=True)
+    leaky = Table.stack([fresh, copies]).take(np.arange(len(fresh)) + len(fresh) * planted)
     metrics = {key: build_metric(key) for key in ("dcr", "membership_inference")}
 
     def measured(rows):
-        inputs = prepare_inputs(train, holdout, rows, reference, schema=schema)
+        inputs = prepare_inputs(*(one.frame() for one in (train, holdout, rows, reference)), schema=schema)
         results = run_metrics(inputs, metrics)
         policy = Policy.default(metrics)
         return results["membership_inference"], policy.judge(results)
@@ -99,7 +99,7 @@ def test_planted_copies_stop_giving_members_away_and_honest_tables_hold_the_limi
     def left(pool, *chosen, real=(train, holdout, reference)):
         return draw(Given(pool), [one.fit(real, schema) for one in chosen], 8000, seed=0).rows
 
-    before, judged = measured(leaky.iloc[:8000])
+    before, judged = measured(leaky.take(slice(8000)))
     assert judged.verdict == "fail"
     near = [(MemorizationFilter(),), (SimilarityFilter(),), (MemorizationFilter(), OutlierFilter())]
     for chosen in near:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from filter_standins import mixed, split
+from filter_standins import changed, mixed, split
 
 from privacy_assets.engine.filters import (
     FILTERS,
@@ -18,14 +18,13 @@ from privacy_assets.engine.filters import (
 from privacy_assets.engine.filters.outliers import distance_to_people
 from privacy_assets.engine.metrics.memorization.exposure import TIE
 from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
-from privacy_assets.engine.tables.schema import infer_schema
 from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
 
 
 def people_near(real, rows, schema, radius, subjects):
     encoder = Encoder.fit(real, schema, others=[rows])
-    people = EncodedTable.stack([encoder.transform(frame) for frame in real])
+    people = EncodedTable.stack([encoder.transform(table) for table in real])
     out, coded = [], encoder.transform(rows)
     for i in range(len(rows)):
         squared = (people.codes != coded.codes[i]).sum(axis=1).astype(float)
@@ -54,8 +53,8 @@ NEAR = [(name, radius) for name in ("similarity", "memorization") for radius in 
 @pytest.mark.parametrize(("name", "radius"), [*NEAR, ("outliers", 1.2), ("outliers", 1.6), ("outliers", 2.2)])
 def test_the_rows_left_out_are_the_naive_ones(name, radius):
     train, holdout, reference, drawn = split(mixed(260, 0), 90, 40, 30, 100)
-    drawn = pd.concat([drawn, train.iloc[:10], holdout.iloc[:5], reference.iloc[:5]], ignore_index=True)
-    schema, subjects = infer_schema(mixed(260, 0)), np.random.default_rng(0).integers(0, 60, 160)
+    drawn = Table.stack([drawn, train.take(slice(10)), holdout.take(slice(5)), reference.take(slice(5))])
+    schema, subjects = train.schema, np.random.default_rng(0).integers(0, 60, 160)
     subjects = np.unique(subjects, return_inverse=True)[1]
     fitted = build_filter(name, {**OF_FOUR[name], "radius": radius}).fit([train, holdout, reference], schema, subjects)
     expected = RULES[name](people_near([train, holdout, reference], drawn, schema, radius, subjects))
@@ -66,10 +65,10 @@ def test_the_rows_left_out_are_the_naive_ones(name, radius):
 @pytest.mark.parametrize("people", [1, 3, 5])
 @pytest.mark.parametrize("rows_each", ["one", "some", "one with most", "copies"])
 def test_the_radius_of_outliers_is_the_naive_one(people, rows_each):
-    frame = mixed(120, 12)
+    real = mixed(120, 12)
     if rows_each == "copies":
-        frame = frame.iloc[np.arange(120) // 4].reset_index(drop=True)
-    schema, g = infer_schema(mixed(120, 12)), np.random.default_rng(0)
+        real = real.take(np.arange(120) // 4)
+    schema, g = real.schema, np.random.default_rng(0)
     subjects = {
         "one": np.arange(120),
         "some": np.arange(120) // 4,
@@ -77,7 +76,7 @@ def test_the_radius_of_outliers_is_the_naive_one(people, rows_each):
         "copies": np.arange(120) // 2,
     }[rows_each]
     subjects = np.unique(subjects, return_inverse=True)[1]
-    table = Encoder.fit([frame], schema).transform(frame)
+    table = Encoder.fit([real], schema).transform(real)
     away = ((table.numeric[:, None].astype(float) - table.numeric[None].astype(float)) ** 2).sum(axis=2)
     away = np.sqrt(away + (table.codes[:, None] != table.codes[None]).sum(axis=2))
     expected, weights = np.empty(120), 1 / np.bincount(subjects)[subjects]
@@ -87,79 +86,83 @@ def test_the_radius_of_outliers_is_the_naive_one(people, rows_each):
         ]
         expected[i] = reached[0]
     np.testing.assert_allclose(distance_to_people(table, subjects, people), expected, rtol=1e-6, atol=1e-9)
-    fitted = OutlierFilter(neighbours=people, quantile=0.8).fit([frame], schema, subjects)
+    fitted = OutlierFilter(neighbours=people, quantile=0.8).fit([real], schema, subjects)
     assert fitted.radius == pytest.approx(np.sort(expected)[int(np.ceil(0.8 * 120)) - 1], rel=1e-6)
 
 
 def test_a_person_with_many_rows_reaches_as_far_as_it_takes(monkeypatch):
     """The search widens until every row has its neighbours, in blocks of any size."""
-    frame = mixed(150, 13)
+    real = mixed(150, 13)
     subjects = np.unique(np.where(np.arange(150) < 100, np.arange(150) % 2, np.arange(150)), return_inverse=True)[1]
-    table = Encoder.fit([frame], schema := infer_schema(frame)).transform(frame)
+    table = Encoder.fit([real], real.schema).transform(real)
     whole = distance_to_people(table, subjects, 40)
     monkeypatch.setattr("privacy_assets.engine.filters.outliers._CELLS", 4000)
     np.testing.assert_array_equal(distance_to_people(table, subjects, 40), whole)
-    assert np.isfinite(whole).all() and OutlierFilter(neighbours=51).fit([frame], schema, subjects).radius > 0
+    assert np.isfinite(whole).all() and OutlierFilter(neighbours=51).fit([real], real.schema, subjects).radius > 0
     with pytest.raises(InputError, match="52 people were given.*lower neighbours"):
-        OutlierFilter(neighbours=52).fit([frame], schema, subjects)
+        OutlierFilter(neighbours=52).fit([real], real.schema, subjects)
 
 
 def test_fresh_rows_are_no_outliers_beyond_the_quantile_and_strange_ones_are():
     real, fresh = split(mixed(5000, 14), 3000, 2000)
-    fitted = OutlierFilter().fit([real], infer_schema(real))
+    fitted = OutlierFilter().fit([real], real.schema)
     assert 0.07 < fitted.exposed(fresh).mean() < 0.14
-    strange = fresh.assign(age=fresh["age"] + 4000, seen=fresh["seen"] + pd.Timedelta(30_000, "D"))
+    rows = fresh.frame()
+    strange = changed(fresh, age=rows["age"] + 4000, seen=rows["seen"] + pd.Timedelta(30_000, "D"))
     assert fitted.exposed(strange).all()
-    alone = real.iloc[:1].assign(age=real["age"].iloc[:1] + 4000)
-    with_one = OutlierFilter().fit([pd.concat([real, alone], ignore_index=True)], infer_schema(real))
+    first = real.take(slice(1))
+    alone = changed(first, age=first.frame()["age"] + 4000)
+    with_one = OutlierFilter().fit([Table.stack([real, alone])], real.schema)
     assert with_one.exposed(alone).all(), "the copy of a person who stands apart"
     assert with_one.radius == pytest.approx(fitted.radius, rel=0.02), "one outlier does not move the radius"
 
 
+def letters(cells):
+    return Table.read(pd.DataFrame({"a": cells}))
+
+
 def test_rows_of_one_person_are_no_company():
     """Four equal rows of one person count as one; four people are four."""
-    frame = Table.of(pd.DataFrame({"a": ["x"] * 8 + ["y"] * 8 + ["z"] * 4}), schema := infer_schema(
-        pd.DataFrame({"a": ["x", "y", "z"]})), where="real").frame()  # fmt: skip
-    asked = Table.of(pd.DataFrame({"a": ["x", "y", "z"]}), schema, where="asked").frame()
+    asked = letters(["x", "y", "z"])
+    real, schema = letters(["x"] * 8 + ["y"] * 8 + ["z"] * 4), asked.schema
     chosen = OutlierFilter(neighbours=3, radius=0.5)
-    assert chosen.fit([frame], schema).exposed(asked).tolist() == [False, False, False]
+    assert chosen.fit([real], schema).exposed(asked).tolist() == [False, False, False]
     subjects = np.array([*range(8), *(8 + np.arange(8) // 4), *[10] * 4])
-    assert chosen.fit([frame], schema, subjects).exposed(asked).tolist() == [False, True, True]
+    assert chosen.fit([real], schema, subjects).exposed(asked).tolist() == [False, True, True]
 
 
 def test_crowds_go_by_similarity_and_stay_by_memorization():
-    frame = Table.of(pd.DataFrame({"a": ["x"] * 6 + ["y"] * 4}), schema := infer_schema(
-        pd.DataFrame({"a": ["x", "y", "z"]})), where="real").frame()  # fmt: skip
-    asked = Table.of(pd.DataFrame({"a": ["x", "y", "z"]}), schema, where="asked").frame()
-    assert SimilarityFilter().fit([frame], schema).radius == 0.0
-    assert SimilarityFilter().fit([frame], schema).exposed(asked).tolist() == [True, True, False]
-    assert MemorizationFilter().fit([frame], schema).exposed(asked).tolist() == [False, True, False]
+    asked = letters(["x", "y", "z"])
+    real, schema = letters(["x"] * 6 + ["y"] * 4), asked.schema
+    assert SimilarityFilter().fit([real], schema).radius == 0.0
+    assert SimilarityFilter().fit([real], schema).exposed(asked).tolist() == [True, True, False]
+    assert MemorizationFilter().fit([real], schema).exposed(asked).tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("name", ["similarity", "memorization"])
 def test_copies_of_any_real_side_go_and_rows_near_nobody_stay(name):
     train, holdout, reference, fresh = split(mixed(700, 1), 300, 100, 100, 200)
-    fitted = build_filter(name).fit([train, holdout, reference], infer_schema(mixed(700, 1)))
+    fitted = build_filter(name).fit([train, holdout, reference], train.schema)
     for side in (train, holdout, reference):
         assert fitted.exposed(side).all()
     assert fitted.exposed(fresh).mean() < 0.1
 
 
 def test_a_crowd_hides_a_row_and_one_person_is_no_crowd():
-    frame = Table.of(pd.DataFrame({"a": ["x"] * 6 + ["y"] * 4 + ["z"]}), schema := infer_schema(
-        pd.DataFrame({"a": ["x", "y", "z"]})), where="real").frame()  # fmt: skip
-    asked = Table.of(pd.DataFrame({"a": ["x", "y", "z"]}), schema, where="asked").frame()
-    fitted = MemorizationFilter(radius=0.0).fit([frame], schema)
+    asked = letters(["x", "y", "z"])
+    real, schema = letters(["x"] * 6 + ["y"] * 4 + ["z"]), asked.schema
+    fitted = MemorizationFilter(radius=0.0).fit([real], schema)
     assert fitted.exposed(asked).tolist() == [False, True, True]
-    alone = MemorizationFilter(radius=0.0).fit([frame], schema, np.array([0] * 6 + [1, 2, 3, 4, 5]))
+    alone = MemorizationFilter(radius=0.0).fit([real], schema, np.array([0] * 6 + [1, 2, 3, 4, 5]))
     assert alone.exposed(asked).tolist() == [True, True, True]
 
 
 @pytest.mark.parametrize("chosen", [build_filter(name, {"quantile": 0.5}) for name in FILTERS], ids=FILTERS)
 def test_which_side_a_row_stands_on_does_not_matter(chosen):
     real = mixed(400, 2)
-    schema, drawn = infer_schema(real), mixed(200, 3)
-    sides = [split(real, 240, 80, 80), split(real.sample(frac=1, random_state=0), 100, 200, 100), [real]]
+    schema, drawn = real.schema, mixed(200, 3)
+    shuffled = real.take(np.random.default_rng(0).permutation(400))
+    sides = [split(real, 240, 80, 80), split(shuffled, 100, 200, 100), [real]]
     masks = [chosen.fit(side, schema).exposed(drawn) for side in sides]
     assert masks[0].any() and not masks[0].all()
     for mask in masks[1:]:
@@ -169,21 +172,21 @@ def test_which_side_a_row_stands_on_does_not_matter(chosen):
 @pytest.mark.parametrize("chosen", [build_filter(name, {"quantile": 0.5}) for name in FILTERS], ids=FILTERS)
 def test_each_row_is_judged_by_itself(chosen):
     real, drawn = mixed(300, 4), mixed(120, 5)
-    fitted = chosen.fit([real], infer_schema(real))
+    fitted = chosen.fit([real], real.schema)
     whole, order = fitted.exposed(drawn), np.random.default_rng(0).permutation(120)
-    np.testing.assert_array_equal(fitted.exposed(drawn.iloc[order].reset_index(drop=True)), whole[order])
-    parts = [fitted.exposed(drawn.iloc[a : a + 40].reset_index(drop=True)) for a in (0, 40, 80)]
+    np.testing.assert_array_equal(fitted.exposed(drawn.take(order)), whole[order])
+    parts = [fitted.exposed(drawn.take(slice(a, a + 40))) for a in (0, 40, 80)]
     np.testing.assert_array_equal(np.concatenate(parts), whole)
-    assert fitted.exposed(drawn.iloc[:0]).shape == (0,)
+    assert fitted.exposed(drawn.take(slice(0))).shape == (0,)
 
 
 def test_a_missing_value_that_no_real_row_has_is_near_nobody():
-    real = mixed(200, 6).dropna().reset_index(drop=True)
-    drawn = real.copy()
-    drawn["income"] = np.nan
-    fitted = MemorizationFilter().fit([real], infer_schema(mixed(200, 6)))
+    whole = mixed(200, 6)
+    real = whole.take(whole.frame().notna().all(axis=1).to_numpy())
+    drawn = changed(real, income=np.nan)
+    fitted = MemorizationFilter().fit([real], real.schema)
     assert fitted.exposed(real).all() and not fitted.exposed(drawn).any()
-    assert OutlierFilter(radius=0.9).fit([real], infer_schema(mixed(200, 6))).exposed(drawn).all()
+    assert OutlierFilter(radius=0.9).fit([real], real.schema).exposed(drawn).all()
 
 
 @pytest.mark.parametrize("name", FILTERS)
@@ -191,7 +194,7 @@ def test_a_missing_value_that_no_real_row_has_is_near_nobody():
 def test_too_few_real_rows(rows, name):
     real = mixed(20, 11)
     with pytest.raises(InputError, match=f"filter {name}.*two or more"):
-        build_filter(name).fit([real.iloc[:rows]], infer_schema(real))
+        build_filter(name).fit([real.take(slice(rows))], real.schema)
 
 
 # ------------------------------------------------------------------------------------- settings

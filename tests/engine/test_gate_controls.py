@@ -21,7 +21,6 @@ from privacy_assets.engine.metrics.membership_inference import MembershipInferen
 from privacy_assets.engine.metrics.membership_inference.isolated import advantage_isolated
 from privacy_assets.engine.policy import Limit, Policy
 from privacy_assets.engine.results import Figure
-from privacy_assets.engine.tables.schema import infer_schema
 from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError
 
@@ -95,9 +94,9 @@ def test_the_stated_leak_is_caught_and_a_third_of_it_often_not(measured, kind: s
     for share in caught:
         for _ in range(6):
             count = max(1, round(share * stated * len(FRESH)))
-            planted = canaries(kind, inputs.train, places, count, inputs.schema, rng)
+            planted = canaries(kind, inputs.train, places, count, rng)
             keep = rng.permutation(len(FRESH))[count:]
-            rows = pd.concat([inputs.synthetic.iloc[keep], planted], ignore_index=True)
+            rows = Table.stack([inputs.synthetic.take(keep), planted])
             scratch = replace(inputs, tables={**inputs.tables, "synthetic": rows})
             caught[share] += bool(judged(scratch, LOOKED_AT))
     assert caught[1.0] >= 5 and caught[1 / 3] <= 4
@@ -137,7 +136,7 @@ def test_too_few_people_are_not_measurable(role: str, rows: int) -> None:
 @pytest.mark.parametrize("rows", [0, 1])
 def test_an_empty_or_single_row_table_cannot_pass(rows: int) -> None:
     inputs = inputs_of()
-    few = replace(inputs, tables={**inputs.tables, "synthetic": inputs.synthetic.iloc[:rows]})
+    few = replace(inputs, tables={**inputs.tables, "synthetic": inputs.synthetic.take(slice(rows))})
     result = Controls().evaluate(few)
     assert Policy.default(["controls"]).judge({"controls": result}).verdict == "not_assessable"
 
@@ -330,12 +329,12 @@ def test_repeated_people_and_no_reference() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_canaries_are_training_rows_changed_as_they_say(kind: str) -> None:
-    schema = infer_schema(TRAIN)
-    train = Table.of(TRAIN, schema, where="train").frame()
-    rows = canaries(kind, train, np.arange(300), 200, schema, np.random.default_rng(0))
-    assert len(rows) == 200
-    assert len(canaries(kind, train, np.arange(50), 200, schema, np.random.default_rng(0))) == 50
-    assert Table.of(rows, schema, where="canaries").frame().equals(rows)
+    real = Table.read(TRAIN)
+    planted = canaries(kind, real, np.arange(300), 200, np.random.default_rng(0))
+    assert len(planted) == 200
+    assert len(canaries(kind, real, np.arange(50), 200, np.random.default_rng(0))) == 50
+    train, rows = real.frame(), planted.frame()
+    assert Table.of(rows, real.schema, where="canaries").frame().equals(rows)
     merged = rows.merge(train.drop_duplicates(), how="left", indicator=True, on=list(train.columns))
     identical = (merged["_merge"] == "both").mean()
     assert identical == 1 if kind == "exact" else identical < 0.5
@@ -361,9 +360,9 @@ def test_coarse_numbers_move_to_values_that_there_are() -> None:
             "visits": pd.array(rng.poisson(3, 900), dtype="Int64"),
         }
     )
-    schema = infer_schema(frame)
-    train = Table.of(frame, schema, where="train").frame()
-    rows = canaries("jittered", train, np.arange(900), 900, schema, np.random.default_rng(0))
+    real = Table.read(frame)
+    train = real.frame()
+    rows = canaries("jittered", real, np.arange(900), 900, np.random.default_rng(0)).frame()
     source = train.iloc[np.random.default_rng(0).permutation(np.arange(900))].reset_index(drop=True)
     assert all(set(rows[name]) == set(train[name]) for name in train)
     assert (rows["limited"] == source["limited"]).mean() > 0.95

@@ -22,7 +22,6 @@ from privacy_assets.engine.tables.schema import infer_schema
 from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import InputError
 from privacy_assets.report.evaluate import evaluate
-from tests.tables import as_table
 
 SECRET = "Zebulon-77123"
 
@@ -132,7 +131,7 @@ def test_a_generator_is_fitted_to_any_of_them() -> None:
     frame = people(0).drop(columns="name")
     schema = infer_schema(frame)
     fitted = [
-        build_generator("synthpop").fit(as_table(train, schema), seed=0)
-        for train in (Table.of(frame, schema, where="train").frame(), pl.from_pandas(frame))
+        build_generator("synthpop").fit(Table.of(given_frame(train, where="train"), schema, where="train"), seed=0)
+        for train in (frame, pl.from_pandas(frame))
     ]
     pd.testing.assert_frame_equal(*(one.sample(20, seed=1).frame() for one in fitted))

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from privacy_assets.engine.tables.identity import row_ids, value_codes
 
+from privacy_assets.engine.tables.column import Column, ranked, row_ids
 from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
-from privacy_assets.engine.tables.fingerprints import content_fingerprint, file_fingerprint, keyed
-from privacy_assets.engine.tables.schema import TableSchema, infer_schema
+from privacy_assets.engine.tables.fingerprints import file_fingerprint, keyed
+from privacy_assets.engine.tables.schema import ColumnSchema, TableSchema, infer_schema
 from privacy_assets.engine.tables.splitting import assign_sides, split_table
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.engine.tables.table import Table, joint
 from privacy_assets.errors import ConfigError, InputError
+from tests.tables import as_table
 
 KEY = b"k" * 32
 SECRET = "Zebulon-77123"
@@ -37,16 +39,29 @@ def mixed(n: int, seed: int = 0, missing: float = 0.2) -> pd.DataFrame:
 SCHEMA: TableSchema = infer_schema(mixed(50, missing=0.1))
 
 
-def canonical(frame: pd.DataFrame) -> pd.DataFrame:
-    return Table.of(frame, SCHEMA, where="t").frame()
+def canonical(frame: pd.DataFrame) -> Table:
+    return Table.of(frame, SCHEMA, where="t")
+
+
+def ids_of(*tables: Table) -> list[np.ndarray]:
+    return row_ids([table.columns for table in tables], tables[0].schema.names)
+
+
+def texts(*columns: list[str]) -> Table:
+    """A table of categories, named x, y and so on."""
+    names = "xyz"[: len(columns)]
+    schema = TableSchema(tuple(ColumnSchema(name, "categorical", False, "object") for name in names))
+    frame = pd.DataFrame({name: pd.Series(cells, dtype=object) for name, cells in zip(names, columns, strict=True)})
+    return Table.of(frame, schema, where="t")
 
 
 # Identity
 
 
 def test_row_ids_agree_with_comparison_of_rows() -> None:
-    frames = [canonical(mixed(60, seed, missing=0.3)) for seed in range(3)]
-    ids = np.concatenate(row_ids(frames, SCHEMA))
+    tables = [canonical(mixed(60, seed, missing=0.3)) for seed in range(3)]
+    ids = np.concatenate(ids_of(*tables))
+    frames = [table.frame() for table in tables]
     rows = [tuple("?" if pd.isna(v) else v for v in row) for frame in frames for row in frame.itertuples(index=False)]
     same = np.array([[a == b for b in rows] for a in rows])
     assert (same == (ids[:, None] == ids[None, :])).all()
@@ -55,71 +70,82 @@ def test_row_ids_agree_with_comparison_of_rows() -> None:
 
 
 def test_row_ids_do_not_depend_on_the_order_of_rows() -> None:
-    frame = canonical(mixed(100))
+    table = canonical(mixed(100))
     order = np.random.default_rng(1).permutation(100)
-    first, second = row_ids([frame], SCHEMA)[0], row_ids([frame.iloc[order]], SCHEMA)[0]
+    (first,), (second,) = ids_of(table), ids_of(table.take(order))
     assert (first[order] == second).all()
 
 
-def test_value_codes_rank_and_mark_missing() -> None:
-    parts, uniques = value_codes([pd.Series([3, None], dtype="Int64"), pd.Series([1, 3], dtype="Int64")])
-    assert [part.tolist() for part in parts] == [[1, -1], [0, 1]]
-    assert uniques.tolist() == [1, 3]
+def test_row_ids_rank_rows_and_need_no_common_vocabulary() -> None:
+    first, second = texts(["b", "d"]), texts(["c", "a", "b"])
+    assert [ids.tolist() for ids in ids_of(first, second)] == [[1, 3], [2, 0, 1]]
+
+
+def test_ranks_of_values_and_of_missing_ones() -> None:
+    tables = [as_table(pd.DataFrame({"x": pd.Series(x, dtype="Int64")})) for x in ([3, None], [1, 3])]
+    ranks, values = ranked([table["x"] for table in tables])
+    assert [part.tolist() for part in ranks] == [[1, -1], [0, 1]]
+    assert isinstance(values, Column) and values.objects() == [1, 3]
 
 
 def test_large_whole_numbers_stay_apart() -> None:
-    frame = pd.DataFrame({"x": pd.Series([2**53, 2**53 + 1], dtype="Int64")})
-    schema = infer_schema(frame)
-    assert len(set(row_ids([Table.of(frame, schema, where="t").frame()], schema)[0])) == 2
+    table = as_table(pd.DataFrame({"x": pd.Series([2**53, 2**53 + 1], dtype="Int64")}))
+    assert len(set(ids_of(table)[0])) == 2
 
 
 # Fingerprints
 
 
 def test_fingerprint_ignores_order_of_rows_and_columns_and_nothing_else() -> None:
-    frame = canonical(mixed(80))
-    base = content_fingerprint(frame)
-    assert content_fingerprint(frame.sample(frac=1, random_state=3)[frame.columns[::-1]]) == base
+    table = canonical(mixed(80))
+    base = table.fingerprint
+    turned = table.select(table.schema.names[::-1]).take(np.random.default_rng(3).permutation(80))
+    assert turned.fingerprint == base
     changed = {base}
-    for name in frame.columns:
-        other = frame.copy()
-        row = int(frame[name].notna().to_numpy().argmax())
-        other.loc[row, name] = None if other[name].dtype == object else pd.NA
-        changed.add(content_fingerprint(other))
-        changed.add(content_fingerprint(frame.rename(columns={name: f"{name}2"})))
-    changed.add(content_fingerprint(pd.concat([frame, frame.iloc[:1]])))
-    changed.add(content_fingerprint(frame.iloc[1:]))
-    assert len(changed) == 1 + 2 * frame.shape[1] + 2
+    for column in table.schema.columns:
+        frame = table.frame()
+        row = int(frame[column.name].notna().to_numpy().argmax())
+        frame.loc[row, column.name] = None if frame[column.name].dtype == object else pd.NA
+        changed.add(as_table(frame, SCHEMA).fingerprint)
+        other = replace(column, name=f"{column.name}2")
+        schema = TableSchema(tuple(other if own is column else own for own in table.schema.columns))
+        changed.add(as_table(table.frame().rename(columns={column.name: other.name}), schema).fingerprint)
+    changed.add(Table.stack([table, table.take(slice(1))]).fingerprint)
+    changed.add(table.take(slice(1, None)).fingerprint)
+    assert len(changed) == 1 + 2 * len(table.columns) + 2
 
 
 def test_duplicate_counts_matter() -> None:
-    frames = [pd.DataFrame({"x": list(text)}, dtype=object) for text in ("aab", "abb", "ab", "aabb")]
-    assert len({content_fingerprint(frame) for frame in frames}) == 4
+    assert len({texts(list(cells)).fingerprint for cells in ("aab", "abb", "ab", "aabb")}) == 4
 
 
 def test_swapped_values_and_moved_boundaries_matter() -> None:
-    frames = [
-        pd.DataFrame({"x": ["ab", "c"], "y": ["d", "e"]}, dtype=object),
-        pd.DataFrame({"x": ["ab", "c"], "y": ["e", "d"]}, dtype=object),
-        pd.DataFrame({"x": ["a", "c"], "y": ["bd", "e"]}, dtype=object),
-        pd.DataFrame({"x": ["d", "e"], "y": ["ab", "c"]}, dtype=object),
+    tables = [
+        texts(["ab", "c"], ["d", "e"]),
+        texts(["ab", "c"], ["e", "d"]),
+        texts(["a", "c"], ["bd", "e"]),
+        texts(["d", "e"], ["ab", "c"]),
     ]
-    assert len({content_fingerprint(frame) for frame in frames}) == 4
+    assert len({table.fingerprint for table in tables}) == 4
 
 
 def test_fingerprint_is_the_same_whatever_file_the_table_came_from() -> None:
     whole = pd.DataFrame({"x": [1, 2], "z": [0.0, 1.5]})
     floats = pd.DataFrame({"x": [1.0, 2.0], "z": [-0.0, 1.5]})
     schema = infer_schema(whole)
-    assert content_fingerprint(Table.of(whole, schema, where="t").frame()) == content_fingerprint(
-        Table.of(floats, schema, where="t").frame()
-    )
+    assert as_table(whole, schema).fingerprint == as_table(floats, schema).fingerprint
 
 
 def test_odd_text_has_a_fingerprint() -> None:
-    assert content_fingerprint(pd.DataFrame({"x": ["\ud800"]}, dtype=object)) != content_fingerprint(
-        pd.DataFrame({"x": ["?"]}, dtype=object)
-    )
+    assert texts(["\ud800"]).fingerprint != texts(["?"]).fingerprint
+
+
+def test_fingerprint_does_not_depend_on_the_vocabulary() -> None:
+    """Tables of one release share their values; which of them a row has is what counts."""
+    table = canonical(mixed(40))
+    wide = joint({"own": table, "other": canonical(mixed(9, seed=1).assign(word="a word of its own"))})["own"]
+    assert wide["word"].values != table["word"].values
+    assert wide.fingerprint == table.fingerprint
 
 
 def test_file_and_keyed_fingerprints(tmp_path: Path) -> None:
@@ -228,26 +254,29 @@ def brute_force(a: pd.Series, b: pd.Series, encoder: Encoder) -> float:
 
 
 def test_distances_of_dense_rows_are_those_of_the_definition() -> None:
-    real, other = canonical(mixed(40)), canonical(mixed(30, seed=5))
-    other.loc[0, "word"] = "unseen"
+    strange = mixed(30, seed=5)
+    strange.loc[0, "word"] = "unseen"
+    real, other = canonical(mixed(40)), canonical(strange)
     encoder = Encoder.fit([real], SCHEMA, others=[other])
     left, right = encoder.transform(real), encoder.transform(other)
     dense = ((left.dense[:, None, :] - right.dense[None]) ** 2).sum(axis=2)
+    rows, others = real.frame(), other.frame()
     for i in range(len(real)):
         for j in range(len(other)):
-            assert dense[i, j] == pytest.approx(brute_force(real.iloc[i], other.iloc[j], encoder), abs=1e-4)
+            assert dense[i, j] == pytest.approx(brute_force(rows.iloc[i], others.iloc[j], encoder), abs=1e-4)
 
 
 def test_each_column_has_its_own_part_of_the_distance() -> None:
     real, other = canonical(mixed(40)), canonical(mixed(30, seed=5))
     encoder = Encoder.fit([real], SCHEMA, others=[other])
     assert set(encoder.places) == set(SCHEMA.names)
+    rows, others = real.frame(), other.frame()
     for name, places in encoder.places.items():
         own = Encoder(*(tuple(x for x in part if x.name == name) for part in (encoder.numbers, encoder.categories)))
         left, right = (encoder.transform(table).pick(places) for table in (real, other))
         squared = ((left.dense[:, None, :] - right.dense[None]) ** 2).sum(axis=2)
         for i, j in ((0, 0), (3, 7), (11, 2), (39, 29)):
-            assert squared[i, j] == pytest.approx(brute_force(real.iloc[i], other.iloc[j], own), abs=1e-4), name
+            assert squared[i, j] == pytest.approx(brute_force(rows.iloc[i], others.iloc[j], own), abs=1e-4), name
     whole = encoder.transform(real)
     again = whole.pick(sorted(place for places in encoder.places.values() for place in places))
     for part in ("numeric", "codes", "sizes"):
@@ -257,7 +286,7 @@ def test_each_column_has_its_own_part_of_the_distance() -> None:
 def test_the_order_of_rows_and_frames_does_not_matter() -> None:
     first, second = canonical(mixed(40)), canonical(mixed(40, seed=2))
     a = Encoder.fit([first, second], SCHEMA)
-    b = Encoder.fit([second.sample(frac=1, random_state=0), first], SCHEMA)
+    b = Encoder.fit([second.take(np.random.default_rng(0).permutation(40)), first], SCHEMA)
     assert a == b
     assert Encoder.from_json(a.to_json()) == a
 
@@ -265,11 +294,11 @@ def test_the_order_of_rows_and_frames_does_not_matter() -> None:
 def test_unseen_missing_constant_and_huge_values() -> None:
     real = pd.DataFrame({"c": ["a", "b", None], "k": [5.0, 5.0, 5.0], "x": [0.0, 1.0, 2.0], "b": [True, False, None]})
     schema = infer_schema(real)
-    encoder = Encoder.fit([Table.of(real, schema, where="t").frame()], schema)
+    encoder = Encoder.fit([as_table(real, schema)], schema)
     others = pd.DataFrame(
         {"c": ["new", None, "a"], "k": [9.0, 5, 5], "x": [1e300, -1e300, 1.0], "b": [None, True, None]}
     )
-    coded = encoder.transform(Table.of(others, schema, where="t").frame())
+    coded = encoder.transform(as_table(others, schema))
     assert np.isfinite(coded.dense).all() and np.isfinite((coded.dense**2).sum(axis=1)).all()
     word, flag = 0, 1
     assert coded.codes[:, word].tolist() == [2, 3, 0] and coded.sizes[word] == 4
@@ -284,7 +313,7 @@ def test_one_outlier_does_not_flatten_its_column_and_extreme_scales_work() -> No
     schema = infer_schema(pd.DataFrame({"x": values}))
 
     def scale(column: np.ndarray) -> float:
-        return Encoder.fit([pd.DataFrame({"x": column})], schema).numbers[0].scale
+        return Encoder.fit([as_table(pd.DataFrame({"x": column}), schema)], schema).numbers[0].scale
 
     assert scale(np.append(values, 1e9)) == pytest.approx(scale(values), rel=0.01)
     for size in (1e-300, 1e300):

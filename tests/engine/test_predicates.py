@@ -20,8 +20,7 @@ from privacy_assets.engine.metrics.singling_out.predicates import (
     threshold_scheme,
     univariate,
 )
-from privacy_assets.engine.tables.encoding import as_float
-from privacy_assets.engine.tables.schema import TableSchema, infer_schema
+from privacy_assets.engine.tables.schema import Kind, TableSchema, infer_schema
 from privacy_assets.engine.tables.table import Table
 
 ORDERED = ("number", "whole", "time", "steady", "huge")
@@ -51,8 +50,20 @@ def mixed(rows: int, seed: int, words: list[str] = WORDS) -> pd.DataFrame:
 def tables() -> tuple[TableSchema, pd.DataFrame, pd.DataFrame, CodedTable, CodedTable]:
     raw = [mixed(150, 1, [*WORDS, "only here"]), mixed(200, 2, [*WORDS, "unseen"])]
     schema = infer_schema(pd.concat(raw, ignore_index=True))
-    synthetic, real = (Table.of(frame, schema, where="test").frame() for frame in raw)
-    return schema, synthetic, real, *code_tables([[synthetic], [real]], schema)
+    synthetic, real = (Table.of(frame, schema, where="test") for frame in raw)
+    return schema, synthetic.frame(), real.frame(), *code_tables([[synthetic], [real]], schema)
+
+
+def code(frame: pd.DataFrame, **kinds: Kind) -> CodedTable:
+    table = Table.read(frame, kinds=kinds)
+    return code_tables([[table]], table.schema)[0]
+
+
+def as_float(column: pd.Series) -> np.ndarray:
+    """Numbers, and dates in days since 1970."""
+    if column.dtype.kind == "M":
+        return ((column - pd.Timestamp(0)) / pd.Timedelta("1D")).to_numpy()
+    return column.to_numpy(dtype=np.float64, na_value=np.nan)
 
 
 def mask_of_threshold(column: pd.Series, value: object, median: object) -> np.ndarray:
@@ -139,8 +150,7 @@ def test_queries_isolate_one_target_and_are_distinct(kind, width: int, tables) -
 def test_columns_and_targets_are_drawn_evenly() -> None:
     frame = pd.DataFrame(np.random.default_rng(0).permuted(np.tile(np.arange(200.0), (8, 1)), axis=1).T)
     frame.columns = [f"c{i}" for i in range(8)]
-    schema = infer_schema(frame)
-    coded = code_tables([[Table.of(frame, schema, where="test").frame()]], schema)[0]
+    coded = code(frame)
     # All values differ, so equality isolates every row and nothing is rejected but repeated queries.
     codes = np.arange(len(coded.below), dtype=np.int32) - np.repeat(coded.start, 202).astype(np.int32)
     scheme = Scheme(codes, codes)
@@ -175,8 +185,7 @@ def test_univariate_queries_are_the_unique_and_extreme_values_of_the_synthetic_t
 
 def test_one_missing_value_is_a_query_and_two_are_none() -> None:
     frame = pd.DataFrame({"a": [1.0, 1.0, np.nan, 1.0], "b": [None, None, "x", "x"]})
-    schema = infer_schema(frame)
-    coded = code_tables([[Table.of(frame, schema, where="test").frame()]], schema)[0]
+    coded = code(frame)
     queries = univariate(coded, 10, np.random.default_rng(0))
     assert as_sets(queries) == {frozenset({(0, 0, 0)})}
 
@@ -208,8 +217,7 @@ def test_matches_and_relabelled_hits_are_counted_by_subject(share: float, words:
 
 def test_a_coarse_table_runs_dry_instead_of_searching_on() -> None:
     frame = pd.DataFrame({"a": [0, 0, 1, 1, 0], "b": ["x", "x", "x", "y", "y"]})
-    schema = infer_schema(frame, overrides={"a": "categorical"})
-    coded = code_tables([[Table.of(frame, schema, where="test").frame()]], schema)[0]
+    coded = code(frame, a="categorical")
     queries = multivariate(
         coded,
         threshold_scheme(coded),
@@ -221,7 +229,7 @@ def test_a_coarse_table_runs_dry_instead_of_searching_on() -> None:
         patience=1_000,
     )
     assert len(queries) == 3
-    repeated = code_tables([[Table.of(pd.concat([frame, frame]), schema, where="test").frame()]], schema)[0]
+    repeated = code(pd.concat([frame, frame]), a="categorical")
     args = (repeated, threshold_scheme(repeated), np.arange(10), 2, 2_000, np.random.default_rng(0))
     assert len(multivariate(*args, candidates=10**9, patience=1_000)) == 0
     assert len(univariate(repeated, 10, np.random.default_rng(0))) == 0
@@ -229,8 +237,7 @@ def test_a_coarse_table_runs_dry_instead_of_searching_on() -> None:
 
 def test_repeated_queries_do_not_end_the_search_while_there_are_others() -> None:
     frame = pd.DataFrame({"a": np.arange(60.0), "b": np.arange(60.0)[::-1]})
-    schema = infer_schema(frame)
-    coded = code_tables([[Table.of(frame, schema, where="test").frame()]], schema)[0]
+    coded = code(frame)
     equality = np.concatenate([np.arange(62), np.arange(62)]).astype(np.int32)
     args = (coded, Scheme(equality, equality), np.arange(60), 1, 110)
     for seed in range(20):  # 110 of the 120 queries that there are

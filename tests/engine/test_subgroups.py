@@ -20,8 +20,10 @@ from privacy_assets.engine.metrics.membership_inference.subgroups import (
     find_subgroups,
 )
 from privacy_assets.engine.policy import Limit, Policy
+from privacy_assets.engine.tables.schema import infer_schema
 from privacy_assets.errors import ConfigError
 from privacy_assets.stats.intervals import LEAK_CONFIDENCE
+from tests.tables import as_table
 
 WARDS = ("oncology", "maternity", "paediatrics", "geriatrics")
 
@@ -58,6 +60,12 @@ def drawn(seed, n_train=1600, n_holdout=1600, rows=1, copied=""):
     return inputs, Population(codes, member, {"distance": near, "distance / neighbour": near / alone}, alone, half)
 
 
+def as_given(inputs):
+    """The frames as tables of one schema."""
+    schema = infer_schema(pd.concat([inputs.train, inputs.holdout]))
+    return SimpleNamespace(train=as_table(inputs.train, schema), holdout=as_table(inputs.holdout, schema))
+
+
 def naive_advantage(score, rows, found, share):
     """True minus false positive rate among ``rows``, each half judged by the cut of the other, row by row."""
     total, half, member = 0.0, found.half[found.codes], found.member[found.codes]
@@ -80,7 +88,7 @@ def test_the_table_is_that_of_a_naive_twin(rows, decimals):
     inputs, found = drawn(3, 900, 1100, rows, copied="geriatrics")
     for name in found.scores:
         found.scores[name] = np.round(found.scores[name], decimals)
-    figure, table = advantage_subgroups(inputs, found, ["ward", "smokes"], 199, np.random.default_rng(0))
+    figure, table = advantage_subgroups(as_given(inputs), found, ["ward", "smokes"], 199, np.random.default_rng(0))
     frame = pd.concat([inputs.train, inputs.holdout], ignore_index=True)
     expected = []
     for column in ("ward", "smokes"):
@@ -105,7 +113,7 @@ def test_the_table_is_that_of_a_naive_twin(rows, decimals):
 
 def test_the_group_that_leaks_is_told_and_the_others_are_not():
     inputs, found = drawn(0, 3000, 3000, copied="maternity")
-    figure, table = advantage_subgroups(inputs, found, ["ward"], 199, np.random.default_rng(0))
+    figure, table = advantage_subgroups(as_given(inputs), found, ["ward"], 199, np.random.default_rng(0))
     assert figure.note.startswith("ward, group 3 by size: distance at ")
     assert figure.low > 0.1
     assert [row["low"] > 0 for row in table] == [False, False, True]
@@ -116,7 +124,7 @@ def test_groups_that_are_avoided_are_demonstrated_from_the_other_side():
     inputs, found = drawn(0, 3000, 3000)
     members = found.member[found.codes] & (pd.concat([inputs.train, inputs.holdout])["ward"] == "maternity").to_numpy()
     found.scores["distance"][members] += 3
-    figure, _ = advantage_subgroups(inputs, found, ["ward"], 199, np.random.default_rng(0))
+    figure, _ = advantage_subgroups(as_given(inputs), found, ["ward"], 199, np.random.default_rng(0))
     assert figure.high < -0.1
 
 
@@ -125,7 +133,7 @@ def test_coverage_and_resolution_when_nothing_leaks(rows):
     figures = []
     for seed in range(100):
         inputs, found = drawn(seed, 1300, 700, rows)
-        figures.append(advantage_subgroups(inputs, found, ["ward", "smokes"], 199, np.random.default_rng(seed))[0])
+        figures.append(advantage_subgroups(as_given(inputs), found, ["ward", "smokes"], 199, np.random.default_rng(seed))[0])
     assert sum(not f.low <= 0 <= f.high for f in figures) <= 4  # 0.5 to 1 expected of 100; 4 has a chance of 0.4 %
     assert sum(max(-f.low, f.high) > f.resolution for f in figures) <= 4
 
@@ -134,7 +142,7 @@ def test_groups_need_two_hundred_people_a_side_and_rows_are_not_people():
     inputs, found = drawn(1, 400, 400, rows=4)
     ward = np.where(np.arange(3200) % 1600 < 800, "a", np.where(np.arange(3200) % 1600 < 1596, "b", "c"))
     inputs.train["ward"], inputs.holdout["ward"] = ward[:1600], ward[1600:]
-    groups = find_subgroups(inputs, found, ["ward"])
+    groups = find_subgroups(as_given(inputs), found, ["ward"])
     assert [(group.rank, group.population.side(True), group.population.side(False)) for group in groups] == [
         (1, (800, 200), (800, 200))
     ]  # b has 199 people a side in 796 rows
@@ -146,7 +154,7 @@ def test_missing_values_are_a_group_of_their_own():
         hidden = np.random.default_rng(0).random(len(table)) < 0.4
         table["ward"] = table["ward"].astype(object).mask(hidden)
         table["smokes"] = table["smokes"].astype("boolean").mask(hidden)
-    groups = find_subgroups(inputs, found, ["ward", "smokes"])
+    groups = find_subgroups(as_given(inputs), found, ["ward", "smokes"])
     every = pd.concat([inputs.train, inputs.holdout])
     sizes = [group.population.counts[1] for group in groups if group.column == "ward"]
     assert sizes[0] == every["ward"].isna().sum()
@@ -157,7 +165,7 @@ def test_a_person_of_two_groups_stands_in_both_with_the_rows_of_each():
     inputs, found = drawn(4, 300, 300, rows=2)
     ward = np.tile(["a", "b"], 600)
     inputs.train["ward"], inputs.holdout["ward"] = ward[:600], ward[600:]
-    groups = find_subgroups(inputs, found, ["ward"])
+    groups = find_subgroups(as_given(inputs), found, ["ward"])
     assert [group.population.counts for group in groups] == [(600, 600), (600, 600)]
 
 
@@ -264,5 +272,5 @@ def test_groups_hold_the_rows_with_their_value():
     inputs = prepare_inputs(*release())
     population = build_population(inputs)
     groups = find_subgroups(inputs, population, ["ward"])
-    every = pd.concat([inputs.train, inputs.holdout])["ward"].value_counts()
+    every = pd.concat([inputs.train.frame(), inputs.holdout.frame()])["ward"].value_counts()
     assert [group.population.counts[0] for group in groups] == every.tolist()

@@ -33,8 +33,11 @@ def schema_of(kind: Kind, dtype: str = "object") -> TableSchema:
 
 
 def canonical(values: object, kind: Kind) -> list[object]:
-    series = Table.of(pd.DataFrame({"x": values}), schema_of(kind), where="t").frame()["x"]
-    return [None if missing else value for value, missing in zip(series, series.isna(), strict=True)]
+    column = Table.of(pd.DataFrame({"x": values}), schema_of(kind), where="t")["x"]
+    series = column.series()
+    shown = [None if missing else value for value, missing in zip(series, series.isna(), strict=True)]
+    assert shown == column.objects()
+    return shown
 
 
 KINDS: list[tuple[object, Kind]] = [
@@ -164,7 +167,7 @@ def test_text_of_mixed_values_does_not_depend_on_the_order_of_rows() -> None:
 
 
 @pytest.mark.parametrize("kind", ["numeric", "integer", "boolean", "datetime", "categorical"])
-def test_canonical_dtypes_and_a_second_conform_changes_nothing(kind: Kind) -> None:
+def test_canonical_dtypes_and_a_second_reading_changes_nothing(kind: Kind) -> None:
     dtypes = {"numeric": "float64", "integer": "Int64", "boolean": "boolean"}
     raw = {"datetime": ["2020-01-01", None], "categorical": ["a", None]}.get(kind, objects(1, None))
     frame = pd.DataFrame({"x": raw}, index=[7, 7])
@@ -199,7 +202,7 @@ def test_canonical_dtypes_and_a_second_conform_changes_nothing(kind: Kind) -> No
 )
 def test_values_that_do_not_convert(values: object, kind: Kind, row: int) -> None:
     with pytest.raises(InputError, match=rf"synthetic, column 'x', row {row}: .*Fix") as caught:
-        Table.of(pd.DataFrame({"x": values}), schema_of(kind), where="synthetic").frame()
+        Table.of(pd.DataFrame({"x": values}), schema_of(kind), where="synthetic")
     assert SECRET not in str(caught.value) and "7712" not in str(caught.value)
 
 
@@ -207,11 +210,11 @@ def test_columns_must_be_those_of_the_schema() -> None:
     schema = infer_schema(pd.DataFrame({"a": [1], "b": ["x"]}))
     assert list(Table.of(pd.DataFrame({"b": ["y"], "a": [2]}), schema, where="t").frame()) == ["a", "b"]
     with pytest.raises(InputError, match="column 'b': the column is missing"):
-        Table.of(pd.DataFrame({"a": [1]}), schema, where="t").frame()
+        Table.of(pd.DataFrame({"a": [1]}), schema, where="t")
     with pytest.raises(InputError, match="1 columns do not stand in the schema, the first at position 2"):
-        Table.of(pd.DataFrame({"a": [1], "b": ["x"], "c": [0]}), schema, where="t").frame()
+        Table.of(pd.DataFrame({"a": [1], "b": ["x"], "c": [0]}), schema, where="t")
     with pytest.raises(InputError, match="1 rows, at least 2"):
-        Table.of(pd.DataFrame({"a": [1], "b": ["x"]}), schema, where="t", smallest=2).frame()
+        Table.of(pd.DataFrame({"a": [1], "b": ["x"]}), schema, where="t", smallest=2)
 
 
 ROUND_TRIPS = [
@@ -239,14 +242,14 @@ ROUND_TRIPS = [
 def test_restore_gives_dtype_and_values_back(series: pd.Series) -> None:
     frame = pd.DataFrame({"x": series})
     schema = infer_schema(frame)
-    assert_frame_equal(as_table(Table.of(frame, schema, where="t").frame(), schema).restored(), frame)
+    assert_frame_equal(Table.of(frame, schema, where="t").restored(), frame)
 
 
 @pytest.mark.parametrize(("dtype", "becomes"), [("int8", "Int8"), ("uint16", "UInt16"), ("bool", "boolean")])
 def test_a_missing_value_makes_the_dtype_nullable(dtype: str, becomes: str) -> None:
     schema = infer_schema(pd.DataFrame({"x": pd.Series([0, 1], dtype=dtype)}))
-    frame = Table.of(pd.DataFrame({"x": objects(1, None)}), schema, where="t").frame()
-    assert str(as_table(frame, schema).restored()["x"].dtype) == becomes
+    table = Table.of(pd.DataFrame({"x": objects(1, None)}), schema, where="t")
+    assert str(table.restored()["x"].dtype) == becomes
 
 
 @pytest.mark.parametrize(
@@ -265,9 +268,9 @@ def test_a_missing_value_makes_the_dtype_nullable(dtype: str, becomes: str) -> N
 )
 def test_restore_never_changes_a_value_without_a_word(values: list[object], kind: Kind, dtype: str) -> None:
     schema = schema_of(kind, dtype)
-    frame = Table.of(pd.DataFrame({"x": values}), schema, where="t").frame()
+    table = Table.of(pd.DataFrame({"x": values}), schema, where="t")
     with pytest.raises(InputError, match=rf"column 'x'.*does not fit the dtype {dtype.partition('[')[0]}") as caught:
-        as_table(frame, schema).restored()
+        table.restored()
     assert SECRET not in str(caught.value)
 
 
@@ -275,7 +278,7 @@ def test_restore_never_changes_a_value_without_a_word(values: list[object], kind
 def test_codes_declared_as_categories_come_back_as_codes(dtype: str) -> None:
     frame = pd.DataFrame({"x": pd.Series([3, 1, 3]).astype(dtype)})
     schema = infer_schema(frame, {"x": "categorical"})
-    again = as_table(Table.of(frame, schema, where="t").frame(), schema).restored()
+    again = Table.of(frame, schema, where="t").restored()
     assert str(again["x"].dtype) == dtype
     assert [int(float(value)) for value in again["x"]] == [3, 1, 3]
 

@@ -158,7 +158,7 @@ class FittedGenerator(ABC):
         """
         if rows < 1:
             raise InputError(f"{rows} synthetic rows were asked for", fix="ask for at least one")
-        table = self._sample(rows, seed).rounded()
+        table = self._sample(rows, seed).as_synthetic(self.schema, where=self.where)
         if len(table) != rows:
             problem = f"{len(table)} rows came where {rows} were asked for"
             raise InputError(problem, where=self.where, fix="return them all")
@@ -188,7 +188,7 @@ class FittedGenerator(ABC):
 
     @abstractmethod
     def _sample(self, rows: int, seed: int) -> Table:
-        """Draw the rows; :meth:`sample` rounds them."""
+        """Draw the rows; :meth:`sample` checks and rounds them."""
 
     def save(self, folder: str | Path) -> None:
         """Write the fitted generator into ``folder`` as JSON, npz and Parquet (never pickle)."""

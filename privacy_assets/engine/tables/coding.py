@@ -11,6 +11,7 @@ import numpy as np
 from privacy_assets.engine.tables.column import MISSING, Column, looked_up
 from privacy_assets.engine.tables.schema import ColumnSchema, TableSchema
 from privacy_assets.engine.tables.table import Table
+from privacy_assets.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,4 +92,7 @@ def _column(column: ColumnSchema, values: tuple[object, ...] | None, row: np.nda
         return Column(column.name, column.kind, np.array(row, dtype=np.float64))
     missing = np.isnan(row)
     filled = np.where(missing, 0.0, row) * (86_400e6 if column.kind == "datetime" else 1)
+    if (large := np.abs(filled) >= 2**63).any():
+        problem, fix = "a value does not fit 64 bits", "make the generator keep to the range of the column"
+        raise InputError(problem, column=column.name, row=int(large.argmax()), fix=fix)
     return Column(column.name, column.kind, np.where(missing, MISSING, np.rint(filled).astype(np.int64)))

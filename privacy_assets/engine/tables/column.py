@@ -94,7 +94,8 @@ class Column:
     def series(self) -> pd.Series:
         """The same as a pandas column: float64, Int64, object of str and None, boolean, or datetime64[us]."""
         if self.kind == "categorical":
-            return pd.Series(np.array([*(self.values or ()), None], dtype=object)[self.cells], name=self.name)
+            texts = np.array([*(self.values or ()), None], dtype=object)[self.cells]
+            return pd.Series(texts, name=self.name, dtype=object)
         if self.kind == "boolean":
             return pd.Series(pd.arrays.BooleanArray(self.cells == 1, self.missing), name=self.name)
         if self.kind == "integer":

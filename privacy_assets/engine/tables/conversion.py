@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 _A = {"numeric": "a number", "integer": "a whole number", "boolean": "true or false", "datetime": "a date or time"}
 _WORDS = {"true": True, "false": False, 1: True, 0: False}
 # What pandas holds to the nanosecond: the generators compute with these, and the year 9999 means "no date".
-_TIMES = (pd.Timestamp("1678-01-01").as_unit("us"), pd.Timestamp("2261-12-31T23:59:59.999999").as_unit("us"))
+_TIMES = np.array(["1678-01-01", "2261-12-31T23:59:59.999999"], dtype="datetime64[us]").view(np.int64).tolist()
+_YEARS = "a date lies outside of the years 1678 to 2261"
 _CONTAINERS = (bytes, bytearray, list, tuple, dict, set, frozenset, np.ndarray)
 
 
@@ -54,6 +55,7 @@ def column_of(series: pd.Series, column: ColumnSchema, where: str, *, synthetic:
     else:
         cells = converted.to_numpy().view(np.int64)
     found = Column(column.name, column.kind, kept(cells))
+    check_cells(found, where)
     return rounded(found, column) if synthetic else found
 
 
@@ -68,24 +70,28 @@ def _converted(series: pd.Series, column: ColumnSchema, where: str) -> pd.Series
             f"a value is not {_A[column.kind]}", where=where, column=column.name, row=int(bad[0]),
             fix=f"convert it, or declare the column as categorical; {len(bad)} rows are affected",
         )  # fmt: skip
-    if column.kind == "datetime":
-        _check_years(converted, column.name, where)
-        return converted
-    if column.kind == "boolean":
-        return converted
-    infinite = np.flatnonzero(np.isinf(converted.to_numpy(dtype=np.float64, na_value=np.nan)))
+    if column.kind == "integer":
+        _check_finite(converted.to_numpy(dtype=np.float64, na_value=np.nan), column.name, where)
+        return _whole(converted, column.name, where)
+    return converted.astype("float64") if column.kind == "numeric" else converted
+
+
+def check_cells(column: Column, where: str) -> None:
+    """InputError for a number that is infinite, and for a date outside of the years that there may be."""
+    if column.kind == "numeric":
+        _check_finite(column.cells, column.name, where)
+    elif column.kind == "datetime":
+        outside = np.flatnonzero(((column.cells < _TIMES[0]) | (column.cells > _TIMES[1])) & ~column.missing)
+        if len(outside):
+            fix = f"leave it empty where it stands for no date; {len(outside)} rows are affected"
+            raise InputError(_YEARS, where=where, column=column.name, row=int(outside[0]), fix=fix)
+
+
+def _check_finite(values: np.ndarray, name: str, where: str) -> None:
+    infinite = np.flatnonzero(np.isinf(values))
     if len(infinite):
         fix = "replace it by a number or a missing value"
-        raise InputError("a value is infinite", where=where, column=column.name, row=int(infinite[0]), fix=fix)
-    return _whole(converted, column.name, where) if column.kind == "integer" else converted.astype("float64")
-
-
-def _check_years(series: pd.Series, name: str, where: str) -> None:
-    outside = np.flatnonzero(((series < _TIMES[0]) | (series > _TIMES[1])).to_numpy())
-    if len(outside):
-        fix = f"leave it empty where it stands for no date; {len(outside)} rows are affected"
-        problem = f"a date lies outside of the years {_TIMES[0].year} to {_TIMES[1].year}"
-        raise InputError(problem, where=where, column=name, row=int(outside[0]), fix=fix)
+        raise InputError("a value is infinite", where=where, column=name, row=int(infinite[0]), fix=fix)
 
 
 def precision_of(series: pd.Series, kind: Kind, dtype: str) -> Precision:

@@ -125,9 +125,8 @@ def _spelled_cells(column: Column) -> list[bytes]:
     """:func:`value_bytes` of each value of a column, none of them missing."""
     if column.values is not None:
         return [value_bytes(column.values[code]) for code in column.cells.tolist()]
-    letter = b"t" if column.kind == "datetime" else b"i"
-    if column.kind != "numeric":
-        return [letter + text for text in column.cells.astype("S").tolist()]
+    if column.kind == "datetime":
+        return [b"t" + text for text in (column.cells * 1000).astype("S").tolist()]  # nanoseconds
     return _spelled(column.cells)
 
 

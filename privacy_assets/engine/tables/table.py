@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.engine.tables.column import Column, of_one_vocabulary, stacked
-from privacy_assets.engine.tables.conversion import column_of, restored, rounded
+from privacy_assets.engine.tables.conversion import check_cells, column_of, restored, rounded
 from privacy_assets.engine.tables.fingerprints import content_fingerprint
 from privacy_assets.engine.tables.given import load
 from privacy_assets.engine.tables.schema import Frame, Kind, TableSchema, check_frame, infer_schema
@@ -94,9 +94,15 @@ class Table:
         columns = {name: stacked([table[name] for table in tables]) for name in first.schema.names}
         return cls(first.schema, columns, sum(map(len, tables)))
 
-    def rounded(self) -> Table:
-        """Numbers and times at the precision of their columns, see :meth:`of`."""
-        return self.map(lambda column: rounded(column, self.schema[column.name]))
+    def as_synthetic(self, schema: TableSchema, *, where: str) -> Table:
+        """What a generator made as a table of ``schema``: what :meth:`of` refuses is refused, and numbers are rounded."""
+        _check_columns(self, schema, where)
+        for column in schema.columns:
+            if self.columns[column.name].kind != column.kind:
+                fix = f"make it {column.kind}"
+                raise InputError("the column is of another kind", where=where, column=column.name, fix=fix)
+            check_cells(self.columns[column.name], where)
+        return self.under(schema).map(lambda column: rounded(column, schema[column.name]))
 
     def frame(self) -> pd.DataFrame:
         """The canonical pandas form, see :meth:`Column.series`."""
@@ -130,7 +136,7 @@ def joint(tables: Mapping[str, Table]) -> dict[str, Table]:
     return dict(tables)
 
 
-def _check_columns(frame: Frame, schema: TableSchema, where: str) -> None:
+def _check_columns(frame: Frame | Table, schema: TableSchema, where: str) -> None:
     names = schema.names
     absent = [name for name in names if name not in frame.columns]
     if absent:
