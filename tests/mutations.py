@@ -86,7 +86,22 @@ MUTATIONS = [
     Mutation(
         "seed of a metric ignored",
         "engine/inputs.py", "np.random.SeedSequence(self.seed, spawn_key=", "np.random.SeedSequence(0, spawn_key=",
-        ("engine/test_dcr.py", "engine/test_singling_out.py"),
+        ("engine/test_every_metric.py",),
+    ),
+    Mutation(
+        "draws depend on the order of the people",
+        "engine/metrics/people.py", "weights = weights[np.lexsort(weights.T)]", "weights = weights[:]",
+        ("engine/test_every_metric.py",),
+    ),
+    Mutation(
+        "one outlier flattens its column",
+        "engine/tables/encoding.py", "_CLIP = 0.001", "_CLIP = 0.0",
+        ("engine/test_every_metric.py",),
+    ),
+    Mutation(
+        "numbers that are not measurable come back from JSON as zeros",
+        "engine/results.py", "math.nan if data[key] is None else", "0.0 if data[key] is None else",
+        ("engine/test_results.py", "engine/test_every_metric.py"),
     ),
     Mutation(
         "labels permuted by row instead of by subject",

@@ -50,10 +50,6 @@ def parts(sizes: tuple[int, ...], seed: int) -> list[pd.DataFrame]:
     return [whole[end - size : end].reset_index(drop=True) for size, end in zip(sizes, ends, strict=True)]
 
 
-def numbers(result: MetricResult) -> list[tuple[float, float, float]]:
-    return [(figure.value, figure.low, figure.high) for figure in result.figures]
-
-
 # ---- the parts against twins ----
 
 
@@ -303,14 +299,6 @@ def test_keeping_away_from_members_is_seen_from_the_other_side(big: list[pd.Data
     assert result.figure("protection_score").value > 90
 
 
-def test_the_order_of_rows_and_of_columns_changes_little(big: list[pd.DataFrame], copied: MetricResult) -> None:
-    leak = pd.concat([big[0][:90], big[2][:600]], ignore_index=True)
-    found = numbers(run(big[0], big[1], leak))
-    assert numbers(run(*(x.sample(frac=1, random_state=3) for x in (big[0], big[1], leak)))) == found
-    turned = run(*(x[x.columns[::-1]] for x in (big[0], big[1], leak)))
-    assert np.array(numbers(turned)[0]) == pytest.approx(np.array(found[0]), abs=0.05)
-
-
 def test_rows_repeated_by_their_own_people_are_no_new_evidence(big: list[pd.DataFrame]) -> None:
     train, holdout, synthetic = big
     once = run(train, holdout, synthetic)
@@ -320,15 +308,6 @@ def test_rows_repeated_by_their_own_people_are_no_new_evidence(big: list[pd.Data
     for old, new in zip(once.figures[::2], tripled.figures[::2], strict=True):
         assert new.subjects == old.subjects and new.n == 3 * old.n
         assert new.value - new.low == pytest.approx(old.value - old.low, rel=0.35)
-
-
-def test_one_absurd_cell_moves_little(big: list[pd.DataFrame]) -> None:
-    changed = [frame.copy() for frame in big]
-    changed[0].loc[5, "income"] = 1e12
-    changed[2].loc[5, "balance"] = -1e13
-    old, new = run(*big), run(*changed)
-    assert new.figure("excess").high == pytest.approx(old.figure("excess").high, abs=0.05)
-    assert new.figure("protection_score").value == pytest.approx(old.figure("protection_score").value, abs=2)
 
 
 @pytest.mark.parametrize("sizes", [(900, 60, 500), (60, 900, 500), (300, 300, 1), (300, 300, 4)])
@@ -375,13 +354,6 @@ def test_wide_tables_do_not_ask_for_a_number_of_columns() -> None:
     frames = [pd.DataFrame(rng.normal(size=(n, 60))).rename(columns=str) for n in (120, 100, 150)]
     assert run(*frames).figure("excess").measurable
     assert {row["quasi_identifiers"] for row in run(*frames).tables["attacks"]} == {3, 30, 59}
-
-
-def test_seeds() -> None:
-    tables = parts((200, 150, 100), 2)
-    zero = run(*tables, seed=0)
-    assert numbers(zero) == numbers(run(*tables))
-    assert numbers(zero) != numbers(run(*tables, seed=1))
 
 
 def test_weights_are_entropies_with_missing_as_a_value() -> None:

@@ -41,6 +41,10 @@ TRAIN, HOLDOUT, REFERENCE = 160, 120, 80  # people, two rows each
 DRAWS_NOTHING = {"fidelity", "value_disclosure", "vulnerability"}  # what they say does not depend on the seed
 OF_THE_REAL_TABLES = {"vulnerability", "shadow_membership", "contamination"}  # a copy changes nothing that they say
 NOT_OF_LEAKS = {"fidelity", "value_disclosure", "controls"}  # a copy is useful, invents nothing, and is no canary
+TOWNS = ["Kilburn", "Leith", "Morden", "Neath", "Oban", "Poole"]
+# Whose tables for the report say nothing of single rows, so that the order of these changes none of it.
+TABLES_OF_NO_ROWS = {"singling_out", "linkability", "membership_inference", "attribute_inference", "fidelity"}
+COARSE = "epsilon_one_run"  # a lower bound, without an interval: one right guess more moves it far
 EVERY = pytest.mark.parametrize("name", METRICS)
 # Controls measure the table some twenty times; what they plant and how they count has tests of its own.
 ONCE = pytest.mark.parametrize("name", [name for name in METRICS if name != "controls"])
@@ -53,10 +57,10 @@ def people(number: int, first: int, seed: int) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     whose = np.repeat(np.arange(first, first + number), 2)
     base = rng.normal(size=(number, 4)).repeat(2, axis=0) @ rng.normal(size=(4, 4))
-    frame = pd.DataFrame(base.round(3), columns=["a", "b", "c", "d"])
+    frame = pd.DataFrame(base.round(6), columns=["a", "b", "c", "d"])
     frame = frame.assign(
         visits=rng.poisson(3, 2 * number),
-        town=rng.choice(list("klmnop"), 2 * number),
+        town=rng.choice(TOWNS, 2 * number),
         smoker=rng.random(2 * number) < 0.3,
         born=pd.Timestamp("1960-01-01") + pd.to_timedelta(rng.integers(0, 9_000, 2 * number), unit="D"),
     )
@@ -78,25 +82,34 @@ def copy(tables: Tables) -> Tables:
     return {**tables, "synthetic": tables["train"].drop(columns="pid")}
 
 
+def tenth(tables: Tables) -> Tables:
+    """A tenth of the rows are copies, so that there is something that could move."""
+    own = tables["train"].drop(columns="pid").iloc[:32]
+    return {**tables, "synthetic": pd.concat([own, tables["synthetic"].iloc[32:]], ignore_index=True)}
+
+
 def rows_shuffled(tables: Tables) -> Tables:
+    tables = tenth(tables)
     return {role: frame.sample(frac=1, random_state=5).reset_index(drop=True) for role, frame in tables.items()}
 
 
 def columns_shuffled(tables: Tables) -> Tables:
-    return {role: frame[list(frame.columns)[::-1]] for role, frame in tables.items()}
+    return {role: frame[list(frame.columns)[::-1]] for role, frame in tenth(tables).items()}
 
 
 def people_renamed(tables: Tables) -> Tables:
     return {
         role: frame.assign(pid=[f"{9_999 - int(name[1:])}x" for name in frame["pid"]]) if "pid" in frame else frame
-        for role, frame in tables.items()
+        for role, frame in tenth(tables).items()
     }
 
 
 def one_outlier(tables: Tables) -> Tables:
-    synthetic = tables["synthetic"].copy()
-    synthetic.loc[7, "a"] = 1e9
-    return {**tables, "synthetic": synthetic}
+    """A cell in each table."""
+    changed = {role: frame.copy() for role, frame in tenth(tables).items()}
+    for place, frame in enumerate(changed.values()):
+        frame.loc[70 + place, "b"] = 1e9 * (-1) ** place
+    return changed
 
 
 def missing_and_unseen(tables: Tables) -> Tables:
@@ -148,7 +161,7 @@ def alike(first: MetricResult, second: MetricResult) -> None:
     """Intervals overlap, of what both could measure."""
     one, other = figures(first), figures(second)
     assert one.keys() & other.keys()
-    for name in one.keys() & other.keys():
+    for name in (one.keys() & other.keys()) - {COARSE}:
         _, low, high = one[name]
         assert other[name][1] <= high + 1e-9 and low - 1e-9 <= other[name][2], (name, one[name], other[name])
 
@@ -176,27 +189,30 @@ def test_results_survive_json_and_hold_no_value_of_a_cell(name: str) -> None:
     result = measured(name)
     text = json.dumps(result.to_json(), allow_nan=False)
     assert json.dumps(MetricResult.from_json(json.loads(text)).to_json(), allow_nan=False) == text
-    numbers = fresh()["train"]["a"].dropna().astype(str)
-    assert not [one for one in numbers[:50] if len(one) > 4 and f'"{one}"' in text]
+    cells = [*TOWNS, *fresh()["train"]["a"].dropna().abs().astype(str), "1960-", "1970-"]
+    assert not [cell for cell in cells if cell in text]
 
 
 @EVERY
 def test_the_order_of_rows_changes_nothing(name: str) -> None:
+    first, second = measured(name, tenth), measured(name, rows_shuffled)
     if name == "shadow_membership":  # which draws other shadow tables
-        alike(measured(name), measured(name, rows_shuffled))
+        alike(first, second)
     else:
-        same(measured(name), measured(name, rows_shuffled))
+        same(first, second)
+    if name in TABLES_OF_NO_ROWS:
+        assert json.dumps(first.to_json()["tables"]) == json.dumps(second.to_json()["tables"])
 
 
 @ONCE
 def test_names_of_people_change_nothing(name: str) -> None:
-    same(measured(name), measured(name, people_renamed))
+    same(measured(name, tenth), measured(name, people_renamed))
 
 
 @ONCE
 def test_the_order_of_columns_moves_nothing_beyond_its_interval(name: str) -> None:
     """Columns may be drawn by their place: then others are drawn."""
-    alike(measured(name), measured(name, columns_shuffled))
+    alike(measured(name, tenth), measured(name, columns_shuffled))
 
 
 @EVERY
@@ -211,9 +227,9 @@ def test_a_seed_gives_one_answer_and_zero_is_a_seed(name: str) -> None:
 
 @ONCE
 def test_one_outlier_moves_little(name: str) -> None:
-    before, after = figures(measured(name)), figures(measured(name, one_outlier))
+    before, after = figures(measured(name, tenth)), figures(measured(name, one_outlier))
     for figure, (value, low, high) in before.items():
-        reach = 0.02 * max(1.0, abs(value))
+        reach = math.inf if figure == COARSE else 0.05 * max(1.0, abs(value))
         assert low - reach <= after[figure][0] <= high + reach, figure
 
 

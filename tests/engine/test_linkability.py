@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -287,18 +285,6 @@ def test_rows_that_keep_away_from_train_break_the_limit_from_the_other_side() ->
     assert verdicts(run(train, holdout, fresh))[1] == "pass"
 
 
-def test_the_order_of_rows_changes_nothing() -> None:
-    tables = parts((200, 100, 200), 3)
-    codes = {"train": np.random.default_rng(0).integers(0, 120, 200), "holdout": np.arange(120, 220)}
-    shuffles = {role: np.random.default_rng(5).permutation(len(table)) for role, table in zip(codes, tables)}  # noqa: B905
-    moved = [*(table.iloc[order] for table, order in zip(tables, shuffles.values(), strict=False)), tables[2][::-1]]
-    for subjects in ({}, codes):
-        again = {role: subjects[role][shuffles[role]] for role in subjects}
-        first, second = run(*tables, subjects=subjects), run(*moved, subjects=again)
-        assert first.figures == second.figures
-        assert first.tables == second.tables
-
-
 def test_repeated_rows_change_nothing() -> None:
     train, holdout, fresh = parts((150, 150, 300), 4)
     once = run(train, holdout, fresh)
@@ -314,14 +300,12 @@ def test_repeated_rows_change_nothing() -> None:
         assert (a.n, b.n, a.subjects, b.subjects) == (300, 600, 300, 300)
 
 
-def test_one_outlier_moves_little_and_more_neighbours_link_more() -> None:
+def test_more_neighbours_link_more() -> None:
     train, holdout, fresh = parts((300, 300, 300), 5)
     plain = run(train, holdout, fresh)
     more = run(train, holdout, fresh, Linkability(halves=6, permutations=199, neighbours=5))
     for few, many in zip(plain.tables["sets"], more.tables["sets"], strict=True):
         assert few["rate_train"] < many["rate_train"]
-    train.loc[0, "income"] = 1e12
-    assert run(train, holdout, fresh).figure("excess").value == pytest.approx(plain.figure("excess").value, abs=0.02)
 
 
 def test_nothing_to_attack_is_not_measurable_and_does_not_pass() -> None:
@@ -407,25 +391,6 @@ def test_sets_of_ones_own() -> None:
 def test_wrong_settings_are_refused_when_the_metric_is_built(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         Linkability(**wrong)
-
-
-def test_seeds_repeat_and_differ() -> None:
-    tables = parts((200, 100, 200), 10)
-    zero, again, one = run(*tables, seed=0), run(*tables, seed=0), run(*tables, seed=1)
-    assert zero.figures == again.figures
-    assert zero.figure("excess").value != one.figure("excess").value
-
-
-def test_results_are_json_and_hold_no_values() -> None:
-    train, holdout, _ = parts((200, 100, 1), 11)
-    result = run(train, holdout, train)
-    text = json.dumps(result.to_json(), allow_nan=False)
-    assert not any(word in text for word in ("2020-", *map(str, train["income"].dropna())))
-    assert set(result.tables["sets"][0]) == {
-        "sets", "columns", "rate_train", "rate_holdout", "excess", "low", "high", "risk",
-    }  # fmt: skip
-    assert [figure.name for figure in result.figures] == [spec.name for spec in Linkability.figures]
-    assert math.isfinite(result.figure("excess").resolution)
 
 
 # ---- the truth on real tables ----

@@ -260,28 +260,6 @@ def test_avoiding_the_training_rows_is_refused():
     assert verdict(result) == "fail"
 
 
-def test_order_of_rows_changes_nothing():
-    tables = mixed_release(400, 200, copies=40)
-    codes = [np.arange(400) // 2, 1000 + np.arange(200) // 2, None, 2000 + np.arange(400)]
-    orders = [np.random.default_rng(7).permutation(len(table)) for table in tables]
-    shuffled = [table.iloc[order].reset_index(drop=True) for table, order in zip(tables, orders, strict=True)]
-    roles = ("train", "holdout", "synthetic", "reference")
-    plain = {role: c for role, c in zip(roles, codes, strict=True) if c is not None}
-    moved = {role: c[o] for role, c, o in zip(roles, codes, orders, strict=True) if c is not None}
-    first, second = evaluate(*tables, subjects=plain), evaluate(*shuffled, subjects=moved)
-    assert first.figures == second.figures
-    assert first.tables == second.tables
-
-
-def test_one_outlier_does_not_move_the_figures():
-    train, holdout, synthetic, _ = mixed_release(1500, 600, copies=300)
-    before = evaluate(train, holdout, synthetic)
-    far = train.iloc[:1].assign(income=1e12)
-    after = evaluate(pd.concat([train, far], ignore_index=True), holdout, synthetic)
-    assert after.figure("advantage").value == pytest.approx(before.figure("advantage").value, abs=0.03)
-    assert after.figure("protection_score").value == pytest.approx(before.figure("protection_score").value, abs=6)
-
-
 def test_duplicated_people_do_not_hide_a_copy():
     train, holdout, _, _ = mixed_release(600, 300)
     doubled = [pd.concat([x, x], ignore_index=True) for x in (train, holdout)]
@@ -373,15 +351,6 @@ def test_an_unseen_category_runs():
     train, holdout, fresh, reference = mixed_release(300, 300)
     fresh = fresh.assign(region="elsewhere")
     assert evaluate(train, holdout, fresh, reference).figure("advantage").measurable
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_seed_gives_one_answer(seed):
-    tables = mixed_release(300, 300)
-    first, second = (evaluate(*tables, seed=seed).to_json() for _ in range(2))
-    assert first["figures"] == second["figures"]
-    assert first["seed"] == seed
-    assert evaluate(*tables, seed=2).to_json()["figures"] != first["figures"]
 
 
 def test_result_holds_its_contract():
