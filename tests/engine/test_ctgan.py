@@ -279,7 +279,6 @@ def test_what_depends_on_each_other_is_learned(name: str, settings: dict) -> Non
         .fit(as_table(train, schema), seed=0)
         .sample(2000, seed=0)
         .frame()
-        .frame()
     )
     assert ((sample["x"] < 15) == (sample["g"] == "p")).mean() > 0.95
     assert (sample["g"] == "p").mean() == pytest.approx((group == "p").mean(), abs=0.08)

@@ -31,7 +31,8 @@ from privacy_assets.engine.generators.functions import CallableGenerator
 from privacy_assets.engine.metrics.dcr import Dcr
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.errors import InputError, StepError
-from privacy_assets.plugin import assets, sensors, steps, table_checks
+from privacy_assets.pipeline import feeds
+from privacy_assets.plugin import assets, sensors, table_checks
 from privacy_assets.plugin.scrubbing import guarded
 
 FUNCTIONS_APART = True
@@ -307,7 +308,7 @@ def an_error_of_ours_raised_from_another(world: World, monkeypatch: pytest.Monke
             wrapped.add_note(row_of(frame))
             raise wrapped from error
 
-    monkeypatch.setattr(steps, "canonical_source", fails)
+    monkeypatch.setattr(feeds, "canonical_source", fails)
     return world.run()
 
 
@@ -316,7 +317,7 @@ def a_failure_raised_from_another(world: World, monkeypatch: pytest.MonkeyPatch)
     def fails(frame: pd.DataFrame, *_: Any) -> None:
         raise dg.Failure("what the step says", allow_retries=False) from ValueError(row_of(frame))
 
-    monkeypatch.setattr(steps, "canonical_source", fails)
+    monkeypatch.setattr(feeds, "canonical_source", fails)
     return world.run()
 
 
