@@ -31,9 +31,10 @@ from privacy_assets.engine.metrics.controls import Controls
 from privacy_assets.engine.metrics.controls.canaries import KINDS, canaries
 from privacy_assets.engine.metrics.controls.scratch_tables import plantable
 from privacy_assets.engine.metrics.membership_inference.scores import build_population
-from privacy_assets.engine.policy import Limit, Policy
+from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.registry import METRICS, build_metric, default_metrics
 from privacy_assets.engine.tables.table import Table
+from privacy_assets.stats.limits import Limit
 
 SHAPE = {"train": 8_000, "holdout": 2_000, "reference": 2_000, "synthetic": 8_000}
 SHARES = (1.0, 1 / 3)

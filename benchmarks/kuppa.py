@@ -34,7 +34,7 @@ from benchmarks.kuppa_bagging import RECORDS, attack_record, vulnerable
 from benchmarks.kuppa_worlds import GENERATORS, Screened, World, draw_world, generator_of
 from privacy_assets.engine.generators.registry import GENERATORS as REGISTERED
 from privacy_assets.engine.geometry.neighbours import nearest_rows
-from privacy_assets.engine.metrics.memorization.exposure import near, typical_radius
+from privacy_assets.engine.geometry.radius import near, typical_radius
 from privacy_assets.engine.tables.encoding import EncodedTable
 from privacy_assets.engine.tables.table import Table
 from privacy_assets.report.memorization_drawings import shares_svg

@@ -12,7 +12,7 @@ _HOMES = {
     "evaluate": "privacy_assets.report.evaluate",
     "Report": "privacy_assets.report.report",
     "Policy": "privacy_assets.engine.policy",
-    "Limit": "privacy_assets.engine.policy",
+    "Limit": "privacy_assets.stats.limits",
     "on_ray": "privacy_assets.engine.on_ray",
     "read_published": "privacy_assets.gate.releases",
     "TableSpec": "privacy_assets.pipeline.spec",

@@ -10,12 +10,13 @@ from privacy_assets.engine.evaluation import prepare_inputs, run_metrics
 from privacy_assets.engine.filters import MemorizationFilter, SimilarityFilter
 from privacy_assets.engine.generators import build_generator
 from privacy_assets.engine.metrics.composition import Composition
-from privacy_assets.engine.policy import Limit, Policy, judge_limit
+from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.registry import build_metric
 from privacy_assets.engine.results import Figure, MetricResult
 from privacy_assets.engine.tables.encoding import Encoder
 from privacy_assets.engine.tables.schema import infer_schema
 from privacy_assets.engine.tables.table import Table
+from privacy_assets.stats.limits import Limit, judge_limit
 from tests.tables import as_table
 
 LOOKS = Policy.default(["dcr", "membership_inference"])

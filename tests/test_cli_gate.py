@@ -18,7 +18,7 @@ import pytest
 
 from privacy_assets.cli import main
 from privacy_assets.engine.metrics.dcr import Dcr
-from privacy_assets.engine.policy import Limit, Policy, widening
+from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.results import Figure, MetricResult
 from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.gate.gate import Gate
@@ -26,6 +26,7 @@ from privacy_assets.gate.keys import SigningKey, TrustedKeys, first_key
 from privacy_assets.gate.releases import Release
 from privacy_assets.gate.statements import Place, Sealed, seal
 from privacy_assets.gate.verification import verify_file
+from privacy_assets.stats.limits import Limit, widening
 
 POLICY = Policy((Limit("dcr.privacy_score", at_most=0.1, advice="Use larger leaves."),), name="strict")
 SETUP = {"seed": 0}

@@ -26,13 +26,14 @@ from privacy_assets.cli import main
 from privacy_assets.engine.filters.registry import FILTERS
 from privacy_assets.engine.generators import GENERATORS
 from privacy_assets.engine.geometry.embedder_settings import EmbedderSettings
-from privacy_assets.engine.policy import Limit, Policy
+from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.registry import METRICS, figure_specs
 from privacy_assets.engine.results import plain
 from privacy_assets.engine.settings import settings_of
 from privacy_assets.engine.shadow.attacks import ATTACKS
 from privacy_assets.engine.shadow.plan import AuditPlan
 from privacy_assets.pipeline.spec import GROUPS, Group, TableSpec
+from privacy_assets.stats.limits import Limit
 from resources.local import RESOURCES
 
 ROOT = Path(__file__).parents[1]

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from privacy_assets.engine.metrics.base import Metric
-from privacy_assets.engine.policy import LimitOutcome, Policy
+from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.fingerprints import derived, keyed, lasting_fingerprint
 from privacy_assets.errors import ConfigError, InputError, PublicationRefused, StoreError, shown
@@ -28,6 +28,7 @@ from privacy_assets.gate.snapshot import Snapshot, write_snapshot
 from privacy_assets.gate.statements import Kind, Place, Sealed, Statement, seal, unseal
 from privacy_assets.objects import Location, ObjectPath
 from privacy_assets.stats.estimates import plain
+from privacy_assets.stats.limits import LimitOutcome
 
 _AT_ONCE = 8  # partitions
 

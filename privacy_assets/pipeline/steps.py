@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from privacy_assets.engine.metrics.base import Metric
-from privacy_assets.engine.policy import Judgement, LimitOutcome, judge_limit
+from privacy_assets.engine.policy import Judgement
 from privacy_assets.engine.progress import Progress, silent
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.splitting import split_table
@@ -39,6 +39,7 @@ from privacy_assets.pipeline.training import (
     sampled,
     trained_generator,
 )
+from privacy_assets.stats.limits import LimitOutcome, judge_limit
 
 if TYPE_CHECKING:
     from privacy_assets.engine.geometry.embedder import Embedder

@@ -7,7 +7,6 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from privacy_assets.engine.policy import Limit
 from privacy_assets.errors import InputError
 from privacy_assets.gate.statements import Sealed
 from privacy_assets.pipeline.measuring import fitted_embedder
@@ -20,6 +19,7 @@ from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import AssetFeed, TableSettings, key_of
 from privacy_assets.plugin.versions import feed_metadata, source_version
 from privacy_assets.plugin.workplace import GPU, device_of, placed
+from privacy_assets.stats.limits import Limit
 
 IO_KEY, RELEASES = "privacy_io", "releases"
 FRAME = dg.PythonObjectDagsterType(pd.DataFrame, name="PrivacyAssetsFrame")

@@ -14,7 +14,6 @@ from privacy_assets.engine.evaluation import (
     run_metrics,
     wants_embedder,
 )
-from privacy_assets.engine.policy import Limit, judge_limit
 from privacy_assets.engine.tables.schema import Kind
 from privacy_assets.errors import ConfigError
 from privacy_assets.pipeline.plan import PolicyLike, chosen_columns, chosen_metrics
@@ -24,6 +23,7 @@ from privacy_assets.plugin.scrubbing import scrubbed
 from privacy_assets.plugin.settings import chosen_tags
 from privacy_assets.plugin.versions import CHECK
 from privacy_assets.plugin.workplace import GPU, device_of
+from privacy_assets.stats.limits import Limit, judge_limit
 
 Asset = str | Sequence[str] | dg.AssetKey | dg.AssetsDefinition
 

@@ -13,10 +13,10 @@ from urllib.parse import quote
 import dagster as dg
 import pandas as pd
 
-from privacy_assets.engine.policy import LimitOutcome
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.schema import TableSchema
 from privacy_assets.pipeline.tagging import schema_of, subject_of
+from privacy_assets.stats.limits import LimitOutcome
 
 if TYPE_CHECKING:
     from privacy_assets.report.configuration import Protection

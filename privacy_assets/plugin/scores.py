@@ -7,7 +7,6 @@ import dagster as dg
 import pandas as pd
 
 from privacy_assets.engine.metrics.base import Metric
-from privacy_assets.engine.policy import Limit, LimitOutcome
 from privacy_assets.gate.statements import Sealed
 from privacy_assets.plugin.assets import RELEASES, SEALED, check_name, common, limit_text, split_ins
 from privacy_assets.plugin.metadata import limit_metadata, score_metadata
@@ -16,6 +15,7 @@ from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import TableSettings
 from privacy_assets.plugin.versions import CHECK
 from privacy_assets.plugin.workplace import device_of, needed, placed, workers_of
+from privacy_assets.stats.limits import Limit, LimitOutcome
 
 if TYPE_CHECKING:
     from privacy_assets.report.configuration import Protection

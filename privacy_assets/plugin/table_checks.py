@@ -94,7 +94,7 @@ def _exchangeability_check(settings: TableSettings) -> dg.AssetChecksDefinition:
 
 def exchangeability_result(tables: dict[str, pd.DataFrame], seed: int) -> dg.AssetCheckResult:
     """Test tagged train and holdout; red when p is below 0.001."""
-    from privacy_assets.engine.tables.exchangeability import exchangeability
+    from privacy_assets.pipeline.exchangeability import exchangeability
 
     synthetic = data_columns(tables["train"], "train").frame()
     found = exchangeability(metric_inputs(tables, synthetic, seed=seed))

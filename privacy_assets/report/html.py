@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from privacy_assets.engine.policy import LimitOutcome
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.report.drawings import Plot, plots_of
 from privacy_assets.report.memorization_drawings import before_and_after
@@ -30,6 +29,7 @@ from privacy_assets.report.text import (
 )
 from privacy_assets.report.usefulness import usefulness
 from privacy_assets.stats.estimates import Figure, FigureSpec, plain
+from privacy_assets.stats.limits import LimitOutcome
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -13,8 +13,8 @@ from typing import Any
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
-from privacy_assets.engine.policy import LimitOutcome
 from privacy_assets.report.text import LABELS, clean, interval, limit_text, number
+from privacy_assets.stats.limits import LimitOutcome
 
 Rows = Sequence[Mapping[str, Any]]
 Scale = Callable[[float], float]

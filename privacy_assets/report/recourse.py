@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from privacy_assets.engine.policy import LimitOutcome
+from privacy_assets.stats.limits import LimitOutcome
 
 if TYPE_CHECKING:
     from privacy_assets.report.configuration import Protection

@@ -8,10 +8,10 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from privacy_assets.engine.policy import Limit, LimitOutcome
 from privacy_assets.report.recourse import recourses
 from privacy_assets.report.usefulness import usefulness
 from privacy_assets.stats.estimates import Figure
+from privacy_assets.stats.limits import Limit, LimitOutcome
 
 if TYPE_CHECKING:
     from privacy_assets.report.report import Report

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from privacy_assets.engine.evaluation import choose_metrics, prepare_inputs
+from privacy_assets.engine.geometry.radius import distance_to_other_subjects
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.metrics.attacked import attacked_rows
 from privacy_assets.engine.metrics.base import Metric
@@ -19,7 +20,7 @@ from privacy_assets.engine.metrics.controls.scratch_tables import ScratchTables
 from privacy_assets.engine.metrics.dcr import Dcr
 from privacy_assets.engine.metrics.membership_inference import MembershipInference
 from privacy_assets.engine.metrics.membership_inference.isolated import isolated_excess
-from privacy_assets.engine.metrics.membership_inference.scores import build_population, distance_to_other_subjects
+from privacy_assets.engine.metrics.membership_inference.scores import build_population
 from privacy_assets.engine.registry import METRICS, build_metric
 from privacy_assets.engine.tables.encoding import EncodedTable
 from privacy_assets.errors import ConfigError

@@ -16,7 +16,7 @@ from privacy_assets.engine.filters import (
     build_filter,
 )
 from privacy_assets.engine.filters.outliers import distance_to_people
-from privacy_assets.engine.metrics.memorization.exposure import TIE
+from privacy_assets.engine.geometry.radius import TIE
 from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
 from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError

@@ -19,10 +19,11 @@ from privacy_assets.engine.metrics.controls.scratch_tables import ScratchTables,
 from privacy_assets.engine.metrics.dcr import Dcr
 from privacy_assets.engine.metrics.membership_inference import MembershipInference
 from privacy_assets.engine.metrics.membership_inference.isolated import advantage_isolated
-from privacy_assets.engine.policy import Limit, Policy
+from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.results import Figure
 from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError
+from privacy_assets.stats.limits import Limit
 
 
 def people(rows: int, seed: int) -> pd.DataFrame:

@@ -14,13 +14,13 @@ from privacy_assets.engine.geometry.neighbours import Neighbours
 from privacy_assets.engine.metrics.linkability import Linkability, linkage
 from privacy_assets.engine.metrics.linkability.linkage import TIE, Linkage
 from privacy_assets.engine.metrics.linkability.metric import attacked_rows, random_halves, varying_columns, weigh
-from privacy_assets.engine.policy import judge_limit
 from privacy_assets.engine.results import Figure, MetricResult
 from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
 from privacy_assets.engine.tables.schema import infer_schema
 from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError
 from privacy_assets.stats.inference import permutation_band
+from privacy_assets.stats.limits import judge_limit
 from privacy_assets.stats.subjects import Subjects, random_sets
 
 QUICK = Linkability(halves=6, permutations=199)

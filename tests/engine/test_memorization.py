@@ -14,8 +14,9 @@ import pytest
 from given_tables import given
 from sklearn.metrics import roc_auc_score
 
+from privacy_assets.engine.geometry.radius import TIE, typical_radius
 from privacy_assets.engine.metrics.memorization import Memorization
-from privacy_assets.engine.metrics.memorization.exposure import TIE, Exposure, by_spherelets, tables_of, typical_radius
+from privacy_assets.engine.metrics.memorization.exposure import Exposure, by_spherelets, tables_of
 from privacy_assets.engine.metrics.memorization.metric import Distance, alpha_table, by_chance, clustered_share
 from privacy_assets.engine.registry import METRICS, build_metric
 from privacy_assets.engine.tables.schema import infer_schema

@@ -21,10 +21,10 @@ from privacy_assets.engine.metrics.singling_out.evidence import (
     label_sets,
     risks,
 )
-from privacy_assets.engine.policy import judge_limit
 from privacy_assets.engine.results import Figure, MetricResult
 from privacy_assets.errors import ConfigError
 from privacy_assets.stats.inference import permutation_band
+from privacy_assets.stats.limits import judge_limit
 from privacy_assets.stats.subjects import Subjects
 
 QUICK = SinglingOut(attacks=300, permutations=200, candidates=50_000, patience=5_000, outliers=200)

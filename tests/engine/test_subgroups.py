@@ -19,10 +19,11 @@ from privacy_assets.engine.metrics.membership_inference.subgroups import (
     advantage_subgroups,
     find_subgroups,
 )
-from privacy_assets.engine.policy import Limit, Policy
+from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.tables.schema import infer_schema
 from privacy_assets.errors import ConfigError
 from privacy_assets.stats.intervals import LEAK_CONFIDENCE
+from privacy_assets.stats.limits import Limit
 from tests.tables import as_table
 
 WARDS = ("oncology", "maternity", "paediatrics", "geriatrics")

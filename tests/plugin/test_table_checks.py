@@ -9,7 +9,7 @@ from standins import people
 
 from privacy_assets.engine.evaluation import prepare_inputs
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.tables.exchangeability import exchangeability
+from privacy_assets.pipeline.exchangeability import exchangeability
 from privacy_assets.pipeline.tagging import canonical_source, data_columns, schema_of
 from privacy_assets.plugin.expectations import check_source, check_synthetic
 from privacy_assets.plugin.table_checks import expectation_result

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 
-from privacy_assets.engine.policy import Limit, Policy, judge_limit
+from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.results import Figure, MetricResult
 from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import ConfigError
@@ -21,6 +21,7 @@ from privacy_assets.report import plots
 from privacy_assets.report.bars import bars_svg
 from privacy_assets.report.report import Report, installed_versions, plain
 from privacy_assets.report.text import clean, headline, number, what_to_do, width
+from privacy_assets.stats.limits import Limit, judge_limit
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u202egnp.exe\x1b[31m\x00\n" + "W" * 5000
 PRIVATE_HASH = "f00d" * 16

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from privacy_assets.engine.metrics.memorization.exposure import near
+from privacy_assets.engine.geometry.radius import near
 from privacy_assets.engine.settings import declared_by_name
 from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
 from privacy_assets.engine.tables.schema import TableSchema

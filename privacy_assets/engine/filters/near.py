@@ -6,7 +6,7 @@ import numpy as np
 from pydantic import Field
 
 from privacy_assets.engine.filters.base import ROUNDING, Filter
-from privacy_assets.engine.metrics.memorization.exposure import typical_radius
+from privacy_assets.engine.geometry.radius import typical_radius
 from privacy_assets.engine.settings import declared_by_name
 from privacy_assets.engine.tables.encoding import EncodedTable
 

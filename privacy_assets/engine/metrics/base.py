@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.limits import Limit
 
 if TYPE_CHECKING:
     from privacy_assets.engine.generators.base import Generator

@@ -17,10 +17,10 @@ from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.metrics.attacked import Budget
 from privacy_assets.engine.metrics.base import Measured, Metric
 from privacy_assets.engine.metrics.demonstrated import demonstrated, limits_of
-from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.settings import declared
 from privacy_assets.engine.tables.table import Table
 from privacy_assets.stats.estimates import FigureSpec
+from privacy_assets.stats.limits import Limit
 
 _NOTHING = "no earlier release"
 

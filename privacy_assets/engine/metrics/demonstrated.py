@@ -9,8 +9,8 @@ from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.metrics.dcr import Dcr
 from privacy_assets.engine.metrics.membership_inference import MembershipInference
-from privacy_assets.engine.policy import Limit
 from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.limits import Limit
 
 _LIMITS = {
     limit.figure.partition(".")[2]: limit

@@ -16,7 +16,6 @@ from pydantic import Field
 
 from privacy_assets.engine.inputs import REAL_ROLES, MetricInputs
 from privacy_assets.engine.metrics.base import Measured, Metric
-from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.settings import Dict, declared
 from privacy_assets.engine.shadow.plan import AttackName, Even, Sampling
 from privacy_assets.engine.shadow.selection import Selector
@@ -24,6 +23,7 @@ from privacy_assets.engine.shadow.vulnerability import Distance
 from privacy_assets.errors import ConfigError
 from privacy_assets.stats.estimates import Figure, FigureSpec, plain
 from privacy_assets.stats.intervals import CONFIDENCE, RESOLUTION_QUANTILE
+from privacy_assets.stats.limits import Limit
 
 if TYPE_CHECKING:
     from privacy_assets.engine.generators.base import Generator

@@ -25,12 +25,12 @@ from privacy_assets.engine.metrics.attribute_inference.attacks import FEW, GIOMI
 from privacy_assets.engine.metrics.base import Measured, Metric
 from privacy_assets.engine.metrics.membership_inference.gretel import grade
 from privacy_assets.engine.metrics.membership_inference.scores import SMALLEST_SIDE
-from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.settings import declared
 from privacy_assets.stats import inference
 from privacy_assets.stats.estimates import Figure, FigureSpec
 from privacy_assets.stats.inference import REPLICATES, permutation_band
 from privacy_assets.stats.intervals import beyond, wilson_centre
+from privacy_assets.stats.limits import Limit
 from privacy_assets.stats.subjects import Subjects, permute_labels
 
 MEAN = "mean over columns"

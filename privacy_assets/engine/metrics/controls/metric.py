@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -25,11 +25,14 @@ from privacy_assets.engine.metrics.dcr import Dcr
 from privacy_assets.engine.metrics.membership_inference import MembershipInference
 from privacy_assets.engine.metrics.membership_inference.isolated import ADVANTAGE_ISOLATED, ISOLATED_EXCESS
 from privacy_assets.engine.metrics.membership_inference.scores import SMALLEST_SIDE
-from privacy_assets.engine.policy import Limit, Policy
 from privacy_assets.engine.settings import Dict, Tuple, declared
 from privacy_assets.errors import ConfigError, shown
 from privacy_assets.stats.estimates import Figure, FigureSpec
 from privacy_assets.stats.intervals import clopper_pearson
+from privacy_assets.stats.limits import Limit
+
+if TYPE_CHECKING:
+    from privacy_assets.engine.policy import Policy
 
 _LOOKED_AT = {
     "dcr": ("member_excess", "member_excess_any", "identical_excess"),

@@ -24,12 +24,12 @@ from privacy_assets.engine.metrics.membership_inference.isolated import (
 )
 from privacy_assets.engine.metrics.membership_inference.metric import PURPOSE
 from privacy_assets.engine.metrics.membership_inference.scores import Population, build_population
-from privacy_assets.engine.policy import judge_limit
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.encoding import EncodedTable
 from privacy_assets.engine.tables.table import Table
 from privacy_assets.stats.estimates import Figure
 from privacy_assets.stats.intervals import Trials, ratio, shown_above
+from privacy_assets.stats.limits import judge_limit
 
 if TYPE_CHECKING:
     from privacy_assets.engine.metrics.controls import Controls

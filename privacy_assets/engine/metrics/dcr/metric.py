@@ -14,11 +14,11 @@ from privacy_assets.engine.metrics.base import Measured, Metric
 from privacy_assets.engine.metrics.dcr.closeness import ROLES, Matches, Space
 from privacy_assets.engine.metrics.dcr.identical import IDENTICAL_EXCESS, identical_excess
 from privacy_assets.engine.metrics.dcr.privacy_score import privacy_score
-from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.settings import Tuple, declared
 from privacy_assets.errors import ConfigError
 from privacy_assets.stats import inference
 from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.limits import Limit
 from privacy_assets.stats.subjects import Subjects
 
 KEYS = ("distance", "ratio")

@@ -15,11 +15,11 @@ from privacy_assets.engine.metrics.base import Measured, Metric
 from privacy_assets.engine.metrics.fidelity.measures import correlation_differences, related, similarity
 from privacy_assets.engine.metrics.fidelity.prediction import Predictions, predict
 from privacy_assets.engine.metrics.fidelity.tables import Compared, Weights
-from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.settings import Tuple, declared
 from privacy_assets.errors import ConfigError, did_you_mean, shown
 from privacy_assets.stats.estimates import Figure, FigureSpec
 from privacy_assets.stats.intervals import CONFIDENCE
+from privacy_assets.stats.limits import Limit
 
 _BINS, _COMMON = 10, 100  # cells of a number and of a category in a pair
 _STEPS = 1000  # cells of a column in a replicate: enough for its deviation

@@ -19,7 +19,6 @@ from pydantic import BeforeValidator, Field
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.metrics.base import Measured, Metric
 from privacy_assets.engine.metrics.linkability.linkage import Linkage
-from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.settings import declared
 from privacy_assets.engine.tables.encoding import EncodedTable
 from privacy_assets.errors import ConfigError, did_you_mean, shown
@@ -27,6 +26,7 @@ from privacy_assets.stats import inference
 from privacy_assets.stats.estimates import FigureSpec
 from privacy_assets.stats.inference import Evidence
 from privacy_assets.stats.intervals import beyond
+from privacy_assets.stats.limits import Limit
 from privacy_assets.stats.subjects import Subjects
 
 _CALIBRATED = (

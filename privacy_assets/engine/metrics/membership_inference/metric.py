@@ -54,11 +54,11 @@ from privacy_assets.engine.metrics.membership_inference.scores import (
 )
 from privacy_assets.engine.metrics.membership_inference.subgroups import SPEC as ADVANTAGE_SUBGROUPS
 from privacy_assets.engine.metrics.membership_inference.subgroups import Subgroups, advantage_subgroups, check_columns
-from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.settings import declared
 from privacy_assets.stats import inference
 from privacy_assets.stats.estimates import Figure, FigureSpec
 from privacy_assets.stats.inference import REPLICATES, Band, Evidence
+from privacy_assets.stats.limits import Limit
 from privacy_assets.stats.subjects import resample_subjects
 
 HEADLINE_RATE = 0.10

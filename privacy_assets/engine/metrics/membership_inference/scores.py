@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from privacy_assets.engine.geometry.radius import distance_to_other_subjects
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.tables.encoding import EncodedTable
 from privacy_assets.stats.intervals import ratio
 from privacy_assets.stats.subjects import Subjects, order_by_content
 
 SMALLEST_SIDE = 20  # subjects; with fewer a half may hold no non-member
-MOST_NEIGHBOURS = 8
 RATES = (0.01, 0.02, 0.05, 0.10, 0.20, 0.50)  # shares of the non-members that the thresholds let through
 
 
@@ -165,28 +165,3 @@ def build_population(
     subjects = subjects if rows is None else subjects.take(rows)
     half = inputs.rng("membership_inference.halves").permutation(len(subjects)) % 2 == 1
     return Population(subjects.codes, subjects.member, scores, neighbour, half, rows)
-
-
-def distance_to_other_subjects(
-    pool: EncodedTable, codes: np.ndarray, device: str, rows: np.ndarray | None = None
-) -> np.ndarray:
-    """Distance of each row, or of those at ``rows``, to the nearest of all rows that is another subject's.
-
-    A subject's own rows must not hide its isolation. Looks at the nearest 8 rows at most; where all of them are the
-    subject's own, their largest distance stands in.
-    """
-    from privacy_assets.engine.geometry.neighbours import nearest_rows
-
-    k = min(int(np.bincount(codes).max()), MOST_NEIGHBOURS, len(pool) - 1)
-    if rows is None:
-        found = nearest_rows(pool, pool, k, exclude_self=True, device=device)
-        distances, indices, own = found.distances, found.indices, codes
-    else:  # the row itself is among one more, unless as many others equal it: then the last of them is one too many
-        found = nearest_rows(pool.take(rows), pool, k + 1, device=device)
-        itself = found.indices == rows[:, None]
-        itself[~itself.any(axis=1), -1] = True
-        distances, indices = (part[~itself].reshape(len(rows), k) for part in (found.distances, found.indices))
-        own = codes[rows]
-    foreign = codes[indices] != own[:, None]
-    first = np.where(foreign.any(axis=1), foreign.argmax(axis=1), k - 1)
-    return distances[np.arange(len(own)), first]

@@ -8,15 +8,14 @@ from functools import cached_property
 
 import numpy as np
 
-from privacy_assets.engine.geometry.neighbours import nearest_rows, weight_within
+from privacy_assets.engine.geometry.neighbours import nearest_rows
+from privacy_assets.engine.geometry.radius import TIE, near
 from privacy_assets.engine.geometry.spherelets import Spherelets, spherelet_near, spherelet_radius
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.metrics.membership_inference.scores import distance_to_other_subjects
 from privacy_assets.engine.tables.encoding import EncodedTable
 from privacy_assets.stats.intervals import ratio
 
 ROLES = ("train", "holdout", "synthetic")
-TIE = 1e-4  # distances that exceed the radius by less than this share are within it: float32 cells are no more precise
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,23 +94,8 @@ def by_spherelets(
     )
 
 
-def near(queries: EncodedTable, points: EncodedTable, radius: float, weights: np.ndarray | None = None) -> np.ndarray:
-    """Number (n_q,), or weight, of the rows of ``points`` within ``radius`` of each query, up to ``TIE``."""
-    return weight_within(queries, points, radius * (1 + TIE), weights)
-
-
 def tables_of(inputs: MetricInputs, space: str) -> dict[str, EncodedTable]:
     """T, H and S in the raw encoding ("raw") or in the embedding ("embedded")."""
     if space == "raw":
         return {role: inputs.encoded(role) for role in ROLES}
     return {role: EncodedTable.of_numbers(inputs.embedded(role)) for role in ROLES}
-
-
-def typical_radius(rows: EncodedTable, subjects: np.ndarray | None, quantile: float, device: str) -> float:
-    """The smallest distance that at least ``quantile`` of the rows (two or more) keep from the nearest other row.
-
-    With ``subjects`` (n,), codes 0..s-1, from the nearest row of another person: a person's own rows are alike.
-    """
-    codes = np.arange(len(rows)) if subjects is None else subjects
-    distances = distance_to_other_subjects(rows, codes, device)
-    return float(np.quantile(distances, quantile, method="inverted_cdf"))

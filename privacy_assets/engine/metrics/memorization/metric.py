@@ -9,23 +9,17 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from privacy_assets.engine.geometry.radius import near, typical_radius
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.engine.metrics.base import Measured, Metric
-from privacy_assets.engine.metrics.memorization.exposure import (
-    ROLES,
-    Exposure,
-    by_spherelets,
-    near,
-    tables_of,
-    typical_radius,
-)
-from privacy_assets.engine.policy import Limit
+from privacy_assets.engine.metrics.memorization.exposure import ROLES, Exposure, by_spherelets, tables_of
 from privacy_assets.engine.settings import declared
 from privacy_assets.engine.tables.encoding import EncodedTable
 from privacy_assets.errors import InputError
 from privacy_assets.stats import inference
 from privacy_assets.stats.estimates import Figure, FigureSpec
 from privacy_assets.stats.intervals import LEAK_CONFIDENCE, wilson
+from privacy_assets.stats.limits import Limit
 from privacy_assets.stats.subjects import Subjects
 
 Space = Literal["raw", "embedded"]

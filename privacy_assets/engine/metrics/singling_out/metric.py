@@ -29,10 +29,10 @@ from privacy_assets.engine.metrics.singling_out.predicates import (
     univariate,
 )
 from privacy_assets.engine.parallel import in_parallel
-from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.settings import Tuple, declared
 from privacy_assets.stats.estimates import Figure, FigureSpec
 from privacy_assets.stats.inference import Evidence, reaching
+from privacy_assets.stats.limits import Limit
 from privacy_assets.stats.subjects import Subjects
 
 _Plan = tuple[str, int, Scheme | None, np.ndarray]  # attack, columns, what queries ask, rows they aim at

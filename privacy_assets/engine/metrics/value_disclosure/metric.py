@@ -12,12 +12,12 @@ from pydantic import Field
 from privacy_assets.engine.inputs import REAL_ROLES, MetricInputs
 from privacy_assets.engine.metrics.base import Measured, Metric
 from privacy_assets.engine.metrics.value_disclosure.pieces import Pieces, holders_of, pieces_of, together
-from privacy_assets.engine.policy import Limit
 from privacy_assets.engine.settings import Tuple, declared
 from privacy_assets.engine.tables.roles import foreign_cells, natural_role
 from privacy_assets.errors import ConfigError
 from privacy_assets.stats.estimates import Figure, FigureSpec
 from privacy_assets.stats.leaked import leaked_people
+from privacy_assets.stats.limits import Limit
 from privacy_assets.stats.subjects import Subjects
 
 _NONE = "no generated column"

@@ -1,0 +1,157 @@
+"""Limits on figures, and how a figure is held against one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from privacy_assets.engine.results import MetricResult
+from privacy_assets.engine.settings import declared
+from privacy_assets.errors import ConfigError
+from privacy_assets.stats.estimates import Figure
+
+Verdict = Literal["pass", "fail", "not_assessable"]
+Bound = Literal["upper", "lower", "value"]
+_NUMBER = "a finite number, and only one of at_most and at_least"
+
+
+@declared
+class Limit:
+    """One limit on one figure, in the figure's own units.
+
+    ``figure`` is ``metric.figure``. A risk has ``at_most``, a protection score ``at_least``; for a two-sided figure the
+    larger distance from its null value is held against ``at_most``. ``bound`` picks what is held against the limit:
+    ``upper`` (the cautious end of the interval: the evidence must show that the release is safe), ``lower`` (the other
+    end: only a demonstrated leak fails) or ``value``. With fewer than ``smallest_n`` subjects the limit is not
+    assessable, and so does not pass. ``advice`` are the policy author's own words on what to do; what can be done in
+    general stands in :mod:`privacy_assets.report.recourse`.
+    """
+
+    part: ClassVar[str] = "limit"
+
+    figure: str = Field(
+        title="METRIC.FIGURE, for example dcr.member_excess", pattern=r"^[^.]*\.[^.]*$", description="what is limited"
+    )
+    at_most: float | None = Field(default=None, title=_NUMBER, description="limit of a risk")
+    at_least: float | None = Field(default=None, title=_NUMBER, description="limit of a protection score")
+    bound: Bound = Field(default="upper", description="what is held against the limit")
+    smallest_n: int = Field(default=30, ge=1, description="subjects that are needed to judge")
+    source: str = Field(default="", description="where the number comes from")
+    advice: str = Field(default="", description="what to do where the limit is broken")
+
+    def __post_init__(self) -> None:
+        if (self.at_most is None) == (self.at_least is None):
+            raise ConfigError(f"limit on {self.figure}: give one number, either at_most or at_least.")
+
+    @property
+    def value(self) -> float:
+        """The limit itself, whichever side it is on."""
+        return float(self.at_least if self.at_most is None else self.at_most)  # type: ignore[arg-type]
+
+    def exceeded_by(self, measured: float) -> bool:
+        """True when ``measured`` breaks the limit; NaN does."""
+        return not (measured <= self.value if self.at_most is not None else measured >= self.value)
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric that this limit needs."""
+        return self.figure.partition(".")[0]
+
+    @property
+    def key(self) -> str:
+        """Name of the limit, unique in a policy: the figure, and the bound when it is not ``upper``."""
+        return self.figure if self.bound == "upper" else f"{self.figure}.{self.bound}"
+
+
+@dataclass(frozen=True, slots=True)
+class LimitOutcome:
+    """A limit, what was measured against it and the verdict."""
+
+    limit: Limit
+    status: Verdict
+    measured: float
+    reason: str
+    figure: Figure | None
+
+    @property
+    def passed(self) -> bool:
+        """True only for "pass": missing evidence is a failure."""
+        return self.status == "pass"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form printed by the command line and stored in attestations."""
+        return {
+            "figure": self.limit.figure,
+            "limit": self.limit.value,
+            "bound": self.limit.bound,
+            "measured": self.measured if math.isfinite(self.measured) else None,
+            "passed": self.passed,
+            "status": self.status,
+            "reason": self.reason,
+            "advice": "" if self.passed else self.limit.advice,
+        }
+
+
+def widening(attempt: int, confidence: float) -> float:
+    """How many times as far the cautious end of an interval lies at ``attempt`` m, from 1, at publishing the same data.
+
+    Whoever tries again until a bound holds by chance would publish in the end. So attempt m has the level
+    6 (1 - confidence) / (pi^2 m^2), which over all attempts sum up to 1 - confidence; the end moves as that of a normal
+    interval does: 1.10 at the first attempt and a confidence of 95 %, 1.36 at the second, 1.84 at the tenth.
+    """
+    normal, level = NormalDist(), 1 - confidence
+    return normal.inv_cdf(1 - 3 * level / (math.pi * attempt) ** 2) / normal.inv_cdf(1 - level / 2)
+
+
+def judge_limit(limit: Limit, result: MetricResult | None, attempt: int = 1) -> LimitOutcome:
+    """Hold one limit against the result of its metric (None: the metric did not run, which cannot pass).
+
+    ``attempt`` counts the tables of the same training rows of which figures were seen, this one included: the cautious
+    end of the interval moves out with it, see :func:`widening`.
+    """
+    name = limit.figure.partition(".")[2]
+    figure = next((f for f in result.figures if f.name == name), None) if result is not None else None
+    if figure is None:
+        return LimitOutcome(limit, "not_assessable", math.nan, f"{limit.figure} was not computed", None)
+    if not figure.measurable:
+        return LimitOutcome(limit, "not_assessable", math.nan, figure.note or "not measurable", figure)
+    measured, demonstrated = _bound(figure, limit.bound, attempt), _bound(figure, "lower", attempt)
+    relation = "above" if limit.at_most is not None else "below"
+    broken = f"{measured:.4g} is {relation} the limit {limit.value:.4g}{_at(attempt)}"
+    if figure.about == "gate" and limit.exceeded_by(measured):
+        return LimitOutcome(limit, "not_assessable", measured, f"the gate is blind here: {broken}", figure)
+    if limit.exceeded_by(demonstrated):
+        return LimitOutcome(limit, "fail", measured, broken, figure)
+    if figure.subjects < limit.smallest_n:
+        reason = f"too few rows to judge: {figure.subjects} subjects, {limit.smallest_n} needed"
+        return LimitOutcome(limit, "not_assessable", measured, reason, figure)
+    if limit.bound == "upper" and math.isfinite(figure.resolution) and limit.exceeded_by(figure.resolution):
+        reason = f"blind: a leak-free release of these sizes can show {figure.resolution:.4g}"
+        return LimitOutcome(limit, "not_assessable", measured, reason, figure)
+    if limit.exceeded_by(measured):
+        return LimitOutcome(limit, "fail", measured, broken, figure)
+    known = f" ({figure.note})" if figure.note and figure.low == figure.high else ""
+    reason = f"{measured:.4g} holds the limit {limit.value:.4g}{_at(attempt)}{known}"
+    return LimitOutcome(limit, "pass", measured, reason, figure)
+
+
+def _at(attempt: int) -> str:
+    return f" at attempt {attempt} from the same training rows" if attempt > 1 else ""
+
+
+def _bound(figure: Figure, bound: Bound, attempt: int) -> float:
+    """The end of the interval that ``bound`` names; for two-sided figures its distance from the null."""
+    far = widening(attempt, figure.confidence) if figure.about == "release" else 1.0
+    if figure.direction == "two_sided":
+        up = figure.value - figure.null + far * (figure.high - figure.value)
+        down = figure.null - figure.value + far * (figure.value - figure.low)
+        if bound == "value":
+            return abs(figure.value - figure.null)
+        return max(up, down) if bound == "upper" else max(figure.low - figure.null, figure.null - figure.high)
+    riskier = figure.direction == "higher_is_riskier"
+    cautious, other = (figure.high, figure.low) if riskier else (figure.low, figure.high)
+    return {"upper": figure.value + far * (cautious - figure.value), "lower": other, "value": figure.value}[bound]
