@@ -227,7 +227,11 @@ def _mean(records: tuple[RecordAudit, ...]) -> tuple[float, float, float]:
 
 
 def _null_bounds(records: tuple[RecordAudit, ...], together: float, rng: np.random.Generator) -> tuple[float, float]:
-    """What the upper ends of ``auc`` and ``auc_worst`` stay within in 99.5 % of cases when no record can be told."""
+    """What the upper ends of ``auc`` and ``auc_worst`` stay within in 99.5 % of cases when no record can be told.
+
+    Drawn from the normal law of rank sums: tests with and without the record are independent by design, so that there
+    are no labels of people to permute.
+    """
     from scipy import stats
 
     members, n = int(records[0].labels.sum()), len(records)

@@ -158,7 +158,8 @@ class Dcr(Metric):
                 for i, low, high in zip(own, band.low, band.high, strict=True)
             )  # fmt: skip
             figures.append(found[[headline]].estimate(self.spec(_in_space("member_excess", space)), counts))
-        # The deviations of tails differ by far: how far another entry could have reached says little of this one.
+        # Null deviations of the tails differ by far: the resolution is in those of the entry that is told, not, as in
+        # Evidence.worst, that of whichever entry chance would have picked.
         tried = found[: len(entries)]
         at = int(np.abs(tried.band(self.any_confidence).z).argmax())
         spec = self.spec("member_excess_any")

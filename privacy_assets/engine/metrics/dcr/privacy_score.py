@@ -26,7 +26,8 @@ def privacy_score(
     q is the smallest RRD with P(RRD <= q) >= alpha; a synthetic row at q counts with weight
     w = (alpha - P(RRD < q)) / P(RRD = q); score = (P(SRD < q) + w P(SRD = q) - alpha) / (1 - alpha), at most 1.
     ``subjects`` (n_H,) are codes 0..s-1. Interval: 95 % percentile bootstrap over holdout subjects and synthetic rows,
-    the training rows fixed. Neither set may be empty.
+    the training rows fixed: the paper's figure holds S against H and is no statistic of labels, so that permuting these
+    says nothing of it. Neither set may be empty.
     """
     law = _QuantileLaw(srd, rrd, alpha)
     value = float(law.score(np.ones((1, len(rrd))))[0])

@@ -71,6 +71,7 @@ class Fidelity(Metric):
 
     Intervals: people of the holdout and of train, and synthetic rows, are drawn anew with replacement; the value plus
     and minus what 95 % of the replicates keep within from their mean. Models are not trained anew, and ranks stay.
+    Labels are not permuted: likeness to unseen people says nothing of who was in train.
 
     Settings: ``targets``, names of columns to predict (every one); ``rows`` to learn from at most; ``pairs`` of columns
     at most, drawn at random beyond; ``replicates``. With fewer than two rows or people a side nothing is measurable.
