@@ -16,7 +16,7 @@ from privacy_assets.engine.generators.functions import CallableGenerator
 
 __all__ = [
     "LENIENT", "QUICK", "checks", "failures", "independent", "made", "memorise", "people", "resources", "run",
-    "run_functions_here", "sqlite_instance",
+    "run_functions_here", "slow", "sqlite_instance",
 ]  # fmt: skip
 
 LENIENT = {
@@ -62,6 +62,11 @@ def run_functions_here(patch: pytest.MonkeyPatch) -> None:
         assert status == 0, generator.endings.get(status)
 
     patch.setattr(CallableGenerator, "_watch", watch)
+
+
+def slow(case: Any) -> Any:
+    """A case of a test for the slow run; a tuple holds several arguments."""
+    return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
 
 
 def sqlite_instance(folder: Path) -> dg.DagsterInstance:
