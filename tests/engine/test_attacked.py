@@ -157,6 +157,7 @@ def test_figures_speak_of_those_attacked_and_a_copy_is_caught(seed: int) -> None
     assert figures["advantage"].high - figures["advantage"].low > 1.3 * wide["advantage"]
 
 
+@pytest.mark.slow
 def test_null_tables_stay_null_with_a_budget() -> None:
     metric, covered, alarms = MembershipInference(permutations=199, attacked=1200), 0, 0
     for seed in range(20):
@@ -204,6 +205,7 @@ def test_the_union_and_the_holdout_are_asked_with_the_budget(kind: type[Metric])
     assert some["identical_excess"] == whole["identical_excess"]
 
 
+@pytest.mark.slow
 def test_controls_look_with_the_budget_of_the_gate() -> None:
     chosen, _ = choose_metrics({"controls": None, "dcr": None, "membership_inference": {"attacked": 1500}}, None)
     controls = chosen["controls"]

@@ -215,7 +215,7 @@ def auc(settings: AttentionSettings, planted: bool) -> float:
     return float(roc_auc_score(truth, score(unseen)))
 
 
-@pytest.mark.parametrize("scores", ["key", "value"])
+@pytest.mark.parametrize("scores", ["key", pytest.param("value", marks=pytest.mark.slow)])
 def test_a_planted_target_is_found(scores: str):
     assert auc(AttentionSettings(closest=12, epochs=90, scores=scores), planted=True) > 0.9
 
@@ -278,6 +278,7 @@ def test_wrong_settings_and_data_are_errors():
         attack.fit(features, labels, np.random.default_rng(0))
 
 
+@pytest.mark.slow
 def test_an_audit_by_attention_finds_copies_and_tells_how_far_it_is():
     coding, cells = table(300, np.random.default_rng(11))
     settings = {"closest": 10, "epochs": 60, "batch": 10}

@@ -35,6 +35,7 @@ def test_without_an_earlier_release_there_is_nothing_to_add() -> None:
     assert judgement.verdict == "pass"
 
 
+@pytest.mark.slow
 def test_each_leaks_too_little_and_the_union_too_much() -> None:
     tables = drops(8)
     alone = Policy.default(["dcr"])

@@ -54,6 +54,7 @@ def test_equal_rows_share_a_leaf():
     np.testing.assert_allclose(scores, [4 / 6] * 6 + [0] * 4)
 
 
+@pytest.mark.slow
 def test_the_forest_is_as_good_as_that_of_scikit_learn():
     differences = []
     for seed in range(3):

@@ -95,7 +95,9 @@ def test_features_are_those_of_what_the_generator_makes():
         np.testing.assert_array_equal(found[number], expected)
 
 
-@pytest.mark.parametrize("generator", [CopyCells(), SynthPop(min_leaf=5)], ids=lambda g: g.name)
+@pytest.mark.parametrize(
+    "generator", [CopyCells(), pytest.param(SynthPop(min_leaf=5), marks=pytest.mark.slow)], ids=lambda g: g.name
+)
 def test_beginning_later_gives_the_rest(generator, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(games, "CODED_BLOCK", 16)

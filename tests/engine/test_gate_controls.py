@@ -164,6 +164,7 @@ def test_a_limit_that_always_breaks_shows_as_false_alarms() -> None:
     assert policy.judge({"controls": result}).outcomes[1].status == "not_assessable"
 
 
+@pytest.mark.slow
 def test_a_loose_policy_is_blind_and_says_what_passes() -> None:
     loose = Policy(
         (Limit("dcr.member_excess_any", at_most=1.0, bound="lower"), Limit("controls.smallest_leak_exact", 0.05))
@@ -205,7 +206,7 @@ def test_a_planting_missed_once_is_not_blindness(monkeypatch: pytest.MonkeyPatch
     assert figure.note == "a leak of 50.0% passed in 0 of 73 plantings"
 
 
-@pytest.mark.parametrize("caught", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("caught", [*(pytest.param(one, marks=pytest.mark.slow) for one in (0.0, 0.5)), 0.9])
 def test_a_gate_that_misses_every_tenth_leak_is_blind(monkeypatch: pytest.MonkeyPatch, caught: float) -> None:
     figure = found_with(monkeypatch, caught)
     assert math.isnan(figure.value) and "the gate is blind here: a leak of 50.0% passed in 4 of" in figure.note
@@ -259,6 +260,7 @@ def test_the_policy_in_force_and_the_settings_of_dcr_are_those_of_the_run() -> N
         choose_metrics(None, Policy((Limit("singling_out.risk", 0.1), Limit("controls.smallest_leak_exact", 0.05))))
 
 
+@pytest.mark.slow
 def test_the_order_of_rows_changes_nothing(measured) -> None:
     given = (FRESH, TRAIN, HOLDOUT, REFERENCE)
     synthetic, train, holdout, reference = (frame.sample(frac=1, random_state=3) for frame in given)
@@ -266,6 +268,7 @@ def test_the_order_of_rows_changes_nothing(measured) -> None:
     assert again == measured
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_figures(measured) -> None:
     again = Controls().measure(inputs_of())
     assert again == measured
@@ -303,6 +306,7 @@ def test_few_rows_of_ones_own_blind_nobody() -> None:
     assert Policy.default(["controls"]).judge({"controls": result}).verdict == "pass"
 
 
+@pytest.mark.slow
 def test_unseen_rows_that_are_refused_blind_the_gate() -> None:
     """A holdout of another kind of people: whoever is like train looks like a member."""
     elsewhere = HOLDOUT.assign(age=HOLDOUT["age"] + 60, income=HOLDOUT["income"] * 5)

@@ -167,7 +167,7 @@ def scored(train, holdout, synthetic):
     return evaluate(train, holdout, synthetic, metrics=metrics, embedder=False, device="cpu").data_privacy_score
 
 
-@pytest.mark.parametrize("sizes", [(3000, 1000), (1000, 3000)])
+@pytest.mark.parametrize("sizes", [(3000, 1000), pytest.param((1000, 3000), marks=pytest.mark.slow)])
 def test_a_resampled_copy_gets_the_worst_grade_and_unseen_rows_the_best(adult, sizes):
     ends = np.cumsum([0, *sizes, 3000])
     train, holdout, fresh = (adult[a:b].reset_index(drop=True) for a, b in itertools.pairwise(ends))

@@ -256,7 +256,7 @@ def assert_null(figures: list[Figure]) -> None:
 SMALL = Linkability(halves=3, permutations=199, attacks=150)
 
 
-@pytest.mark.parametrize("sizes", [(400, 100, 200), (100, 400, 200)])
+@pytest.mark.parametrize("sizes", [(400, 100, 200), pytest.param((100, 400, 200), marks=pytest.mark.slow)])
 def test_fresh_rows_sit_at_the_null_whatever_the_sizes(sizes: tuple[int, int, int]) -> None:
     found = [run(*coarse_parts(sizes, seed), SMALL).figures for seed in range(24)]
     for figures in zip(*found, strict=True):

@@ -226,7 +226,7 @@ def test_own_rows_are_no_neighbours():
 # ------------------------------------------------------------------------- known truth, made-up table
 
 
-@pytest.mark.parametrize("sizes", [(1000, 1000), (1600, 400), (400, 1600)])
+@pytest.mark.parametrize("sizes", [pytest.param((1000, 1000), marks=pytest.mark.slow), (1600, 400), (400, 1600)])
 @pytest.mark.parametrize("with_reference", [True, False])
 def test_copy_is_worst_and_fresh_is_null_at_any_sizes(sizes, with_reference):
     train, holdout, fresh, reference = mixed_release(*sizes)

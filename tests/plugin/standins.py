@@ -21,7 +21,7 @@ ASSETS = (dg.AssetKey, dg.AssetsDefinition, dg.AssetSpec)
 
 __all__ = [
     "LENIENT", "QUICK", "checks", "failures", "independent", "made", "memorise", "people", "resources", "run",
-    "run_functions_here", "spec_and", "sqlite_instance", "table_of", "whole_steps",
+    "run_functions_here", "slow", "spec_and", "sqlite_instance", "table_of", "whole_steps",
 ]  # fmt: skip
 
 LENIENT = {
@@ -67,6 +67,11 @@ def run_functions_here(patch: pytest.MonkeyPatch) -> None:
         assert status == 0, generator.endings.get(status)
 
     patch.setattr(CallableGenerator, "_watch", watch)
+
+
+def slow(case: Any) -> Any:
+    """A case of a test for the slow run; a tuple holds several arguments."""
+    return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
 
 
 def sqlite_instance(folder: Path) -> dg.DagsterInstance:

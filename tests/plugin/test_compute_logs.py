@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import yaml
 from planting import PLANTED, SPELLINGS, World, leaks, private, traces
-from standins import sqlite_instance
+from standins import slow, sqlite_instance
 
 from privacy_assets.plugin.demo import INSTANCE
 from privacy_assets.plugin.scrubbing import guarded
@@ -47,7 +47,7 @@ def run_in(world: World, instance: dg.DagsterInstance) -> dict[str, set[str]]:
     return {where: values for where, values in found.items() if where not in CONSOLE}
 
 
-@pytest.mark.parametrize("shipped", ["dagster.yaml", "demo"])
+@pytest.mark.parametrize("shipped", ["dagster.yaml", slow("demo")])
 def test_nothing_that_is_printed_is_kept(chatty: World, shipped: str) -> None:
     home = chatty.place / "home"
     home.mkdir()

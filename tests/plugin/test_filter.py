@@ -10,7 +10,7 @@ import dagster as dg
 import pandas as pd
 import pytest
 from drawing import half_memorised
-from standins import QUICK, failures, independent, made, memorise, people, resources, run, table_of
+from standins import QUICK, failures, independent, made, memorise, people, resources, run, slow, table_of
 
 from privacy_assets import read_published
 from privacy_assets.engine.filters import MemorizationFilter, as_filters
@@ -106,8 +106,8 @@ def test_several_filters_leave_out_what_any_of_them_does(place: Path) -> None:
 @pytest.mark.parametrize(
     ("generator", "overfitting", "privacy"),
     [
-        ({"name": "synthpop", "settings": {"min_leaf": 40}}, ("on", "40 training rows"), ("off", "")),
-        ("copy", ("off", ""), ("off", "")),
+        slow(({"name": "synthpop", "settings": {"min_leaf": 40}}, ("on", "40 training rows"), ("off", ""))),
+        slow(("copy", ("off", ""), ("off", ""))),
         ({"name": "privbayes", "settings": {"epsilon": 3}}, ("on", "at most 1 parents"), ("on", "epsilon 3, delta 0")),
     ],
 )
@@ -156,6 +156,7 @@ def test_nothing_is_known_of_a_table_that_was_brought(place: Path) -> None:
     assert {row["state"] for row in report["privacy_configuration"]} == {"unknown"}
 
 
+@pytest.mark.slow
 def test_checks_do_not_ask_for_a_filter_that_is_on(place: Path) -> None:
     # one-sided, so it never reads as avoidance of members, wherever the split of this run's key falls
     asked = {
@@ -182,7 +183,8 @@ def test_without_a_filter_the_attestation_says_so(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("then", "now"), [(None, FILTER), (FILTER, None), (FILTER, "memorization"), (FILTER, [FILTER, "outliers"])]
+    ("then", "now"),
+    [slow((None, FILTER)), slow((FILTER, None)), slow((FILTER, "memorization")), (FILTER, [FILTER, "outliers"])],
 )
 def test_another_filter_is_another_setup(place: Path, then: object, now: object) -> None:
     """Neither can a table that was made otherwise be attested, nor an attestation of then publish."""

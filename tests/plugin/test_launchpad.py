@@ -61,7 +61,7 @@ def drawn(examples: int) -> settings:
 @example(Launch(("raw",), {}, {"resources": {"io_manager": {"config": {"base_dir": {"env": CANARY_NAME}}}}}))
 @example(Launch(("reads_honest",), {}, {}))
 @given(LAUNCHES)
-@drawn(25)
+@drawn(8)
 def test_what_is_drawn_from_the_launchpad(pad: Launchpad, caplog: pytest.LogCaptureFixture, launch: Launch) -> None:
     check(pad, launch, caplog)
 

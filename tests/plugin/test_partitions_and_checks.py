@@ -56,6 +56,7 @@ def test_a_leak_in_one_region_leaves_the_other_published(tmp_path: Path) -> None
         read_published(tmp_path / "releases", "people", "south")
 
 
+@pytest.mark.slow
 def test_daily_partitions_take_their_day(tmp_path: Path) -> None:
     people(1500).to_parquet(tmp_path / "people.parquet")
     days = dg.DailyPartitionsDefinition("2024-01-01")

@@ -15,7 +15,20 @@ import dagster as dg
 import pandas as pd
 import polars as pl
 import pytest
-from standins import LENIENT, QUICK, checks, failures, independent, made, memorise, people, resources, run, table_of
+from standins import (
+    LENIENT,
+    QUICK,
+    checks,
+    failures,
+    independent,
+    made,
+    memorise,
+    people,
+    resources,
+    run,
+    slow,
+    table_of,
+)
 
 from privacy_assets import read_published
 from privacy_assets.engine.tables.fingerprints import content_fingerprint
@@ -167,7 +180,11 @@ def test_scores_of_another_table_are_not_attested(place: Path, instance: dg.Dags
     assert "another synthetic table" in failures(stale)["people__attestation"].user_failure_data.description
 
 
-@pytest.mark.parametrize("again", [(), ("synthetic",)], ids=["synthetic and generator", "generator"])
+@pytest.mark.parametrize(
+    "again",
+    [pytest.param((), marks=pytest.mark.slow), pytest.param(("synthetic",))],
+    ids=["synthetic and generator", "generator"],
+)
 def test_a_table_made_from_rows_of_the_past_is_not_attested(tmp_path: Path, again: tuple[str, ...]) -> None:
     """It gives away people whom the scores on today's rows know nothing of."""
     people().to_parquet(tmp_path / "people.parquet")
@@ -204,7 +221,7 @@ def test_a_synthetic_file_changed_after_scoring_is_refused(tmp_path: Path) -> No
     assert "changed after it was judged" in failures(refused)["people__published"].user_failure_data.description
 
 
-@pytest.mark.parametrize("library", [pd.DataFrame, pl.from_pandas])
+@pytest.mark.parametrize("library", [slow(pd.DataFrame), pl.from_pandas])
 def test_an_upstream_asset_is_a_source(tmp_path: Path, library: Callable[[pd.DataFrame], Any]) -> None:
     @dg.asset(io_manager_def=dg.InMemoryIOManager())
     def raw():

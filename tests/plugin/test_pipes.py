@@ -10,6 +10,7 @@ from typing import Any
 import dagster as dg
 import pytest
 from planting import PLANTED, World, leaks
+from standins import slow
 
 LINES = """
 import os, random, shutil, sys
@@ -108,7 +109,7 @@ def test_numbers_reach_the_assets_and_nothing_else(world: World) -> None:
     assert list((world.place / "releases").rglob("*.parquet")) and leaks(world) == {}
 
 
-@pytest.mark.parametrize("part", ["in_train", "in_sample"])
+@pytest.mark.parametrize("part", ["in_train", slow("in_sample")])
 def test_a_program_that_fails_publishes_nothing(world: World, part: str) -> None:
     two_parts(world, **{part: "raise ValueError(QUOTED)"})
     told = world.run()

@@ -13,7 +13,7 @@ import dagster as dg
 import pandas as pd
 import pytest
 from routes import HOLDS, REGIONS, World, copies, gated, nothing_published, refused, released, with_checks
-from standins import LENIENT, checks, independent, people
+from standins import LENIENT, checks, independent, people, slow
 
 from privacy_assets import PrivacyIOManager, evaluate, read_published
 from privacy_assets.engine.policy import Policy
@@ -206,7 +206,11 @@ def rewritten(world: World, form: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("form", "looked"),
-    [("split", "attestation"), ("split", "score"), ("row_order", "score"), ("csv", "score"), ("seed", "score")],
+    [
+        ("split", "attestation"),
+        *map(slow, [("split", "score"), ("row_order", "score"), ("csv", "score")]),
+        ("seed", "score"),
+    ],
 )
 def test_route_25_retry_until_it_passes(world: World, form: str, looked: str) -> None:
     """Who looks at the score only, and never lets the failure be attested, is remembered as well."""
@@ -278,6 +282,7 @@ def test_published_alone_after_a_passing_run_is_the_same_release(
     assert copies(world.private, before) < 0.5
 
 
+@pytest.mark.slow
 def test_every_partition_of_an_honest_table_is_published(world: World) -> None:
     defs = gated(world, "honest_parts", independent, regions=True)
     for region in REGIONS.get_partition_keys():

@@ -48,6 +48,7 @@ def test_route_14_a_failed_partition_published_alone(world: World) -> None:
     assert set(read_published(world.root / "releases", "leaky_part", "south")["region"]) == {"south"}
 
 
+@pytest.mark.slow
 def test_route_15_an_unpartitioned_publisher_over_all_partitions(world: World) -> None:
     @dg.asset(ins={"rows": dg.AssetIn(key=["all", "synthetic"])})
     def of_all(context: dg.AssetExecutionContext, rows: dict[str, pd.DataFrame]) -> None:

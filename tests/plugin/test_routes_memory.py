@@ -9,7 +9,7 @@ import dagster as dg
 import pandas as pd
 import pytest
 from routes import World, gated, nothing_published, reason, refused, released
-from standins import failures, independent
+from standins import failures, independent, slow
 
 from privacy_assets import read_published
 from privacy_assets.cli import main
@@ -75,7 +75,10 @@ def test_route_43_a_rollback_undone_by_the_same_bytes(world: World, monkeypatch:
     assert not read(world, "undone").equals(kept)
 
 
-@pytest.mark.parametrize("guarded", [True, False], ids=["as it is", "ordered by the clock alone"])
+@pytest.mark.parametrize(
+    "guarded",
+    [pytest.param(True, id="as it is"), pytest.param(False, id="ordered by the clock alone", marks=pytest.mark.slow)],
+)
 def test_route_44_the_clock_is_set_back(world: World, monkeypatch: pytest.MonkeyPatch, guarded: bool) -> None:
     """By the clock, an attestation that was replaced is the newer one."""
     stored, kept = world.root / "storage" / "clock", world.root / "kept"
@@ -101,7 +104,7 @@ def test_route_44_the_clock_is_set_back(world: World, monkeypatch: pytest.Monkey
     assert not read(world, "clock").equals(current)
 
 
-@pytest.mark.parametrize("how", ["lost", "changed", "check lost", "in the environment"])
+@pytest.mark.parametrize("how", ["lost", *map(slow, ["changed", "check lost", "in the environment"])])
 def test_route_45_a_lost_or_changed_secret(world: World, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """With another secret no failed row is known again, and the splits change."""
     defs, private = gated(world, "secret"), world.root / "private"
@@ -130,7 +133,7 @@ def test_route_45_a_lost_or_changed_secret(world: World, monkeypatch: pytest.Mon
     refused(world.run(defs, "secret/published"), "secret", "policy does not hold")
 
 
-@pytest.mark.parametrize("what", ["release", "table", "releases"])
+@pytest.mark.parametrize("what", ["release", *map(slow, ["table", "releases"])])
 def test_route_46_a_symlinked_release_folder(world: World, what: str) -> None:
     """Who follows the link publishes, tidies up and reads somewhere else."""
     defs = gated(world, "linked", independent)

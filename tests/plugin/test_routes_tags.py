@@ -108,6 +108,7 @@ def test_route_30_a_range_of_partitions(world: World) -> None:
     assert [len(released(world, "leaky_ranged", region)) for region in ("north", "south")] == [1, 1]
 
 
+@pytest.mark.slow
 def test_route_31_a_reader_of_one_partition_given_the_record_of_another(world: World) -> None:
     plain = with_assets(
         stock(world, "swapped", generator=independent, partitions=REGIONS),
@@ -154,6 +155,7 @@ def unannotated(world: World, table: str) -> dg.AssetsDefinition:
     return reading
 
 
+@pytest.mark.slow
 def test_a_partition_of_two_dimensions_is_one_place(tmp_path: Path) -> None:
     both = dg.MultiPartitionsDefinition({"region": REGIONS, "day": DAYS})
     for day in ("2024-01-01", "2024-01-02"):
@@ -179,6 +181,7 @@ def test_a_partition_of_two_dimensions_is_one_place(tmp_path: Path) -> None:
         assert len(released(world, "grid", str(key))) == 2
 
 
+@pytest.mark.slow
 def test_a_dynamic_partition_is_one_that_the_instance_knows(tmp_path: Path) -> None:
     shops = dg.DynamicPartitionsDefinition(name="shops")
     with World.open(tmp_path) as world:
@@ -191,6 +194,7 @@ def test_a_dynamic_partition_is_one_that_the_instance_knows(tmp_path: Path) -> N
         assert list(world.store.places("shops")) == [Place("shops", "north")]
 
 
+@pytest.mark.slow
 def test_route_32_a_release_in_a_folder_that_goes_with_the_instance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -256,6 +256,7 @@ def test_a_slow_webhook_does_not_outlast_the_tick(
     assert len(told) == len(set(told)) == 2
 
 
+@pytest.mark.slow
 def test_alerts_of_partitions(tmp_path: Path, webhook: dict[str, list]) -> None:
     regions = dg.StaticPartitionsDefinition(["north", "south"])
     defs = table(tmp_path, generator=memorise, partitions_def=regions, partition_column="region")

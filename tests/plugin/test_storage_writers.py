@@ -9,7 +9,7 @@ import dagster as dg
 import pandas as pd
 import pytest
 from routes import World, gated, refused, with_assets
-from standins import independent, memorise, people
+from standins import independent, memorise, people, slow
 
 from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource
 from privacy_assets.errors import ConfigError
@@ -116,7 +116,12 @@ def test_rows_moved_between_train_and_holdout_are_refused(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"seed": 3}, {"shares": {"train": 0.5, "holdout": 0.3, "reference": 0.2}}, {"kinds": {"age": "numeric"}}]
+    "change",
+    [
+        {"seed": 3},
+        slow({"shares": {"train": 0.5, "holdout": 0.3, "reference": 0.2}}),
+        slow({"kinds": {"age": "numeric"}}),
+    ],
 )
 def test_settings_restored_after_the_attestation_do_not_publish(world: World, change: dict[str, object]) -> None:
     name = f"restored_{next(iter(change))}"

@@ -8,7 +8,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from standins import QUICK, failures, made, people, resources, run, table_of
+from standins import QUICK, failures, made, people, resources, run, slow, table_of
 
 from privacy_assets import ReleaseResource
 from privacy_assets.engine.generators import build_generator
@@ -43,6 +43,7 @@ def test_the_curve_is_metadata_and_nothing_is_left_over(tmp_path: Path) -> None:
         assert kept(instance) == []
 
 
+@pytest.mark.slow
 def test_a_run_that_broke_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from privacy_assets.engine.generators.networks import training
 
@@ -68,6 +69,7 @@ def test_a_run_that_broke_off_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
         assert again["last validation_loss"] == reference["last validation_loss"]
 
 
+@pytest.mark.slow
 def test_what_another_training_left_is_not_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from privacy_assets.engine.generators.networks import training
 
@@ -92,7 +94,7 @@ def test_what_another_training_left_is_not_taken_up(tmp_path: Path, monkeypatch:
         assert epochs == [1, 2, 3, 4] and kept(instance) == []
 
 
-@pytest.mark.parametrize("where", ["generator.json", "state.npz", "trained_on.json", "new"])
+@pytest.mark.parametrize("where", [*map(slow, ["generator.json", "state.npz", "trained_on.json"]), "new"])
 def test_a_stored_generator_that_was_changed_makes_no_table(tmp_path: Path, where: str) -> None:
     """Its statement of a budget goes into the report; the seal is made with the deployment's key."""
     defs = table(tmp_path, {"name": "privbayes", "settings": {"epsilon": 5}})
