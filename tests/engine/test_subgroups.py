@@ -129,7 +129,9 @@ def test_coverage_and_resolution_when_nothing_leaks(rows):
     figures = []
     for seed in range(100):
         inputs, found = drawn(seed, 1300, 700, rows)
-        figures.append(advantage_subgroups(as_given(inputs), found, ["ward", "smokes"], 199, np.random.default_rng(seed))[0])
+        figures.append(
+            advantage_subgroups(as_given(inputs), found, ["ward", "smokes"], 199, np.random.default_rng(seed))[0]
+        )
     assert sum(not f.low <= 0 <= f.high for f in figures) <= 4  # 0.5 to 1 expected of 100; 4 has a chance of 0.4 %
     assert sum(max(-f.low, f.high) > f.resolution for f in figures) <= 4
 

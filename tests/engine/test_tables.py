@@ -16,7 +16,6 @@ from privacy_assets.engine.tables.reading import read_table, table_files
 from privacy_assets.engine.tables.schema import ColumnSchema, Kind, TableSchema, infer_schema
 from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
-from tests.tables import as_table
 
 SECRET = "Zebulon-77123"
 DAY = pd.Timestamp("2020-02-29")
