@@ -68,7 +68,7 @@ def prepare_inputs(
     together when None, ``kinds`` overriding and ``declared`` saying what to leave out and what is generated; then
     open columns are refused, see :mod:`privacy_assets.engine.tables.roles`. ``released`` are earlier releases about
     the same people, of which the columns that all of them have are kept. Columns are read (of Parquet files),
-    brought into form and put away one by one, see :mod:`privacy_assets.engine.tables.holding`. Raises InputError
+    brought into form and put away one by one, see :mod:`privacy_assets.engine.tables.blocks`. Raises InputError
     naming table, column, row position and fix; also when the holdout repeats rows of train far beyond chance.
     """
     check_reading(subject, kinds)

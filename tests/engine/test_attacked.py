@@ -23,6 +23,7 @@ from privacy_assets.engine.metrics.membership_inference.isolated import isolated
 from privacy_assets.engine.metrics.membership_inference.scores import build_population
 from privacy_assets.engine.registry import METRICS, build_metric
 from privacy_assets.engine.tables.encoding import EncodedTable
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError
 
 BUDGETED = ("dcr", "membership_inference", "composition", "contamination", "controls")
@@ -112,7 +113,7 @@ def test_neither_the_order_of_rows_nor_the_sides_decide_who_is_drawn() -> None:
     def drawn(*tables: pd.DataFrame) -> set[tuple[Any, ...]]:
         inputs = prepare_inputs(*tables, synthetic)
         rows = attacked_rows(inputs, SIDES, 1000, "test")
-        stacked = pd.concat([inputs.train, inputs.holdout], ignore_index=True)
+        stacked = Table.stack([inputs.train, inputs.holdout]).frame()
         return set(stacked.iloc[rows].astype(str).itertuples(index=False, name=None))
 
     first = drawn(train, holdout)

@@ -19,6 +19,7 @@ from privacy_assets.engine.metrics.attribute_inference.metric import attack
 from privacy_assets.engine.metrics.membership_inference.gretel import data_privacy_score
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.encoding import Encoder
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError
 
 QUICK = AttributeInference(permutations=199)
@@ -58,7 +59,7 @@ def without(inputs: MetricInputs, name: str) -> tuple[np.ndarray, np.ndarray]:
     schema = inputs.schema.without(name)
     real = [inputs.train, inputs.holdout]
     encoder = Encoder.fit(real, schema, others=[inputs.synthetic])
-    return tuple(encoder.transform(frame).dense for frame in (pd.concat(real, ignore_index=True), inputs.synthetic))
+    return tuple(encoder.transform(table).dense for table in (Table.stack(real), inputs.synthetic))
 
 
 def search(trial: Trial, kernel: str, *rest: object, slack: float | None = None) -> np.ndarray:
@@ -117,7 +118,7 @@ def test_neighbours_by_a_few_columns_of_each_row() -> None:
     for row, at in enumerate(trial.attacked.rows):
         schema = inputs.schema.without(*(name for i, name in enumerate(inputs.schema.names) if i not in known[row]))
         encoder = Encoder.fit([inputs.train, inputs.holdout], schema, others=[inputs.synthetic])
-        real = encoder.transform(pd.concat([inputs.train, inputs.holdout], ignore_index=True)).dense[[at]]
+        real = encoder.transform(Table.stack([inputs.train, inputs.holdout])).dense[[at]]
         synthetic = encoder.transform(inputs.synthetic).dense[order]
         exact = np.sqrt(((synthetic.astype(float) - real) ** 2).sum(axis=1))
         assert exact[places[row]] == pytest.approx(np.sort(exact)[:5], abs=1e-5)

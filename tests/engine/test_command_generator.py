@@ -8,7 +8,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 from processes import gone, killed
@@ -166,7 +165,7 @@ KILLED = """
 import sys
 import pandas as pd
 from privacy_assets.engine.generators import build_generator
-from privacy_assets.engine.tables.schema import conform, infer_schema
+from privacy_assets.engine.tables.table import Table
 
 frame = pd.DataFrame({"a": [1, 2, 3]})
 code = "import sys, pandas, own_functions; own_functions.never_ends(pandas.read_parquet(sys.argv[1]), 1, 0)"
@@ -176,7 +175,7 @@ given = {
 }
 name = sys.argv[1]
 built = build_generator(name, {**given[name], "variables": ["NOTE", "PYTHONPATH"]})
-built.fit(conform(frame, infer_schema(frame), where="t"), infer_schema(frame), seed=0).sample(2, seed=0)
+built.fit(Table.read(frame), seed=0).sample(2, seed=0)
 """
 
 
@@ -321,4 +320,4 @@ def test_commands_that_are_not_there() -> None:
     fitted = build_generator("command", {"command": command}).fit(as_table(TRAIN, SCHEMA), seed=0)
     with pytest.raises(StepError, match=r"no-such-program could not be started \(FileNotFoundError\)"):
         fitted.sample(3, seed=0).frame()
-    assert np.array_equal(fitted.train.index, np.arange(4))
+    pd.testing.assert_frame_equal(fitted.train.frame(), TRAIN)

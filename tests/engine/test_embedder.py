@@ -24,8 +24,8 @@ from privacy_assets.engine.geometry.embedder_settings import EmbedderSettings
 from privacy_assets.engine.geometry.embedder_training import Trainer
 from privacy_assets.engine.tables.encoding import Encoder
 from privacy_assets.engine.tables.schema import infer_schema
-from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
+from tests.tables import as_table, as_tables
 
 SMALL = EmbedderSettings(width=32, batch=128, max_epochs=4)
 
@@ -52,12 +52,11 @@ def mixed(rows, seed=0, missing=0.1):
 def trained(frames, settings=SMALL, seed=0, **options):
     frames = [frames] if isinstance(frames, pd.DataFrame) else frames
     schema = infer_schema(pd.concat(frames, ignore_index=True))
-    canonical = [Table.of(frame, schema, where="test").frame() for frame in frames]
-    return train_embedder(canonical, schema, settings, seed=seed, **options)
+    return train_embedder(as_tables(frames, schema), schema, settings, seed=seed, **options)
 
 
 def embed(embedder, frame):
-    return embedder.embed(Table.of(frame, embedder.schema, where="test").frame())
+    return embedder.embed(as_table(frame, embedder.schema))
 
 
 def saved_bytes(embedder, folder):
@@ -149,12 +148,11 @@ def test_damaged_folder_is_an_input_error(embedder, tmp_path, damage):
 
 
 def test_encoder_survives_json(frame):
-    schema = infer_schema(frame)
-    canonical = Table.of(frame, schema, where="test").frame()
-    encoder = Encoder.fit([canonical], schema)
+    table = as_table(frame)
+    encoder = Encoder.fit([table], table.schema)
     again = Encoder.from_json(json.loads(json.dumps(encoder.to_json())))
     assert again == encoder
-    assert np.array_equal(again.transform(canonical).codes, encoder.transform(canonical).codes)
+    assert np.array_equal(again.transform(table).codes, encoder.transform(table).codes)
 
 
 def test_loss_falls_and_accuracy_rises_on_structured_rows(embedder):
@@ -330,7 +328,7 @@ def test_few_rows(rows):
 
 
 def test_no_rows(embedder, frame):
-    none = Table.of(frame, embedder.schema, where="test").frame().head(0)
+    none = as_table(frame, embedder.schema).take(slice(0))
     assert embedder.embed(none).shape == (0, 10)
     with pytest.raises(InputError, match="no rows"):
         train_embedder([none, none], embedder.schema, SMALL, seed=0)
@@ -346,7 +344,7 @@ def test_constant_columns_and_one_outlier():
 
 def test_missing_column_is_named(embedder, frame):
     with pytest.raises(InputError, match="'plan'"):
-        embedder.embed(frame.drop(columns="plan"))
+        embedder.embed(as_table(frame.drop(columns="plan")))
 
 
 def test_diverging_loss_is_an_error():
@@ -407,5 +405,5 @@ def test_cuda_trains_and_embeds_as_the_cpu_does(frame):
     on_cpu = trained(frame, settings)
     assert on_gpu.history == again.history
     assert on_gpu.history[-1].validation_loss == pytest.approx(on_cpu.history[-1].validation_loss, abs=0.3)
-    canonical = Table.of(frame, on_gpu.schema, where="test").frame()
-    assert np.array_equal(on_gpu.embed(canonical, device="cuda"), on_gpu.embed(canonical))
+    table = as_table(frame, on_gpu.schema)
+    assert np.array_equal(on_gpu.embed(table, device="cuda"), on_gpu.embed(table))

@@ -10,9 +10,7 @@ from pandas.testing import assert_frame_equal
 from privacy_assets.engine.generators import GENERATORS, build_generator, generator_info
 from privacy_assets.engine.tables.demo import SUBJECT, load_patients
 from privacy_assets.engine.tables.roles import foreign_cells, with_roles
-from privacy_assets.engine.tables.schema import infer_schema
 from privacy_assets.engine.tables.table import Table
-from tests.tables import as_table
 
 SHORT: dict[str, dict[str, object]] = {
     "synthpop": {},
@@ -53,18 +51,24 @@ def test_every_generator_is_tried_here() -> None:
 @pytest.mark.parametrize("name", SHORT)
 def test_rows_of_the_demo_table(name: str) -> None:
     frame, people = demo()
-    schema = infer_schema(frame)
-    assert {column.kind for column in schema.columns} == {"integer", "numeric", "categorical", "boolean", "datetime"}
-    train = Table.of(frame, schema, where="demo").frame()
-    schema = with_roles(schema, [train], people, where="demo")
-    fitted = build_generator(name, SHORT[name]).fit(as_table(train, schema), seed=0, people=people)
-    made = fitted.sample(1500, seed=0).frame()
+    real = Table.read(frame, where="demo")
+    assert {column.kind for column in real.schema.columns} == {
+        "integer",
+        "numeric",
+        "categorical",
+        "boolean",
+        "datetime",
+    }
+    schema = with_roles(real.schema, [real], people, where="demo")
+    fitted = build_generator(name, SHORT[name]).fit(real.under(schema), seed=0, people=people)
+    drawn = fitted.sample(1500, seed=0)
+    train, made = real.frame(), drawn.frame()
     assert_frame_equal(fitted.sample(1500, seed=0).frame(), made)
     closed = [column.name for column in schema.columns if column.role == "closed"]
     assert {"physical_limitation", "grade"} <= set(closed)
     for column in schema.columns:
-        assert not foreign_cells(column, [train[column.name]], made[column.name]).any(), column.name
-    restored = as_table(made, schema).restored()
+        assert not foreign_cells(column, [real[column.name]], drawn[column.name]).any(), column.name
+    restored = drawn.restored()
     assert len(restored) == 1500 and list(restored.columns) == list(frame.columns)
     if name != "tvae":  # which takes the likeliest category: what few rows have is lost
         assert made.isna().any().sum() >= len(schema.names) / 2, "missing values come back"

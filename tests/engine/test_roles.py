@@ -13,11 +13,10 @@ from privacy_assets import evaluate
 from privacy_assets.engine.evaluation import prepare_inputs
 from privacy_assets.engine.generators import build_generator
 from privacy_assets.engine.tables.demo import load_patients
-from privacy_assets.engine.tables.roles import Declared, foreign_cells
+from privacy_assets.engine.tables.roles import NOTHING, Declared, foreign_cells, with_roles
 from privacy_assets.engine.tables.schema import TableSchema
+from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.pipeline.tagging import canonical_source, schema_of
-from tests.tables import as_table
 
 N = 1500
 RNG = np.random.default_rng(0)
@@ -26,8 +25,17 @@ RNG = np.random.default_rng(0)
 def roles(frame: pd.DataFrame, subject: str | None = None, **declared: Any) -> dict[str, str | None]:
     kinds = declared.pop("kinds", None)
     given = Declared.of(declared.get("drop"), declared.get("generated"), declared.get("domains"))
-    schema = schema_of(canonical_source(frame, subject, kinds, given), "source")
+    given.check(list(frame.columns))
+    people = None if subject is None else pd.factorize(frame[subject])[0]
+    left = given.left(frame if subject is None else frame.drop(columns=subject))
+    schema = in_roles(Table.read(left, kinds=kinds), people, given, kinds)
     return {column.name: column.role for column in schema.columns}
+
+
+def in_roles(
+    table: Table, people: np.ndarray | None = None, declared: Declared = NOTHING, kinds: Any = None
+) -> TableSchema:
+    return with_roles(table.schema, [table], people, declared, kinds, where="source")
 
 
 def text(name: str, values: Any) -> Any:
@@ -190,21 +198,19 @@ def test_generated_columns_stand_apart_from_what_is_measured() -> None:
     ],
 )  # fmt: skip
 def test_what_may_not_stand_in_a_column(values: list[Any], new: list[Any], foreign: list[bool]) -> None:
-    real = canonical_source(pd.DataFrame({"it": values}), None, {"it": "integer"} if values[0] == 0 else None)
-    schema: TableSchema = schema_of(real, "source")
-    kind = {schema["it"].name: schema["it"].kind}
-    made = canonical_source(pd.DataFrame({"it": new}), None, kind)["it"]
-    assert foreign_cells(schema["it"], [real["it"]], made).tolist() == foreign
+    kinds: Any = {"it": "integer"} if values[0] == 0 else None
+    real = Table.read(pd.DataFrame({"it": values}), kinds=kinds)
+    column = in_roles(real, kinds=kinds)["it"]
+    made = Table.of(pd.DataFrame({"it": new}), real.schema, where="made")["it"]
+    assert foreign_cells(column, [real["it"]], made).tolist() == foreign
 
 
 def test_noise_paid_for_by_a_budget_stays_so_where_the_few_values_are_public() -> None:
-    frame = canonical_source(
-        pd.DataFrame({"level": RNG.choice([0.0, 1.0, 5.0], N), "x": RNG.normal(size=N)}), None, None
-    )
-    schema = schema_of(frame, "source")
+    table = Table.read(pd.DataFrame({"level": RNG.choice([0.0, 1.0, 5.0], N), "x": RNG.normal(size=N)}))
+    schema = in_roles(table)
     given = {"bounds": {"level": [0, 10], "x": [-5, 5]}}
     public = TableSchema((replace(schema["level"], domain=(0, 1, 5, 10)), schema["x"]))
-    read, known = (build_generator("privbayes", given).fit(as_table(frame, one), seed=0) for one in (schema, public))
+    read, known = (build_generator("privbayes", given).fit(table.under(one), seed=0) for one in (schema, public))
     assert set(read.sample(500, seed=0).frame()["level"]) <= {0, 1, 5} and read.privacy.unpaid == (
         "few values of level",
     )

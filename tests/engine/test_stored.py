@@ -16,20 +16,19 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from privacy_assets.engine.tables.identity import row_ids, value_codes
 
 from privacy_assets import evaluate
 from privacy_assets.engine.evaluation import prepare_inputs
 from privacy_assets.engine.registry import METRICS
 from privacy_assets.engine.tables import blocks
 from privacy_assets.engine.tables.blocks import block, joined, kept, taken
+from privacy_assets.engine.tables.column import ranked, row_ids
 from privacy_assets.engine.tables.reading import read_table
 from privacy_assets.engine.tables.schema import infer_schema
 from privacy_assets.engine.tables.stored import StoredTable, open_table
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.engine.tables.table import Table, joint
 from privacy_assets.engine.tables.writing import parquet_bytes
 from privacy_assets.errors import InputError
-from tests.tables import as_table
 
 SECRET = "Zebulon-77123"
 
@@ -200,26 +199,51 @@ def test_columns_of_other_types_in_other_files(tmp_path: Path) -> None:
     assert stored["y"].tolist()[:3] == frame["y"].tolist()[:3]
 
 
-def test_held_tables_give_ids_and_codes_of_plain_ones(tiny_blocks: None) -> None:
+def test_tables_in_blocks_give_ids_and_ranks_of_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     frames = tables()
-    inputs = prepare_inputs(**frames, subject="person")
-    assert all(inputs.tables[role]["word"].dtype == inputs.train["word"].dtype for role in inputs.tables)
     bare = {role: frame.drop(columns="person", errors="ignore") for role, frame in frames.items()}
-    canonical = {role: Table.of(frame, inputs.schema, where=role).frame() for role, frame in bare.items()}
-    for name in inputs.schema.names:
-        one, other = (value_codes([part[role][name] for role in frames]) for part in (inputs.tables, canonical))
+    schema = infer_schema(pd.concat([bare[role] for role in ("train", "holdout", "reference")], ignore_index=True))
+    plain = {role: Table.of(frame, schema, where=role) for role, frame in bare.items()}
+    monkeypatch.setattr(blocks, "LARGE", 1)
+    monkeypatch.setattr(blocks, "_ROWS", 5)
+    inputs = prepare_inputs(**frames, subject="person")
+    assert all(inputs.tables[role]["word"].values == inputs.train["word"].values for role in inputs.tables)
+    names = inputs.schema.names
+    for name in names:
+        one, other = (ranked([part[role][name] for role in frames]) for part in (inputs.tables, plain))
         assert [part.tolist() for part in one[0]] == [part.tolist() for part in other[0]]
-        assert list(one[1]) == list(other[1])
-        few = value_codes([inputs.train[name].iloc[:5], canonical["holdout"][name]])
-        same = value_codes([canonical["train"][name].iloc[:5], canonical["holdout"][name]])
+        assert one[1].objects() == other[1].objects()
+        few = ranked([inputs.train[name].take(slice(5)), plain["holdout"][name]])
+        same = ranked([plain["train"][name].take(slice(5)), plain["holdout"][name]])
         assert [part.tolist() for part in few[0]] == [part.tolist() for part in same[0]]
-    ids = row_ids([canonical[role] for role in frames], inputs.schema)
+    ids = row_ids([plain[role].columns for role in frames], names)
     assert [part.tolist() for part in ids] == [inputs.row_ids[role].tolist() for role in frames]
     for role in frames:
-        pd.testing.assert_frame_equal(
-            as_table(inputs.tables[role], inputs.schema).restored(), as_table(canonical[role], inputs.schema).restored()
-        )
-        pd.testing.assert_frame_equal(Table.of(inputs.tables[role], inputs.schema, where=role).frame(), canonical[role])
+        pd.testing.assert_frame_equal(inputs.tables[role].frame(), plain[role].under(inputs.schema).frame())
+        pd.testing.assert_frame_equal(inputs.tables[role].restored(), plain[role].under(inputs.schema).restored())
+        assert inputs.tables[role].fingerprint == plain[role].fingerprint
+
+
+def test_large_columns_are_mapped_and_all_operations_keep_them_so(tiny_blocks: None) -> None:
+    """What is read, joined, or taken lies in files that the system can write out."""
+    frame = table(60, 1, person=False)
+    read = Table.read(frame)
+    other = Table.of(frame.assign(word="another"), read.schema, where="other")
+    for one in (
+        read,
+        Table.stack([read, other]),
+        read.take(np.arange(0, 60, 2)),
+        *joint({"a": read, "b": other}).values(),
+    ):
+        for column in one.columns.values():
+            assert mapped(column.cells), column.name
+
+
+def mapped(cells: np.ndarray) -> bool:
+    base: Any = cells
+    while base is not None and not isinstance(base, np.memmap):
+        base = base.base if isinstance(base, np.ndarray) else None
+    return base is not None
 
 
 def test_blocks_are_arrays(tiny_blocks: None) -> None:
