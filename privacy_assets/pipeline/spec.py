@@ -43,16 +43,18 @@ class Data(Group):
     part: ClassVar[str] = "data"
 
     source: Rows = Field(
-        None, title=f'"demo", {_ROWS}', description='the private table: "demo", or a path of Parquet or CSV files'
+        default=None,
+        title=f'"demo", {_ROWS}',
+        description='the private table: "demo", or a path of Parquet or CSV files',
     )
     subject: str | None = Field(
-        None, title="the name of a column, or nothing", description="column that tells people apart"
+        default=None, title="the name of a column, or nothing", description="column that tells people apart"
     )
     kinds: Annotated[dict[str, Kind], Dict] = Field(
         default_factory=dict, title="a kind for each column", description="column kinds that override the inferred ones"
     )
     drop: Annotated[tuple[str, ...], Tuple] = Field(
-        (), description="columns to leave out of every table, for example identifiers"
+        default=(), description="columns to leave out of every table, for example identifiers"
     )
     generated: Annotated[dict[str, str], Dict] = Field(
         default_factory=dict,
@@ -65,18 +67,24 @@ class Data(Group):
         description="values that may stand in a column beside those of the real rows",
     )
     synthetic: Rows = Field(
-        None, title=_ROWS, description="a synthetic table of your own, with its train and holdout in place of a source"
+        default=None,
+        title=_ROWS,
+        description="a synthetic table of your own, with its train and holdout in place of a source",
     )
-    train: Rows = Field(None, title=_ROWS, description="the rows that your own synthetic table was made from")
+    train: Rows = Field(default=None, title=_ROWS, description="the rows that your own synthetic table was made from")
     holdout: Rows = Field(
-        None, title=_ROWS, description="rows that the generator of your own synthetic table has not seen"
+        default=None, title=_ROWS, description="rows that the generator of your own synthetic table has not seen"
     )
-    reference: Rows = Field(None, title=_ROWS, description="further unseen rows beside your own synthetic table")
+    reference: Rows = Field(
+        default=None, title=_ROWS, description="further unseen rows beside your own synthetic table"
+    )
     partition_column: str | None = Field(
-        None, title="the name of a column, or nothing", description="column that says which rows belong to a partition"
+        default=None,
+        title="the name of a column, or nothing",
+        description="column that says which rows belong to a partition",
     )
     together: bool = Field(
-        False, description="the same people stand in all partitions: each release is judged with those of all"
+        default=False, description="the same people stand in all partitions: each release is judged with those of all"
     )
 
 
@@ -86,7 +94,7 @@ class Split(Group):
     part: ClassVar[str] = "split"
 
     shares: Annotated[dict[str, float], Dict] | None = Field(
-        None,
+        default=None,
         title="a share for each of train, holdout and reference",
         description="shares of people; 60, 20 and 20 % without",
     )
@@ -98,14 +106,14 @@ class GeneratorGroup(Group):
     part: ClassVar[str] = "generator"
 
     name: Any = Field(
-        "synthpop",
+        default="synthpop",
         title='the name of a generator, "module:function" or a function',
         description='a registered generator, "module:function", or in Python a function',
     )
     settings: Annotated[dict[str, Any], Dict] = Field(default_factory=dict, description="settings of this generator")
-    rows: int | None = Field(None, ge=1, description="rows to generate; as many as train has without")
+    rows: int | None = Field(default=None, ge=1, description="rows to generate; as many as train has without")
     filter: Any = Field(
-        None,
+        default=None,
         title="a name, a mapping of name and settings, or a list of these",
         description="memorization, similarity or outliers: leaves out rows, and draws others",
     )
@@ -117,12 +125,12 @@ class Attacks(Group):
     part: ClassVar[str] = "attacks"
 
     metrics: Any = Field(
-        None,
+        default=None,
         title="names, or a mapping of names to settings",
         description="metrics, or {name: settings}; those of the policy without",
     )
     embedder: bool | Annotated[dict[str, Any], Dict] = Field(
-        True, description="settings of the embedder, or false for none"
+        default=True, description="settings of the embedder, or false for none"
     )
 
 
@@ -131,8 +139,10 @@ class Run(Group):
 
     part: ClassVar[str] = "run"
 
-    seed: int = Field(0, ge=0, description="the same seed gives the same figures")
-    workers: WorkerKind = Field("local", description='"ray" measures on a Ray cluster; the figures are the same')
+    seed: int = Field(default=0, ge=0, description="the same seed gives the same figures")
+    workers: WorkerKind = Field(
+        default="local", description='"ray" measures on a Ray cluster; the figures are the same'
+    )
 
 
 def _policy(given: Any) -> Any:
@@ -160,20 +170,18 @@ class TableSpec(Group):
         title="letters, digits and underscores, a letter first",
         description="name of the table",
     )
-    data: Data = Field(
-        default_factory=Data, title=_GROUP, description="where the rows come from, and what their columns are"
-    )
-    split: Split = Field(default_factory=Split, title=_GROUP, description="on which side of the split people stand")
+    data: Data = Field(default=Data(), title=_GROUP, description="where the rows come from, and what their columns are")
+    split: Split = Field(default=Split(), title=_GROUP, description="on which side of the split people stand")
     generator: Annotated[GeneratorGroup, BeforeValidator(_generator)] = Field(
-        default_factory=GeneratorGroup, title=_GROUP, description="what makes the synthetic rows"
+        default=GeneratorGroup(), title=_GROUP, description="what makes the synthetic rows"
     )
-    attacks: Attacks = Field(default_factory=Attacks, title=_GROUP, description="what is measured")
+    attacks: Attacks = Field(default=Attacks(), title=_GROUP, description="what is measured")
     policy: Annotated[Any, BeforeValidator(_policy)] = Field(
-        None,
+        default=None,
         title="a policy file or its contents",
         description="the limits: a policy file, its contents or a Policy; the default ones without",
     )
-    run: Run = Field(default_factory=Run, title=_GROUP, description="how it is run")
+    run: Run = Field(default=Run(), title=_GROUP, description="how it is run")
 
     @door
     def __init__(self, **given: Any) -> None:

@@ -122,14 +122,14 @@ def _reason(report: Report) -> str:
     unjudged = [clean(x.limit.key, 60) for x in outcomes if x.status == "not_assessable"]
     if failed:
         return f"{_share(failed, total)} broken ({_listing(failed)}): this table must not be published."
-    if unjudged:
-        unknown = f"{_share(unjudged, total)} not judged ({_listing(unjudged)})"
-        return f"No limit is shown to be broken, but {unknown}, and missing evidence does not pass."
     if report.remembered:
         return (
             "These rows failed before, and a failed verdict stays failed, whatever the run, seed or split"
             f" ({clean('; '.join(report.remembered), 400)}): make another synthetic table."
         )
+    if unjudged:
+        unknown = f"{_share(unjudged, total)} not judged ({_listing(unjudged)})"
+        return f"No limit is shown to be broken, but {unknown}, and missing evidence does not pass."
     limits = "The limit holds" if total == 1 else f"All {total} limits hold"
     return f"{limits}: the evidence supports publishing this table under the policy “{clean(report.policy.name, 60)}”."
 

@@ -66,7 +66,7 @@ def test_another_generator_than_that_of_the_table_is_not_attested(tmp_path: Path
     people().to_parquet(tmp_path / "people.parquet")
     harmless = {"name": "privbayes", "settings": {"epsilon": 0.01}}
     asked = {**QUICK["metrics"], "shadow_membership": {**FEW, "generator": harmless}}
-    with pytest.raises(ConfigError, match="table people: .* another generator"):
+    with pytest.raises(ConfigError, match="table people, attacks: .* another generator"):
         table(tmp_path, metrics=asked)
     with dg.DagsterInstance.ephemeral() as instance:
         assert run(table(tmp_path), "people_pipeline", instance).success

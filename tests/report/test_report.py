@@ -258,6 +258,15 @@ def test_a_later_attempt_is_judged_at_its_own_level_wherever_the_report_is_read(
         Report.from_json({**third.to_json(), "attempt": 1})
 
 
+def test_rows_that_failed_before_fail_on_their_page_too():
+    told = replace(passing(), remembered=("dcr.member_excess: 0.3 is above the limit 0.1",))
+    assert told.verdict == "fail"
+    assert "failed before" in told.to_text() and "0.3 is above the limit" in told.to_html()
+    again = Report.from_json(json.loads(json.dumps(told.to_json())))
+    assert again.verdict == "fail" and again.to_html() == told.to_html()
+    assert "remembered" not in passing().to_json()
+
+
 @pytest.mark.parametrize(("about", "said"), [("release", True), ("gate", False)])
 def test_nobody_is_told_to_leave_out_a_limit_that_says_whether_the_gate_sees(about: str, said: bool):
     blind = Figure("false_alarm_rate", math.nan, math.nan, math.nan, 900, 900, about=about)
