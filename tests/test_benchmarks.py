@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import measured, peers
+from benchmarks import kernels, measured, peers
 from benchmarks.peers_tables import Peer, Work, answers, costs, growth
 from privacy_assets.engine.registry import build_metric
 from privacy_assets.engine.tables.schema import infer_schema
@@ -159,3 +159,19 @@ def test_answers_stand_side_by_side() -> None:
     runs[1]["answer"] = {"score": [0.5]}
     shown = cells(answers(runs, [work], ["fresh", "copy"]))
     assert [row[2:] for row in shown] == [["here", "", "risk 0.25 [0.10, 3.14]"], ["direct", "", "score 0.50"]]
+
+
+@pytest.mark.slow
+def test_every_kernel_is_compared_with_a_library(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each file of compiled loops has its line in benchmarks/results/kernels.md, and the benchmark runs."""
+    root = Path(__file__).parents[1]
+    page = (root / "benchmarks" / "results" / "kernels.md").read_text()
+    files = [file.stem for file in (root / "privacy_assets").rglob("_*_kernels.py")]
+    assert len(files) >= 10
+    assert [name for name in files if name not in page and not name.startswith("_mixed_tree_")] == []
+    monkeypatch.setattr(sys, "argv", ["kernels", str(root / "tests/data/adult.parquet"), "--rows=1000", "--times=1"])
+    kernels.main()
+    header, rule, *rows = capsys.readouterr().out.splitlines()
+    assert header.count("|") == rule.count("|") == 6 and len(rows) >= 20
