@@ -112,8 +112,8 @@ def attacks(inputs) -> Iterator[Row]:
     from sklearn.neighbors import NearestNeighbors
 
     from privacy_assets.engine.geometry.spherelets import Spherelets, divergences
-    from privacy_assets.engine.metrics import _attribute_kernels as kernels
-    from privacy_assets.engine.metrics.attribute_attacks import Attacked, Trial
+    from privacy_assets.engine.metrics.attribute_inference import _kernels as kernels
+    from privacy_assets.engine.metrics.attribute_inference.attacks import Attacked, Trial
 
     trial = Trial.of(inputs, Attacked.choose(inputs, 1000))
     slack = (len(trial.category) + 4) * float(np.finfo(np.float32).eps)
@@ -160,11 +160,11 @@ def shadows(inputs) -> Iterator[Row]:
     from sklearn.tree import DecisionTreeClassifier
 
     from privacy_assets.engine.generators import build_generator
-    from privacy_assets.engine.intervals import random_sets
     from privacy_assets.engine.shadow._attention_kernels import closest_unique, target_distances
     from privacy_assets.engine.shadow.forest import Forest
     from privacy_assets.engine.shadow.queries import all_counts, matches
     from privacy_assets.engine.tables.coding import Coding
+    from privacy_assets.stats.subjects import random_sets
 
     coding = Coding.fit([inputs.train], inputs.schema)
     cells = np.nan_to_num(coding.code(inputs.train))
