@@ -177,7 +177,7 @@ def shadows(inputs) -> Iterator[Row]:
             DecisionTreeClassifier(min_samples_leaf=50).fit(ranks[:column].T, np.minimum(ranks[column], 63))
 
     synthpop, name = build_generator("synthpop", {}), "scikit-learn DecisionTreeClassifier"
-    yield Row("sequential trees", lambda: synthpop.fit(inputs.train, inputs.schema, seed=0), name, trees)
+    yield Row("sequential trees", lambda: synthpop.fit(inputs.train, seed=0), name, trees)
     draw = build_generator("baynet", {}).drawer(cells, coding)
     binned = np.minimum(ranks[:, rows], 9)
 
