@@ -64,9 +64,7 @@ def trained(inputs: MetricInputs, dims: int, seed: int, epochs: int, *, judge: b
     }  # fmt: skip
     if not judge:
         return {**told, "points": []}
-    cases = leaky_cases(
-        inputs.train, inputs.synthetic, inputs.schema, fractions=FRACTIONS, noises=[Noise()], seed=inputs.seed
-    )
+    cases = leaky_cases(inputs.train, inputs.synthetic, fractions=FRACTIONS, noises=[Noise()], seed=inputs.seed)
     metrics, _ = choose_metrics(["dcr", "singling_out"], None)
     points = run_study(attach_embedder(inputs, embedder), cases, metrics)
     return {**told, "points": [point.to_json() for point in points]}

@@ -15,9 +15,8 @@ from privacy_assets.engine.registry import build_metric
 from privacy_assets.engine.results import Figure, MetricResult
 from privacy_assets.engine.tables.encoding import Encoder
 from privacy_assets.engine.tables.schema import infer_schema
-from privacy_assets.engine.tables.table import Table
 from privacy_assets.stats.limits import Limit, judge_limit
-from tests.tables import as_table
+from tests.tables import as_table, as_tables
 
 LOOKS = Policy.default(["dcr", "membership_inference"])
 
@@ -48,9 +47,9 @@ def verdict(synthetic: pd.DataFrame) -> str:
 @pytest.mark.parametrize("kind", [SimilarityFilter, MemorizationFilter])
 def test_copies_moved_just_out_of_the_filter_are_refused(kind: type) -> None:
     """The adversary knows the radius: every copy is moved by one and a half of it, and passes the filter."""
-    fitted = kind().fit([Table.of(table, SCHEMA, where="real").frame() for table in (TRAIN, HOLDOUT)], SCHEMA)
+    fitted = kind().fit(as_tables([TRAIN, HOLDOUT], SCHEMA), SCHEMA)
     evading = TRAIN.assign(score=(TRAIN["score"] + 1.5 * fitted.radius * TRAIN["score"].std()).round(4))
-    hidden = evading[~fitted.exposed(Table.of(evading, SCHEMA, where="evading").frame())]
+    hidden = evading[~fitted.exposed(as_table(evading, SCHEMA))]
     assert len(hidden) > 600 and fitted.radius > 0
     assert not pd.concat([hidden, TRAIN]).duplicated().any()
     assert verdict(hidden.reset_index(drop=True)) == "fail"
@@ -82,10 +81,9 @@ def test_refitting_and_averaging_add_up() -> None:
     """Trees with small leaves, fitted six times anew: whoever holds all six tables tells members better than with one,
     and the union says so."""
     generator = build_generator("synthpop", {"min_leaf": 12})
-    train = Table.of(TRAIN, SCHEMA, where="train").frame()
-    tables = [
-        generator.fit(as_table(train, SCHEMA), seed=seed).sample(len(train), seed=seed).frame() for seed in range(6)
-    ]
+    train = as_table(TRAIN, SCHEMA)
+    made = [generator.fit(train, seed=seed).sample(len(train), seed=seed) for seed in range(6)]
+    tables = [table.frame() for table in made]
     found = []
     for earlier in (tables[1:2], tables[1:]):
         inputs = prepare_inputs(TRAIN, HOLDOUT, tables[0], released=earlier)
@@ -97,10 +95,8 @@ def test_refitting_and_averaging_add_up() -> None:
     assert Policy.default(["composition"]).judge(results).verdict == "fail"
 
     # Independent: the adversary averages the closeness of all tables to a row, and wins more than by one of them.
-    encoder = Encoder.fit([train], SCHEMA, others=tables)
-    rows = [
-        encoder.transform(Table.of(table, SCHEMA, where="table").frame()).dense for table in (TRAIN, HOLDOUT, *tables)
-    ]
+    encoder = Encoder.fit([train], SCHEMA, others=made)
+    rows = [encoder.transform(table).dense for table in (train, as_table(HOLDOUT, SCHEMA), *made)]
     sides, released = rows[:2], rows[2:]
     scores = [np.mean([_nearest(side, table) for table in released], axis=0) for side in sides]
     alone = [_nearest(side, released[0]) for side in sides]

@@ -11,7 +11,6 @@ import pytest
 
 from benchmarks import dimensions, scalability
 from privacy_assets.engine.registry import default_metrics
-from privacy_assets.engine.tables.schema import infer_schema
 from privacy_assets.engine.tables.table import Table
 
 
@@ -48,9 +47,9 @@ def test_dimensions_are_trained_once_and_reported(table: Path, capsys: pytest.Ca
 def test_the_release_is_nobody_of_train_and_a_full_leak_is_seen(table: Path) -> None:
     inputs = dimensions.inputs_of(table, 80, 0)
     assert [len(part) for part in inputs.tables.values()] == [80, 80, 80]
-    whole = pd.concat([inputs.train, inputs.holdout, inputs.synthetic]).sort_values(["a", "b"]).reset_index(drop=True)
-    frame = pd.read_parquet(table)
-    every = Table.of(frame, infer_schema(frame), where="t").frame().sort_values(["a", "b"]).reset_index(drop=True)
+    stacked = Table.stack([inputs.train, inputs.holdout, inputs.synthetic]).frame()
+    whole = stacked.sort_values(["a", "b"]).reset_index(drop=True)
+    every = Table.read(pd.read_parquet(table)).frame().sort_values(["a", "b"]).reset_index(drop=True)
     pd.testing.assert_frame_equal(whole, every)
     told = dimensions.trained(inputs, 2, 0, 1, judge=True)
     score = {point["x"]: point["figures"]["dcr.privacy_score_embedded"][0] for point in told["points"]}

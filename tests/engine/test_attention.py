@@ -35,7 +35,7 @@ def table(rows: int, rng: np.random.Generator) -> tuple[Coding, np.ndarray]:
         }
     )
     schema = infer_schema(frame)
-    canonical = Table.of(frame, schema, where="given").frame()
+    canonical = Table.of(frame, schema, where="given")
     coding = Coding.fit([canonical], schema)
     return coding, coding.code(canonical)
 

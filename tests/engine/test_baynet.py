@@ -104,9 +104,9 @@ def parts(codes: np.ndarray) -> tuple[np.ndarray, Coding]:
     """The codes as a table of categories, as cells and coding."""
     frame = pd.DataFrame({f"c{i}": [f"v{code}" for code in row] for i, row in enumerate(codes)})
     schema = infer_schema(frame)
-    frame = Table.of(frame, schema, where="t").frame()
-    coding = Coding.fit([frame], schema)
-    return coding.code(frame), coding
+    table = Table.of(frame, schema, where="t")
+    coding = Coding.fit([table], schema)
+    return coding.code(table), coding
 
 
 # Structure and conditionals
@@ -172,12 +172,12 @@ def test_equal_information_goes_to_the_pair_that_was_possible_first() -> None:
 def test_fitted_rows_have_the_distribution_of_the_network(degree: int) -> None:
     codes = chain(40, degree)
     cells, coding = parts(codes)
-    fitted = BayNet(degree=degree).fit(as_table(coding.frame(cells), coding.schema), seed=1)
+    fitted = BayNet(degree=degree).fit(coding.table(cells), seed=1)
     assert isinstance(fitted, FittedNetwork)
     parents = [row[row >= 0].tolist() for row in fitted.parents]
     assert max(map(len, parents)) == degree
     distribution = twin_distribution(codes, fitted.order.tolist(), parents)
-    assert_drawn_from(coding.code(fitted.sample(40_000, seed=5).frame()), distribution)
+    assert_drawn_from(coding.code(fitted.sample(40_000, seed=5)), distribution)
 
 
 @pytest.mark.parametrize("degree", [1, 2, 3])
@@ -224,14 +224,14 @@ def mixed(n: int) -> pd.DataFrame:
 
 SCHEMA: TableSchema = infer_schema(mixed(300))
 TABLE = Table.of(mixed(400), SCHEMA, where="t").frame()
-CODING = Coding.fit([TABLE], SCHEMA)
-CELLS = CODING.code(TABLE)
+CODING = Coding.fit([as_table(TABLE, SCHEMA)], SCHEMA)
+CELLS = CODING.code(as_table(TABLE, SCHEMA))
 
 
 def test_cells_stay_in_their_columns() -> None:
     drawn = BayNet(degree=2).drawer(CELLS, CODING)(np.arange(400), 3000, 0)
     assert drawn.shape == (7, 3000) and drawn.dtype == np.float64
-    frame = CODING.frame(drawn)
+    frame = CODING.table(drawn).frame()
     pd.testing.assert_frame_equal(Table.of(frame, SCHEMA, where="t").frame(), frame)
     assert frame.isna().any().all()
     for name in ("age", "pay", "joined", "seen"):
@@ -303,8 +303,9 @@ def test_bins_are_of_equal_width_and_closed_at_the_end() -> None:
 def test_few_values_are_kept_and_many_are_binned() -> None:
     frame = pd.DataFrame({"few": [0.1, 0.2, 7.0, 7.0], "many": [1.0, 2.0, 3.0, 4.0], "none": [None] * 4})
     schema = infer_schema(frame, {"none": "numeric"})
-    coding = Coding.fit([Table.of(frame, schema, where="t").frame()], schema)
-    few, many, none = Domains.of_cells(coding.code(Table.of(frame, schema, where="t").frame()), coding, 3).columns
+    table = Table.of(frame, schema, where="t")
+    coding = Coding.fit([table], schema)
+    few, many, none = Domains.of_cells(coding.code(table), coding, 3).columns
     assert few.starts.tolist() == [0.1, 0.2, 7.0] and not few.spans.any()
     assert many.starts.tolist() == [1, 2, 3] and many.spans.tolist() == [1, 1, 1]
     assert np.isnan(none.starts).tolist() == [True]

@@ -161,8 +161,8 @@ def test_curves_are_the_losses_of_the_library(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_given_columns_are_turned_back_exactly() -> None:
-    coding = Coding.fit([TRAIN], SCHEMA)
-    cells = coding.code(TRAIN)
+    coding = Coding.fit([as_table(TRAIN, SCHEMA)], SCHEMA)
+    cells = coding.code(as_table(TRAIN, SCHEMA))
     given = Given.of_cells(cells, coding)
     frame, codes = given.table(cells)
     assert not frame.isna().any().any() and len(frame) == 150

@@ -380,7 +380,7 @@ def test_intervals_by_subject_keep_the_level_and_those_by_row_do_not():
 
 
 def densest(inputs, rest):
-    dense = inputs.encoder.transform(Table.of(rest, inputs.schema, where="rest").frame()).dense
+    dense = inputs.encoder.transform(Table.of(rest, inputs.schema, where="rest")).dense
     fifth = nearest(dense, dense, 5, exclude_self=True).distances[:, 4]
     return rest.iloc[np.argsort(fifth, kind="stable")[:8000]]
 

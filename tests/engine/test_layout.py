@@ -16,7 +16,7 @@ from privacy_assets.engine.tables.table import Table
 
 def cells_of(frame: pd.DataFrame, **kinds: str) -> tuple[np.ndarray, Coding]:
     schema = infer_schema(frame, kinds)
-    known = Table.of(frame, schema, where="t").frame()
+    known = Table.of(frame, schema, where="t")
     coding = Coding.fit([known], schema)
     return coding.code(known), coding
 

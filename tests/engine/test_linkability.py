@@ -88,7 +88,7 @@ def naive_hits(synthetic: EncodedTable, attacked: EncodedTable, sets: list[list[
 
 def encoded(frame: pd.DataFrame, *others: pd.DataFrame) -> list[EncodedTable]:
     schema = infer_schema(pd.concat([frame, *others], ignore_index=True))
-    tables = [Table.of(x, schema, where="t").frame() for x in (frame, *others)]
+    tables = [Table.of(x, schema, where="t") for x in (frame, *others)]
     encoder = Encoder.fit(tables, schema)
     return [encoder.transform(table) for table in tables]
 

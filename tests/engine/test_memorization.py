@@ -321,7 +321,7 @@ def test_the_embedding_is_asked_for_by_name():
     with pytest.raises(InputError, match="embedder"):
         Memorization(space="embedded").evaluate(inputs)
     encoder = inputs.encoder
-    dense = SimpleNamespace(embed=lambda frame, device: encoder.transform(frame).dense)
+    dense = SimpleNamespace(embed=lambda table, device: encoder.transform(table).dense)
     embedded = metric_inputs(inputs.schema, inputs.tables, embedder=dense)
     one = Memorization(space="embedded", permutations=199).evaluate(embedded)
     other = QUICK.evaluate(inputs)  # the dense form has the same distances

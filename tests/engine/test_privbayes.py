@@ -37,8 +37,9 @@ def table(**columns: object) -> tuple[pd.DataFrame, TableSchema]:
 
 def bits(codes: np.ndarray = BITS) -> tuple[np.ndarray, Coding]:
     frame, schema = table(**{name: np.where(row, "y", "n") for name, row in zip("abc", codes, strict=False)})
-    coding = Coding.fit([frame], schema)
-    return coding.code(frame), coding
+    known = as_table(frame, schema)
+    coding = Coding.fit([known], schema)
+    return coding.code(known), coding
 
 
 # The parts

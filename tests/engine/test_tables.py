@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,9 +14,13 @@ import pyarrow as pa
 import pytest
 from pandas.testing import assert_frame_equal
 
+from privacy_assets.engine.generators.base import FittedGenerator
+from privacy_assets.engine.generators.copies import Copy
+from privacy_assets.engine.tables.coding import Coding
+from privacy_assets.engine.tables.column import Column, of_one_vocabulary, ranked, stacked
 from privacy_assets.engine.tables.reading import read_table, table_files
 from privacy_assets.engine.tables.schema import ColumnSchema, Kind, TableSchema, infer_schema
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.engine.tables.table import Table, joint
 from privacy_assets.errors import ConfigError, InputError
 
 SECRET = "Zebulon-77123"
@@ -280,6 +286,179 @@ def test_codes_declared_as_categories_come_back_as_codes(dtype: str) -> None:
     again = Table.of(frame, schema, where="t").restored()
     assert str(again["x"].dtype) == dtype
     assert [int(float(value)) for value in again["x"]] == [3, 1, 3]
+
+
+# Columns and tables
+
+
+KINDS_OF_COLUMNS: list[Kind] = ["numeric", "integer", "categorical", "boolean", "datetime"]
+CELLS: dict[Kind, list[object]] = {
+    "numeric": [2.5, None, -1.0, 2.5],
+    "integer": [2**62, None, -(2**62), 2**62],
+    "categorical": ["b", None, "a", "b"],
+    "boolean": [True, None, False, True],
+    "datetime": [DAY, None, pd.Timestamp("1700-01-01"), DAY],
+}
+DTYPES = {"numeric": "float64", "integer": "int64", "categorical": "int8", "boolean": "int8", "datetime": "int64"}
+
+
+def column(kind: Kind, cells: list[object] | None = None) -> Column:
+    values = CELLS[kind] if cells is None else cells
+    return Table.of(pd.DataFrame({"x": objects(*values)}), schema_of(kind), where="t", smallest=0)["x"]
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_COLUMNS)
+def test_a_column_of_each_kind(kind: Kind) -> None:
+    own, cells = column(kind), CELLS[kind]
+    assert (len(own), str(own.cells.dtype), own.kind) == (4, DTYPES[kind], kind)
+    assert own.objects() == cells and own.missing.tolist() == [False, True, False, False]
+    assert own.take(np.array([3, 1])).objects() == [cells[3], None]
+    assert own.take(own.missing).objects() == [None] and own.take(slice(2)).objects() == cells[:2]
+    assert own.at(np.array([-1, 2])).objects() == [None, cells[2]]
+    assert own.present().objects() == [cells[0], cells[2], cells[3]]
+    assert own.distinct().objects() == [cells[2], cells[0]]
+    others = column(kind, [None, cells[2], cells[2], None])
+    assert own.where(np.array([True, False, False, True]), others).objects() == [cells[0], *[cells[2]] * 2, cells[3]]
+    (ranks, more), values = ranked([own, others])
+    assert ranks.tolist() == [1, -1, 0, 1] and more.tolist() == [-1, 0, 0, -1]
+    assert values.objects() == [cells[2], cells[0]]
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_COLUMNS)
+def test_a_column_without_rows_or_values(kind: Kind) -> None:
+    empty, nothing = column(kind, []), column(kind, [None, None])
+    for own in (empty, nothing):
+        assert own.objects() == [None] * len(own) and own.distinct().objects() == own.present().objects() == []
+        (ranks,), values = ranked([own])
+        assert ranks.tolist() == [-1] * len(own) and len(values) == 0
+        assert np.isnan(own.floats()).all() and own.series().isna().all()
+    assert stacked([empty, nothing, column(kind)]).objects() == [None, None, *CELLS[kind]]
+
+
+def test_floats_are_numbers_codes_and_days() -> None:
+    nan = pytest.approx(np.nan, nan_ok=True)
+    assert column("numeric").floats().tolist() == [2.5, nan, -1.0, 2.5]
+    assert column("integer").floats().tolist() == [2.0**62, nan, -(2.0**62), 2.0**62]
+    assert column("categorical").floats().tolist() == [1, nan, 0, 1]
+    assert column("datetime", [DAY + pd.Timedelta("6h"), None]).floats().tolist() == [18321.25, nan]
+
+
+def test_columns_of_different_values_are_stacked_by_value() -> None:
+    first, second = column("categorical", ["b", None, "d"]), column("categorical", ["c", "b", None, "a"])
+    whole = stacked([first, second])
+    assert whole.objects() == ["b", None, "d", "c", "b", None, "a"] and whole.values == ("a", "b", "c", "d")
+    assert [one.objects() for one in of_one_vocabulary([first, second])] == [first.objects(), second.objects()]
+    swapped = first.where(np.array([False, True, True]), second.take(slice(3)))
+    assert swapped.objects() == ["c", None, "d"]
+
+
+@pytest.mark.parametrize(("values", "dtype"), [(127, "int8"), (128, "int16"), (32767, "int16"), (32768, "int32")])
+def test_codes_are_as_short_as_they_can_be(values: int, dtype: str) -> None:
+    texts = [f"{value:05d}" for value in range(values)]
+    own = column("categorical", [*texts, None])
+    assert str(own.cells.dtype) == dtype and own.objects() == [*texts, None]
+    more = stacked([own, column("categorical", ["zz"])])
+    assert more.objects() == [*texts, None, "zz"]
+
+
+def whole_table() -> Table:
+    frame = pd.DataFrame({kind: objects(*cells) for kind, cells in CELLS.items()})
+    return Table.of(frame, TableSchema(tuple(ColumnSchema(kind, kind, True, "object") for kind in CELLS)), where="t")
+
+
+def test_rows_and_columns_are_taken_and_stacked() -> None:
+    table = whole_table()
+    frame = table.frame()
+    for rows in (np.array([3, 0, 0]), np.array([True, False, True, False]), slice(1, 3), slice(0), np.array([], int)):
+        taken = table.take(rows)
+        assert_frame_equal(taken.frame(), frame.iloc[rows].reset_index(drop=True))
+        assert len(taken) == taken.rows == len(taken.frame())
+    assert_frame_equal(table.select(["datetime", "numeric"]).frame(), frame[["datetime", "numeric"]])
+    assert table.select(["datetime", "numeric"]).schema.names == ["datetime", "numeric"]
+    other = table.with_columns(replace(column("categorical", ["z", "a", None, "c"]), name="categorical"))
+    both = Table.stack([table, other.take(slice(0)), other])
+    assert_frame_equal(both.frame(), pd.concat([frame, other.frame()], ignore_index=True))
+    alike = joint({"one": table, "two": other})
+    assert alike["one"]["categorical"].values == alike["two"]["categorical"].values == ("a", "b", "c", "z")
+    assert_frame_equal(alike["one"].frame(), frame)
+    assert_frame_equal(alike["two"].frame(), other.frame())
+
+
+def test_a_table_without_rows_and_one_without_columns() -> None:
+    empty = whole_table().take(slice(0))
+    assert len(empty) == 0 and empty.frame().empty and list(empty.restored()) == list(CELLS)
+    assert empty.fingerprint != whole_table().fingerprint
+    none = whole_table().select([])
+    assert len(none) == 4 and none.frame().shape == (4, 0) and none.take(slice(2)).frame().shape == (2, 0)
+
+
+def test_neither_what_was_given_nor_what_is_handed_out_changes_a_table() -> None:
+    plain = {"numeric": "float64", "integer": "int64", "boolean": "bool", "datetime": "datetime64[us]"}
+    given: dict[str, pd.Series] = {
+        "numeric": pd.Series([1.5, 2.5]), "integer": pd.Series([1, 2]), "boolean": pd.Series([True, False]),
+        "datetime": pd.Series([DAY, DAY]).astype("datetime64[us]"), "categorical": pd.Series(["a", "b"], dtype=object),
+    }  # fmt: skip
+    frame = pd.DataFrame(given)
+    assert {name: str(frame[name].dtype) for name in plain} == plain
+    schema = infer_schema(frame)
+    table, before = Table.of(frame, schema, where="t"), Table.of(frame.copy(deep=True), schema, where="t").frame()
+    changed = table.frame()
+    for one in (frame, changed):
+        one.loc[0, "numeric"], one.loc[0, "integer"], one.loc[0, "boolean"] = 7.0, 7, False
+        one.loc[0, "datetime"], one.loc[0, "categorical"] = pd.Timestamp("1999-01-01"), "b"
+    assert_frame_equal(table.frame(), before)
+    restored = table.restored()
+    restored["numeric"] *= 2
+    restored.iloc[1, 0] = 0.0
+    assert_frame_equal(table.frame(), before)
+
+
+# What generators make
+
+
+def made_by(table: Table) -> Any:
+    class Maker(FittedGenerator):
+        generator, schema = Copy(), whole_table().schema
+
+        def _sample(self, rows: int, seed: int) -> Table:
+            return table
+
+        def _save(self, folder: Path) -> dict[str, Any]:
+            raise NotImplementedError
+
+    return Maker()
+
+
+def spoiled(kind: Kind, cells: np.ndarray) -> Table:
+    return whole_table().with_columns(Column(kind, kind, cells))
+
+
+YEAR_9999 = np.array(["9999-12-31"] * 4, dtype="datetime64[us]").view(np.int64)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (spoiled("numeric", np.array([0.5, np.inf, 1.0, np.nan])), "column 'numeric', row 1: a value is infinite"),
+        (spoiled("datetime", YEAR_9999), "column 'datetime', row 0: a date lies outside of the years 1678 to 2261"),
+        (whole_table().select(list(CELLS)[1:]), "column 'numeric': the column is missing"),
+        (whole_table().take(slice(3)), "3 rows came where 4 were asked for"),
+        (whole_table().with_columns(replace(column("numeric"), name="integer")), "'integer': the column is of another"),
+        (whole_table().with_columns(replace(column("numeric"), name="more")), "1 columns do not stand in the schema"),
+    ],
+)
+def test_what_a_generator_may_not_make(table: Table, message: str) -> None:
+    with pytest.raises(InputError, match=f"the output of generator copy.*{message}|{message}") as caught:
+        made_by(table).sample(4, seed=0)
+    assert "the output of generator copy" in str(caught.value)
+    assert_frame_equal(made_by(whole_table()).sample(4, seed=0).frame(), whole_table().frame())
+
+
+@pytest.mark.parametrize("value", [np.inf, 2.0**63, -1e300])
+def test_cells_that_no_whole_number_or_date_holds_are_no_missing_values(value: float) -> None:
+    for kind in ("integer", "datetime"):
+        with pytest.raises(InputError, match="column 'x', row 1: a value does not fit 64 bits"):
+            Coding(schema_of(kind), (None,)).table(np.array([[1.0, value, np.nan]]))
 
 
 # Reading

@@ -16,7 +16,6 @@ from privacy_assets.engine.generators.trees import Tree
 from privacy_assets.engine.tables.coding import Coding
 from privacy_assets.engine.tables.schema import infer_schema
 from privacy_assets.engine.tables.table import Table
-from tests.tables import as_table
 
 Grown = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -219,7 +218,7 @@ def mixed(n: int, seed: int = 0) -> pd.DataFrame:
 
 
 SCHEMA = infer_schema(mixed(300))
-TABLE = Table.of(mixed(600), SCHEMA, where="t").frame()
+TABLE = Table.of(mixed(600), SCHEMA, where="t")
 CODING = Coding.fit([TABLE], SCHEMA)
 CELLS = CODING.code(TABLE)
 
@@ -228,8 +227,8 @@ CELLS = CODING.code(TABLE)
 def test_drawn_cells_are_distributed_as_those_of_the_fitted_generator(visit: list[str] | None) -> None:
     generator = SynthPop(min_leaf=20, visit=visit)
     rows = np.arange(100, 500)
-    fitted = generator.fit(as_table(TABLE.iloc[rows].reset_index(drop=True), SCHEMA), seed=0)
-    theirs = CODING.code(fitted.sample(20_000, seed=1).frame())
+    fitted = generator.fit(TABLE.take(rows), seed=0)
+    theirs = CODING.code(fitted.sample(20_000, seed=1))
     ours = generator.drawer(CELLS, CODING)(rows, 20_000, 2)
     assert ours.shape == (6, 20_000)
     for own, other, train in zip(ours, theirs, CELLS[:, rows], strict=True):

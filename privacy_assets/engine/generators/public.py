@@ -36,8 +36,9 @@ class PublicKnowledge:
     categories: Categories | None = None
 
     def coding(self, train: Table) -> Coding:
-        """The coding of ``train`` that knows public values where they are given."""
+        """The coding of ``train`` that knows public values where they are given; ConfigError as :meth:`domains`."""
         schema = train.schema
+        self._check_names(schema)
         found = Coding.fit([train], schema)
         public = [self._values(column) for column in schema.columns]
         return Coding(schema, tuple(own or read for own, read in zip(public, found.values, strict=True)))

@@ -39,8 +39,11 @@ def block(shape: int | tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
 
 def kept(array: np.ndarray) -> np.ndarray:
     """The same values in a :func:`block`; the array itself where it is small."""
-    if array.nbytes < LARGE:
-        return array
+    return array if array.nbytes < LARGE else copied(array)
+
+
+def copied(array: np.ndarray) -> np.ndarray:
+    """The same values in a :func:`block` of their own."""
     out = block(array.shape, array.dtype)
     out[...] = array
     return out

@@ -91,7 +91,8 @@ def _column(column: ColumnSchema, values: tuple[object, ...] | None, row: np.nda
     if column.kind == "numeric":
         return Column(column.name, column.kind, np.array(row, dtype=np.float64))
     missing = np.isnan(row)
-    filled = np.where(missing, 0.0, row) * (86_400e6 if column.kind == "datetime" else 1)
+    with np.errstate(over="ignore"):
+        filled = np.where(missing, 0.0, row) * (86_400e6 if column.kind == "datetime" else 1)
     if (large := np.abs(filled) >= 2**63).any():
         problem, fix = "a value does not fit 64 bits", "make the generator keep to the range of the column"
         raise InputError(problem, column=column.name, row=int(large.argmax()), fix=fix)

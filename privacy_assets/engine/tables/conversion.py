@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from privacy_assets.engine.tables.blocks import kept
+from privacy_assets.engine.tables.blocks import copied
 from privacy_assets.engine.tables.column import MISSING, Column, looked_up, of_one_vocabulary
 from privacy_assets.engine.tables.precision import (
     UNITS,
@@ -54,7 +54,7 @@ def column_of(series: pd.Series, column: ColumnSchema, where: str, *, synthetic:
         cells = converted.to_numpy(np.int64, na_value=MISSING)
     else:
         cells = converted.to_numpy().view(np.int64)
-    found = Column(column.name, column.kind, kept(cells))
+    found = Column(column.name, column.kind, copied(cells))  # what was given may change
     check_cells(found, where)
     return rounded(found, column) if synthetic else found
 

@@ -95,7 +95,7 @@ class Table:
         return cls(first.schema, columns, sum(map(len, tables)))
 
     def as_synthetic(self, schema: TableSchema, *, where: str) -> Table:
-        """What a generator made as a table of ``schema``: refused where :meth:`of` refuses, numbers rounded."""
+        """What a generator made, as a table of ``schema``: rounded; InputError for what :meth:`of` refuses."""
         _check_columns(self, schema, where)
         for column in schema.columns:
             if self.columns[column.name].kind != column.kind:
