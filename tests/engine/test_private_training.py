@@ -278,6 +278,7 @@ def test_a_column_without_gaps_gets_none() -> None:
     assert made.notna().all().all() and set(made["z"]) <= set("abc") and made["x"].between(0, 9).all()
 
 
+@pytest.mark.slow
 def test_more_budget_makes_better_rows() -> None:
     frame = pd.DataFrame({"x": np.where(np.arange(600) % 10 == 0, "rare", "common"), "y": np.arange(600) % 10 == 0})
     schema = infer_schema(frame)

@@ -136,6 +136,7 @@ def test_more_copies_are_told_more_easily():
     assert areas == sorted(areas) and areas[-1] - areas[0] > 0.15
 
 
+@pytest.mark.slow
 def test_the_verdict_of_copies_and_of_a_table_of_its_own():
     settings = {**SMALL, "records": 8, "tests": 200, "shadows": 1000}
     for share, verdict in ((1.0, "fail"), (0.0, "pass")):

@@ -214,7 +214,10 @@ def standardised(figures: list[Figure]) -> np.ndarray:
 SMALL = SinglingOut(columns=(3, 6), attacks=200, permutations=100, candidates=20_000, patience=5_000)
 
 
-@pytest.mark.parametrize("sizes", [(400, 100, 300), (100, 400, 300), (250, 250, 300)])
+@pytest.mark.parametrize(
+    "sizes",
+    [(400, 100, 300), *(pytest.param(one, marks=pytest.mark.slow) for one in [(100, 400, 300), (250, 250, 300)])],
+)
 def test_fresh_rows_sit_at_the_null_whatever_the_sizes(sizes: tuple[int, int, int]) -> None:
     z = standardised([run(*parts(sizes, seed + 10), SMALL).figure("risk") for seed in range(24)])
     assert abs(z.mean()) < 3.5 / np.sqrt(24)
