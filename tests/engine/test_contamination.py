@@ -114,14 +114,16 @@ def test_people_with_several_rows_are_witnesses_once() -> None:
 def test_train_is_not_looked_at() -> None:
     inputs = inputs_of(mixed((HOLDOUT, 60), (FRESH, 500)))
     other = inputs_of(mixed((HOLDOUT, 60), (FRESH, 500)))
-    other = metric_inputs(other.schema, {**other.tables, "train": other.tables["train"].iloc[:10]}, seed=0)
+    other = metric_inputs(other.schema, {**other.tables, "train": other.tables["train"].take(slice(10))}, seed=0)
     assert Contamination().measure(inputs).figures == Contamination().measure(other).figures
 
 
 @pytest.mark.parametrize("rows", [0, 1])
 def test_too_few_rows_cannot_pass(rows: int) -> None:
     inputs = inputs_of(FRESH)
-    few = metric_inputs(inputs.schema, {**inputs.tables, "reference": inputs.tables["reference"].iloc[:rows]}, seed=0)
+    few = metric_inputs(
+        inputs.schema, {**inputs.tables, "reference": inputs.tables["reference"].take(slice(rows))}, seed=0
+    )
     result = Contamination().evaluate(few)
     assert any(math.isnan(figure.value) for figure in result.figures)
     assert Policy.default(["contamination"]).judge({"contamination": result}).verdict != "pass"
