@@ -111,7 +111,7 @@ def prepare_inputs(
             generated[role] = generated[role].assign(**{subject: ids})
     schema = schema.measured
     tables = {role: table[schema.names] for role, table in tables.items()} if generated else tables
-    earlier = _stacked(released, schema) if released else None
+    earlier = stacked(released, schema) if released else None
     inputs = MetricInputs(
         schema, tables, subjects, generated=generated, released=earlier, seed=seed, device=device, progress=progress
     )
@@ -131,7 +131,7 @@ def check_reading(subject: object, kinds: object) -> None:
             raise ConfigError(f"unknown kind {shown(kind)} of column {shown(column)}.{hint}")
 
 
-def _stacked(released: Sequence[TableLike], schema: TableSchema) -> pd.DataFrame:
+def stacked(released: Sequence[TableLike], schema: TableSchema) -> pd.DataFrame:
     """Earlier releases in canonical form, one after the other, with the columns that all of them share with us.
 
     InputError where there is none: then nobody can tell what the new table adds.
