@@ -286,7 +286,7 @@ DOORS: list[tuple[Callable[[str, Any], None], tuple[str, ...]]] = [
         ("hidden", "epochs"),
     ),
     (lambda argument, value: _defined("generator", {"name": "tvae", "settings": {argument: value}}), ("loss_factor",)),
-    (lambda argument, value: _defined("embedder", {argument: value}), ("preset", "max_epochs")),
+    (lambda argument, value: _defined("attacks.embedder", {argument: value}), ("preset", "max_epochs")),
 ]
 CALLS = st.sampled_from([(door, argument) for door, arguments in DOORS for argument in arguments])
 VALUES = st.one_of(TABLES, ANYTHING)

@@ -103,7 +103,7 @@ def prepare_inputs(
             generated[role] = generated[role].with_columns(column_of(whose[role][subject], whom, names[role]))
     schema = schema.measured
     tables = {role: table.under(schema) for role, table in tables.items()}
-    earlier = _stacked(released, schema) if released else None
+    earlier = stacked_releases(released, schema) if released else None
     inputs = MetricInputs(
         schema, tables, subjects, generated=generated, released=earlier, seed=seed, device=device, progress=progress
     )
@@ -123,7 +123,7 @@ def check_reading(subject: object, kinds: object) -> None:
             raise ConfigError(f"unknown kind {shown(kind)} of column {shown(column)}.{hint}")
 
 
-def _stacked(released: Sequence[TableLike], schema: TableSchema) -> Table:
+def stacked_releases(released: Sequence[TableLike], schema: TableSchema) -> Table:
     """Earlier releases, one after the other, with the columns that all of them share with us.
 
     InputError where there is none: then nobody can tell what the new table adds.

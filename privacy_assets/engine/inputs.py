@@ -147,6 +147,18 @@ class MetricInputs:
         whole = {role: self.tables[role].with_columns(*own.columns.values()) for role, own in self.generated.items()}
         return {role: table.fingerprint for role, table in {**self.tables, **whole, **released}.items()}
 
+    def with_views(
+        self,
+        encoder: Encoder,
+        encoded: Mapping[str, EncodedTable],
+        ids: Mapping[str, np.ndarray],
+        embedded: Mapping[str, np.ndarray],
+    ) -> MetricInputs:
+        """These inputs with what was derived from the same tables before, so that nothing is derived again."""
+        views = {"encoder": encoder, "_encoded": dict(encoded), "row_ids": dict(ids), "_embedded": dict(embedded)}
+        self.__dict__.update(views)
+        return self
+
     def rng(self, purpose: str) -> np.random.Generator:
         """Generator for one purpose, independent of every other purpose under the same seed."""
         return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(zlib.crc32(purpose.encode()),)))

@@ -15,6 +15,7 @@ from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.policy import Policy
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.fingerprints import derived, keyed, lasting_fingerprint
+from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import ConfigError, InputError, PublicationRefused, StoreError, shown
 from privacy_assets.files import check_private, names, private_folder, read_regular, reason
 from privacy_assets.gate import attestation as judged
@@ -160,6 +161,23 @@ class Gate:
     def snapshot(self, sealed: Sealed, place: Place) -> Snapshot:
         """The snapshot that a sealed record names, if the record is about ``place``."""
         return Snapshot.of(self._opened(sealed, "snapshot", place), self._snapshots(place))
+
+    def sign_encoded(self, snapshot: Snapshot, setup: Mapping[str, Any], body: Mapping[str, Any]) -> Sealed:
+        """Sign what was prepared of ``snapshot`` and of the real tables, whose splits were checked under ``setup``."""
+        stated = {**plain(body), "setup": plain(setup), "engine_version": ENGINE_VERSION}
+        return seal(Statement("encoded", snapshot.place, snapshot.sha256, stated), self.key)
+
+    def encoded(self, sealed: Sealed, snapshot: Snapshot, setup: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What was signed of the encoded tables, if they are of ``snapshot``, this engine and the setup of now."""
+        found = self._opened(sealed, "encoded", snapshot.place)
+        if found.sha256 != snapshot.sha256:
+            raise PublicationRefused("the tables were encoded with another synthetic table; materialise encoded again.")
+        if found.body.get("engine_version") != ENGINE_VERSION:
+            raise PublicationRefused("the tables were encoded by another engine; materialise encoded again.")
+        if found.body.get("setup") != plain(setup):
+            text = "the tables were split or read under other settings"
+            raise PublicationRefused(f"{text}; materialise the splits and encoded again.")
+        return found.body
 
     def sign_result(
         self, result: MetricResult, snapshot: Snapshot, outcomes: Iterable[LimitOutcome], together: bool = False

@@ -17,8 +17,8 @@ from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.keys import SigningKey, TrustedKeys
 from privacy_assets.objects import Location, ObjectPath
 
-Kind = Literal["split", "snapshot", "result", "failure", "attestation"]
-KINDS: tuple[Kind, ...] = ("split", "snapshot", "result", "failure", "attestation")
+Kind = Literal["split", "snapshot", "encoded", "result", "failure", "attestation"]
+KINDS: tuple[Kind, ...] = ("split", "snapshot", "encoded", "result", "failure", "attestation")
 STATEMENT = "https://in-toto.io/Statement/v1"
 Root = TypeVar("Root", Path, ObjectPath, Location)
 PAYLOAD = "application/vnd.in-toto+json"

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from privacy_assets.engine.evaluation import attach_embedder, prepare_inputs
+from privacy_assets.engine.evaluation import prepare_inputs
 from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.progress import Progress, silent
-from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.table import Table
 from privacy_assets.pipeline.tagging import content_of, data_columns, schema_of, subject_of
 
@@ -57,26 +55,6 @@ def metric_inputs(
         device=device,
         progress=progress,
     )
-
-
-def score(
-    metric: Metric,
-    tables: Mapping[str, pd.DataFrame],
-    synthetic: pd.DataFrame,
-    embedder: Embedder | None,
-    released: Sequence[pd.DataFrame] = (),
-    *,
-    seed: int,
-    device: str = "cpu",
-    progress: Progress = silent,
-) -> MetricResult:
-    """Run one metric."""
-    from privacy_assets.engine.evaluation import run_metrics
-
-    inputs = metric_inputs(tables, synthetic, released, seed=seed, device=device, progress=progress)
-    if embedder is not None:
-        inputs = attach_embedder(inputs, embedder)
-    return run_metrics(inputs, {metric.name: metric})[metric.name]
 
 
 def fingerprints(

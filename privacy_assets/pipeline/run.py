@@ -55,14 +55,15 @@ def run_table(steps: Steps, device: str = "cpu", step: Step = lambda _: nullcont
     with step("synthetic"):
         read = tables if plan.filters else {"train": tables["train"]}
         synthetic = steps.synthetic(read, trained).sealed
+    with step("encoded"):
+        encoded = steps.encoded(tables, synthetic, embedder, device if embedder is not None else "cpu")
     scores = {}
     for name, metric in plan.metrics.items():
         with step(name):
-            own = embedder if plan.uses_embedder(metric) else None
-            there = device if own is not None or metric.uses_device else "cpu"
-            scores[name] = steps.score(metric, tables, synthetic, own, there).sealed
+            there = device if plan.uses_embedder(metric) or metric.uses_device else "cpu"
+            scores[name] = steps.score(metric, encoded, there).sealed
     with step("attestation"):
-        attested = steps.attestation(tables, synthetic, embedder, scores)
+        attested = steps.attestation(tables, encoded, synthetic, scores)
     try:
         with step("published"):
             return Finished(attested, steps.publish(attested.sealed, synthetic))

@@ -9,25 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
+from privacy_assets.engine.evaluation import attach_embedder, run_metrics, stacked_releases
 from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.engine.policy import Judgement
 from privacy_assets.engine.progress import Progress, silent
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.engine.tables.splitting import split_table
+from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.attestation import Attestation, refusal
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.releases import Release
 from privacy_assets.gate.snapshot import Snapshot, read_hashed, read_snapshot
 from privacy_assets.gate.statements import Place, Sealed
 from privacy_assets.pipeline.deployment import Deployment
+from privacy_assets.pipeline.encoded import Encoded, Facts, StoredEncoded, for_metric
 from privacy_assets.pipeline.feeds import Window, source_table, user_splits, user_synthetic
-from privacy_assets.pipeline.measuring import fingerprints, metric_inputs, score, table_fingerprint
+from privacy_assets.pipeline.measuring import fingerprints, metric_inputs, table_fingerprint
 from privacy_assets.pipeline.plan import TablePlan
 from privacy_assets.pipeline.tagging import content_of, schema_of, seal_of, tag, with_seal
 from privacy_assets.pipeline.training import (
@@ -39,6 +42,7 @@ from privacy_assets.pipeline.training import (
     sampled,
     trained_generator,
 )
+from privacy_assets.report.evaluate import put_together, sizes_of
 from privacy_assets.stats.limits import LimitOutcome, judge_limit
 
 if TYPE_CHECKING:
@@ -114,12 +118,12 @@ class Steps:
         """The gate of the deployment."""
         return self.deployment.gate()
 
-    def source(self, given: object = None) -> Private:
+    def source(self, given: Any = None) -> Private:
         """The private table in canonical form; ``given`` are its rows where they are handed over."""
         rows = source_table(self.plan, given, self.place.partition, self.window)
         return Private(rows, self.deployment.keyed(content_of(rows, "source")))
 
-    def splits(self, source: pd.DataFrame | None, given: Mapping[str, object] | None = None) -> dict[str, Private]:
+    def splits(self, source: pd.DataFrame | None, given: Mapping[str, Any] | None = None) -> dict[str, Private]:
         """Train, holdout and reference, each with the seal of the split; ``given`` are the user's own, by role."""
         gate, plan = self.gate, self.plan  # its keys are in order before anything is read
         if source is None:
@@ -142,7 +146,7 @@ class Steps:
         fitted = trained_generator(self.plan, train, print_, seed, folder, device, self.progress)
         return Trained(fitted, print_, self.deployment.keyed)
 
-    def synthetic(self, tables: Tables, trained: Trained | StoredTrained | None, given: object = None) -> Synthetic:
+    def synthetic(self, tables: Tables, trained: Trained | StoredTrained | None, given: Any = None) -> Synthetic:
         """Rows of the trained generator, or without one the user's own, written once to the gate's own file.
 
         ``tables`` are train, and with filters all real ones.
@@ -161,42 +165,72 @@ class Steps:
         """The rows that the sealed record of the synthetic table names."""
         return read_snapshot(self.gate.snapshot(synthetic, self.place))
 
-    def score(
-        self, metric: Metric, tables: Tables, synthetic: Sealed, embedder: Embedder | None, device: str = "cpu"
-    ) -> Scored:
-        """Run one metric and sign what it found.
+    def encoded(self, tables: Tables, synthetic: Sealed, embedder: Embedder | None, device: str = "cpu") -> Encoded:
+        """All tables in one coded form with their embeddings: prepared, verified, fingerprinted once for all scores.
 
-        It reads all real tables, also those that the metric does not name: scales and encoders are fitted on all real
-        rows alike, so that the figures are those of ``privacy_assets.evaluate``.
+        PublicationRefused unless the split signed for every real table, as it stands here and under the settings of
+        now. Scales and encoders are fitted on all real rows alike, so that the figures are those of
+        ``privacy_assets.evaluate``.
         """
-        gate, together = self.gate, self.plan.together
-        snapshot, rows, prints = self._taken(tables, synthetic, embedder)
+        gate, plan = self.gate, self.plan
+        snapshot = gate.snapshot(synthetic, self.place)
+        rows = read_snapshot(snapshot)
+        prints = fingerprints(tables, rows, embedder, self.deployment)
+        for role, frame in tables.items():
+            gate.check_split(Sealed("split", seal_of(frame, role)), self.place, role, prints[role], plan.split_setup)
+        inputs = metric_inputs(tables, rows, seed=plan.seed, device=device, progress=self.progress)
+        inputs = inputs if embedder is None else attach_embedder(inputs, embedder)
+        for role in inputs.tables if embedder is not None else ():
+            inputs.embedded(role)  # now, while a device is held
+        facts = Facts(prints, sizes_of(inputs), inputs.fingerprints["synthetic"])
+        return Encoded(inputs, facts, synthetic, snapshot, partial(gate.sign_encoded, snapshot, plan.split_setup))
+
+    def score(self, metric: Metric, encoded: Encoded | StoredEncoded, device: str = "cpu") -> Scored:
+        """Run one metric and sign what it found."""
+        gate, plan = self.gate, self.plan
+        opened = encoded.open(gate, self.place, plan.split_setup, self.deployment.keyed)
+        snapshot, embeds = opened.snapshot, plan.uses_embedder(metric)
+        earlier = gate.released(snapshot, plan.together)
         asks = "released" in metric.needs | metric.optional
-        earlier = gate.released(snapshot, together).tables() if asks else []
-        measured = score(
-            metric, tables, rows, embedder, earlier, seed=self.plan.seed, device=device, progress=self.progress
+        tables = earlier.tables() if asks else []
+        inputs = for_metric(
+            opened,
+            embeds,
+            stacked_releases(tables, opened.inputs.schema) if tables else None,
+            seed=plan.seed,
+            device=device,
+            progress=self.progress,
         )
-        result = replace(measured, inputs=prints)
-        attempt = gate.looks.attempt(snapshot, together)  # whoever sees a figure has looked, attested or not
-        limits = [limit for limit in self.plan.policy.limits if limit.metric == metric.name]
+        measured = run_metrics(inputs, {metric.name: metric})[metric.name]
+        prints = {role: own for role, own in opened.facts.inputs.items() if embeds or role != "embedder"}
+        result = replace(measured, inputs={**prints, "released": earlier.fingerprint})
+        attempt = gate.looks.attempt(snapshot, plan.together)  # whoever sees a figure has looked, attested or not
+        limits = [limit for limit in plan.policy.limits if limit.metric == metric.name]
         outcomes = [judge_limit(limit, result, attempt) for limit in limits]
-        return Scored(result, outcomes, gate.sign_result(result, snapshot, outcomes, together), protections(snapshot))
+        sealed = gate.sign_result(result, snapshot, outcomes, plan.together)
+        return Scored(result, outcomes, sealed, protections(snapshot))
 
     def attestation(
-        self, tables: Tables, synthetic: Sealed, embedder: Embedder | None, scores: Mapping[str, Sealed]
+        self, tables: Tables, encoded: Encoded | StoredEncoded, synthetic: Sealed, scores: Mapping[str, Sealed]
     ) -> Attested:
         """The verdict of the policy over the signed ``scores``, by metric, bound to the bytes that were judged.
 
+        ``tables`` are the real ones as they are now: scores of others are refused, though they were encoded rightly.
         The page is made from what was signed and from the results that it names, so that the two cannot disagree.
         """
-        from privacy_assets.report.evaluate import assemble
-
         gate, plan = self.gate, self.plan
-        snapshot, rows, prints = self._taken(tables, synthetic, embedder)
+        snapshot = gate.snapshot(synthetic, self.place)
+        facts, of = encoded.record(gate, self.place, plan.split_setup)
+        if of.sha256 != snapshot.sha256:
+            raise PublicationRefused("the tables were encoded with another synthetic table; materialise encoded again.")
         results = {name: gate.result(scores[name], snapshot) for name in plan.metrics}
-        stated, sealed = gate.attest(snapshot, plan.policy, results, prints, plan.metrics, plan.setup)
-        report = assemble(
-            metric_inputs(tables, rows, seed=plan.seed),
+        now = {role: table_fingerprint(frame, role, self.deployment) for role, frame in tables.items()}
+        inputs = {**facts.inputs, **now}
+        stated, sealed = gate.attest(snapshot, plan.policy, results, inputs, plan.metrics, plan.setup)
+        report = put_together(
+            facts.sizes,
+            facts.fingerprint,
+            plan.seed,
             results,
             stated.policy_then(),
             stated.attempt,
@@ -214,22 +248,6 @@ class Steps:
         """The rows of a release as readers get them, and its attestation."""
         stated = release.opened(self.place, self.gate.key.trusted)
         return read_hashed(release.table, stated.sha256, stated.dtypes), stated
-
-    def _taken(
-        self, tables: Tables, synthetic: Sealed, embedder: Embedder | None
-    ) -> tuple[Snapshot, pd.DataFrame, dict[str, str]]:
-        """Snapshot and its rows, and the fingerprints of what a step reads.
-
-        PublicationRefused unless the split signed for every real table, as it stands here and under the settings of
-        now.
-        """
-        gate, plan = self.gate, self.plan
-        snapshot = gate.snapshot(synthetic, self.place)
-        rows = read_snapshot(snapshot)
-        prints = fingerprints(tables, rows, embedder, self.deployment)
-        for role, frame in tables.items():
-            gate.check_split(Sealed("split", seal_of(frame, role)), self.place, role, prints[role], plan.split_setup)
-        return snapshot, rows, {**prints, "released": gate.released(snapshot, plan.together).fingerprint}
 
 
 def told_of(snapshot: Snapshot) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from privacy_assets.plugin.assets import (
 from privacy_assets.plugin.calibration import build_leaky_study, has_study
 from privacy_assets.plugin.metadata import caller_reference
 from privacy_assets.plugin.publication import build_attestation, build_published
-from privacy_assets.plugin.scores import build_score
+from privacy_assets.plugin.scores import build_encoded, build_score
 from privacy_assets.plugin.sensors import build_table_schedule
 from privacy_assets.plugin.settings import AssetLike, TableSettings, table_settings
 from privacy_assets.plugin.table_checks import build_table_checks
@@ -103,6 +103,7 @@ def _assets(settings: TableSettings) -> list[dg.AssetsDefinition]:
         build_splits(settings),
         *([build_embedder(settings)] if settings.embeds else []),
         build_synthetic(settings),
+        build_encoded(settings),
         *(build_score(settings, metric) for metric in settings.metrics.values()),
         build_attestation(settings),
         build_published(settings),

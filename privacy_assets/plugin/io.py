@@ -22,6 +22,7 @@ from privacy_assets.gate.keys import key_path
 from privacy_assets.gate.releases import read_published
 from privacy_assets.gate.statements import KINDS, Kind, Place, Sealed, quoted
 from privacy_assets.objects import Location, ObjectPath, local_copy, location
+from privacy_assets.pipeline.encoded import StoredEncoded
 from privacy_assets.pipeline.training import StoredTrained
 from privacy_assets.plugin.fixed import FixedConfig
 from privacy_assets.plugin.resources import home_of
@@ -201,12 +202,14 @@ def _remove(folder: Location) -> None:
 
 
 def _model_kind(value: Any) -> str:
-    return "embedder" if type(value).__name__ == "Embedder" else "generator"
+    return {"Embedder": "embedder", "Encoded": "encoded"}.get(type(value).__name__, "generator")
 
 
 def _load_model(path: Location) -> Any:
     pointer = json.loads(read_regular(path))
     place = path.parent / pointer["folder"]
+    if pointer["kind"] == "encoded":
+        return StoredEncoded(place)
     if pointer["kind"] != "embedder":
         return StoredTrained(place)
     from privacy_assets.engine.geometry.embedder import Embedder

@@ -12,7 +12,7 @@ from privacy_assets.plugin.io import Published
 from privacy_assets.plugin.metadata import broken_metadata, synthetic_metadata
 from privacy_assets.plugin.places import steps_of
 from privacy_assets.plugin.refusals import REFUSALS, failure, refused_check
-from privacy_assets.plugin.scores import embedder_in, given_scores, real_tables, score_ins, synthetic_in
+from privacy_assets.plugin.scores import encoded_in, given_scores, score_ins, synthetic_in
 from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import TableSettings
 from privacy_assets.plugin.versions import CHECK
@@ -33,7 +33,7 @@ def build_attestation(settings: TableSettings) -> dg.AssetsDefinition:
             ATTESTATION: common_out(settings, ATTESTATION, "json", description=_VERDICT, kept=SEALED),
             REPORT: common_out(settings, REPORT, "html", description=_PAGE),
         },
-        ins={**score_ins(settings), **split_ins(settings), **synthetic_in(settings), **embedder_in(settings)},
+        ins={**score_ins(settings), **split_ins(settings), **encoded_in(settings), **synthetic_in(settings)},
         partitions_def=settings.partitions_def,
         required_resource_keys={RELEASES},
         check_specs=[
@@ -48,12 +48,11 @@ def build_attestation(settings: TableSettings) -> dg.AssetsDefinition:
         ],
     )
     @guarded
-    def attestation(context: dg.AssetExecutionContext, **inputs: Any) -> Iterator[Any]:
+    def attestation(context: dg.AssetExecutionContext, encoded: Any, synthetic: Any, **inputs: Any) -> Iterator[Any]:
         try:
-            found = steps_of(context, settings).attestation(
-                real_tables(settings, inputs), inputs["synthetic"], inputs.get("embedder"),
-                given_scores(settings, inputs),
-            )  # fmt: skip
+            tables = {role: inputs[role] for role in settings.roles}
+            scores = given_scores(settings, inputs)
+            found = steps_of(context, settings).attestation(tables, encoded, synthetic, scores)
         except REFUSALS as error:
             yield refused_check(key, HOLDS, error)
             raise failure(error) from None

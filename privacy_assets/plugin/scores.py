@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-import pandas as pd
 
 from privacy_assets.engine.metrics.base import Metric
 from privacy_assets.gate.statements import Sealed
@@ -14,7 +13,7 @@ from privacy_assets.plugin.places import steps_of
 from privacy_assets.plugin.scrubbing import guarded
 from privacy_assets.plugin.settings import TableSettings
 from privacy_assets.plugin.versions import CHECK
-from privacy_assets.plugin.workplace import device_of, needed, placed, workers_of
+from privacy_assets.plugin.workplace import GPU, device_of, needed, placed, workers_of
 from privacy_assets.stats.limits import Limit, LimitOutcome
 
 if TYPE_CHECKING:
@@ -36,14 +35,36 @@ def embedder_in(settings: TableSettings) -> dict[str, dg.AssetIn]:
     return {"embedder": dg.AssetIn(key=settings.key("embedder"))} if settings.embeds else {}
 
 
-def real_tables(settings: TableSettings, inputs: dict[str, Any]) -> dict[str, pd.DataFrame]:
-    """The real tables among the inputs, by role."""
-    return {role: inputs[role] for role in settings.roles}
+def encoded_in(settings: TableSettings) -> dict[str, dg.AssetIn]:
+    """The encoded tables as an input."""
+    return {"encoded": dg.AssetIn(key=settings.key("encoded"))}
 
 
 def given_scores(settings: TableSettings, inputs: dict[str, Any]) -> dict[str, Sealed]:
     """The sealed results among the inputs, by metric."""
     return {name: inputs[f"score_{name}"] for name in settings.metrics}
+
+
+def build_encoded(settings: TableSettings) -> dg.AssetsDefinition:
+    """All tables of one release in one coded form, which every score reads."""
+
+    @dg.asset(
+        **common(settings, "encoded", "numpy"),
+        ins={**split_ins(settings), **synthetic_in(settings), **embedder_in(settings)},
+        required_resource_keys={RELEASES, *([GPU] if settings.embeds else [])},
+        **placed(settings, settings.embeds),
+        description="All tables of this release, prepared, verified and fingerprinted once, signed: scores read it.",
+    )
+    @guarded
+    def encoded(context: dg.AssetExecutionContext, synthetic: Any, **inputs: Any) -> dg.MaterializeResult:
+        steps = steps_of(context, settings)
+        tables = {role: inputs[role] for role in settings.roles}
+        with device_of(context, settings.embeds) as device:
+            made = steps.encoded(tables, synthetic, inputs.get("embedder"), device)
+        facts = {f"{role} rows": size["rows"] for role, size in made.facts.sizes.items()}
+        return dg.MaterializeResult(value=made, metadata={**facts, "sha256": made.snapshot.sha256})
+
+    return encoded
 
 
 def limit_spec(settings: TableSettings, limit: Limit) -> dg.AssetCheckSpec:
@@ -73,25 +94,22 @@ def limit_result(
 
 def build_score(settings: TableSettings, metric: Metric) -> dg.AssetsDefinition:
     """One metric: its figures, and one check a limit of the policy."""
-    embeds = settings.uses_embedder(metric)
-    embedder, on_device = embedder_in(settings) if embeds else {}, embeds or metric.uses_device
+    on_device = settings.uses_embedder(metric) or metric.uses_device
     limits = [limit for limit in settings.policy.limits if limit.metric == metric.name]
 
     @dg.asset(
         **common(settings, metric.name, "numpy"),
-        ins={**split_ins(settings), **synthetic_in(settings), **embedder},
+        ins=encoded_in(settings),
         required_resource_keys={RELEASES, *needed(settings, on_device)},
         **placed(settings, on_device),
         check_specs=[limit_spec(settings, limit) for limit in limits],
         description=metric.summary,
     )
     @guarded
-    def score(context: dg.AssetExecutionContext, **inputs: Any) -> dg.MaterializeResult:
+    def score(context: dg.AssetExecutionContext, encoded: Any) -> dg.MaterializeResult:
         steps = steps_of(context, settings)
         with device_of(context, on_device) as device, workers_of(settings):
-            found = steps.score(
-                metric, real_tables(settings, inputs), inputs["synthetic"], inputs.get("embedder"), device
-            )
+            found = steps.score(metric, encoded, device)
         key = settings.key(metric.name)
         checks = [limit_result(key, outcome, found.protections) for outcome in found.outcomes]
         facts = {**score_metadata(found.result, found.outcomes), "seed": str(settings.seed)}

@@ -122,9 +122,21 @@ def assemble(
     **details: Any,
 ) -> Report:
     """Judge ``results``, at the level of this ``attempt`` at publishing, and put the report together."""
-    from privacy_assets.report.report import Report
+    return put_together(
+        sizes_of(inputs),
+        inputs.fingerprints["synthetic"],
+        inputs.seed,
+        results,
+        policy,
+        attempt,
+        title=title,
+        **details,
+    )
 
-    sizes = {
+
+def sizes_of(inputs: MetricInputs) -> dict[str, dict[str, int]]:
+    """Rows, columns and subjects of each table."""
+    return {
         role: {
             "rows": len(table),
             "columns": len(table.columns),
@@ -132,6 +144,22 @@ def assemble(
         }
         for role, table in inputs.tables.items()
     }
+
+
+def put_together(
+    sizes: Mapping[str, Mapping[str, int]],
+    fingerprint: str,
+    seed: int,
+    results: Mapping[str, MetricResult],
+    policy: Policy,
+    attempt: int = 1,
+    *,
+    title: str,
+    **details: Any,
+) -> Report:
+    """The report of ``results`` on tables of these ``sizes``, the synthetic one known by its ``fingerprint``."""
+    from privacy_assets.report.report import Report
+
     return Report(
         title=title,
         policy=policy,
@@ -139,8 +167,8 @@ def assemble(
         attempt=attempt,
         results=dict(results),
         tables=sizes,
-        seed=inputs.seed,
+        seed=seed,
         engine_version=ENGINE_VERSION,
-        fingerprints={"synthetic": inputs.fingerprints["synthetic"]},
+        fingerprints={"synthetic": fingerprint},
         **details,
     )

@@ -291,7 +291,7 @@ def test_only_steps_that_may_use_a_device_ask_for_one(instance: dg.DagsterInstan
     asks = {
         key for key, job in made.items() if (container_of(job).resources.limits or {}).get("nvidia.com/gpu") is not None
     }
-    assert asks == {"nets__embedder", "nets__generator", "nets__dcr", "nets__leaky_study"}
+    assert asks == {"nets__embedder", "nets__generator", "nets__encoded", "nets__dcr", "nets__leaky_study"}
     assert {"nets__linkability", "nets__synthetic", "nets__published"} <= set(made) - asks
     asking = container_of(made["nets__embedder"])
     assert asking.resources.limits == {"memory": "8Gi", "nvidia.com/gpu": "1"}  # beside what every step has

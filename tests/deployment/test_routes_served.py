@@ -20,8 +20,8 @@ pytestmark = pytest.mark.slow
 
 STOCK = ("synthetic", "score", "published")
 GATED = (
-    *("source", "train", "holdout", "reference", "generator", "synthetic", "dcr", "attestation", "privacy_report"),
-    "published",
+    *("source", "train", "holdout", "reference", "generator", "synthetic"),
+    *("encoded", "dcr", "attestation", "privacy_report", "published"),
 )
 EAGER = ("eager_failed", "eager_warned", "eager_raised", "eager_unchecked")
 FORGED = ("forged_by_rest", "forged_by_graphql")

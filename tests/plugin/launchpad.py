@@ -29,7 +29,8 @@ from privacy_assets.plugin.io import Readable, load_value
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
 READ = (None, "north", "south", "shop-0", "")
 PLACES = [Place("honest"), Place("regional", "north"), Place("regional", "south")]  # where a release may lie
-PIPELINE = ("source", "train", "generator", "synthetic", "dcr", "privacy_report", "attestation", "published")
+VERDICT = ("privacy_report", "attestation", "published")
+PIPELINE = ("source", "train", "generator", "synthetic", "encoded", "dcr", *VERDICT)
 MADE_BESIDE = ("train", "privacy_report")  # by the step of another asset
 TABLES = ("honest", "leaky", "regional", "fed")
 CANARY, CANARY_NAME = "canary-7d1f0c52e9b84a36", "LAUNCHPAD_CANARY"

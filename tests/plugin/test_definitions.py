@@ -19,7 +19,7 @@ from standins import LENIENT, QUICK, independent, resources, table_of
 
 from privacy_assets import PrivacyGate, build_privacy_assets, build_privacy_checks
 from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.registry import METRICS, default_metrics
+from privacy_assets.engine.registry import default_metrics
 from privacy_assets.errors import ConfigError
 from privacy_assets.pipeline.spec import TableSpec
 
@@ -107,7 +107,7 @@ def test_scores_and_checks_follow_the_registry() -> None:
     defs = table_of("people", source="demo")
     found = shape(defs)
     assert {key.path[-1] for key in found["deps"]} == {
-        "source", "train", "holdout", "reference", "embedder", "generator", "synthetic", "privacy_report",
+        "source", "train", "holdout", "reference", "embedder", "generator", "synthetic", "encoded", "privacy_report",
         "attestation", "published", "leaky_study", *default_metrics(),
     }  # fmt: skip
     for limit in Policy.default().limits:
@@ -117,9 +117,9 @@ def test_scores_and_checks_follow_the_registry() -> None:
     assert blocking == [dg.AssetCheckKey(dg.AssetKey(["people", "attestation"]), "policy_holds")]
     assert found["deps"][dg.AssetKey(["people", "published"])] == [["people", "attestation"], ["people", "synthetic"]]
     for name in default_metrics():
-        metric = METRICS[name]
-        parents = {path[-1] for path in found["deps"][dg.AssetKey(["people", name])]}
-        assert parents >= metric.needs | (metric.optional & {"embedder", "reference"})
+        assert found["deps"][dg.AssetKey(["people", name])] == [["people", "encoded"]]
+    parents = {path[-1] for path in found["deps"][dg.AssetKey(["people", "encoded"])]}
+    assert parents == {"train", "holdout", "reference", "synthetic", "embedder"}
 
 
 def test_no_step_is_in_a_pool() -> None:
@@ -138,7 +138,7 @@ def test_steps_that_may_use_a_device_carry_its_tags_and_no_others(generator: str
     text = yaml.safe_dump({key: value for key, value in spec.items() if key != "metrics"})
     component = PrivacyGate.resolve_from_yaml(text).build_defs(dg.ComponentTree.for_test().load_context)
     python = table_of(**given, gpu_tags=tags)
-    expected = {"embedder", "dcr", "leaky_study", *(["generator"] if generator == "rvae" else [])}
+    expected = {"embedder", "encoded", "dcr", "leaky_study", *(["generator"] if generator == "rvae" else [])}
     for defs in (python, component):
         found = {key.path[-1]: dict(asset.op.tags) for asset in defs.assets for key in asset.keys}
         assert {name for name, its in found.items() if its} == expected

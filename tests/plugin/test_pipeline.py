@@ -72,8 +72,8 @@ def test_an_honest_table_is_published(honest: dg.ExecuteInProcessResult, place: 
 
 def test_every_asset_says_what_it_holds(honest: dg.ExecuteInProcessResult) -> None:
     facts = made(honest)
-    assert set(facts) == {"source", "train", "holdout", "reference", "generator", "synthetic", "dcr", "privacy_report",
-                          "attestation", "published"}  # fmt: skip
+    assert set(facts) == {"source", "train", "holdout", "reference", "generator", "synthetic", "encoded", "dcr",
+                          "privacy_report", "attestation", "published"}  # fmt: skip
     for name in ("source", "train", "holdout", "reference", "synthetic", "published"):
         assert facts[name]["dagster/row_count"] > 0
         assert [c.name for c in facts[name]["dagster/column_schema"].columns]
@@ -189,7 +189,8 @@ def test_a_table_made_from_rows_of_the_past_is_not_attested(tmp_path: Path, agai
     """It gives away people whom the scores on today's rows know nothing of."""
     people().to_parquet(tmp_path / "people.parquet")
     leaky = table(tmp_path, generator=memorise)
-    names = ["source", "train", "holdout", "reference", *again, "dcr", "privacy_report", "attestation", "published"]
+    splits, verdict = ["source", "train", "holdout", "reference"], ["privacy_report", "attestation", "published"]
+    names = [*splits, *again, "encoded", "dcr", *verdict]
     with dg.DagsterInstance.ephemeral() as instance:
         run(leaky, "people_pipeline", instance)
         people(seed=9).to_parquet(tmp_path / "people.parquet")
@@ -273,8 +274,9 @@ def test_assets_can_be_called_directly(place: Path) -> None:
     snapshot = assets["synthetic"](
         dg.build_asset_context(resources=given), train=frames["train"], generator=fitted
     ).value
-    score = assets["dcr"](dg.build_asset_context(resources=given), **frames, synthetic=snapshot)
-    inputs = {"score_dcr": score.value, **frames, "synthetic": snapshot}
+    encoded = assets["encoded"](dg.build_asset_context(resources=given), **frames, synthetic=snapshot).value
+    score = assets["dcr"](dg.build_asset_context(resources=given), encoded=encoded)
+    inputs = {"score_dcr": score.value, **frames, "encoded": encoded, "synthetic": snapshot}
     attestation, report, check = assets["attestation"](dg.build_asset_context(resources=given), **inputs)
     assert report.value.verdict == "pass" and check.check_name == "policy_holds"
     forged = Sealed("attestation", attestation.value.data.replace(b"payloadType", b"PayloadType"))

@@ -39,7 +39,7 @@ from privacy_assets.engine.metrics.dcr import Dcr
 from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.statements import Place, Sealed
-from privacy_assets.pipeline.measuring import fingerprints, score, table_fingerprint
+from privacy_assets.pipeline.measuring import fingerprints, metric_inputs, table_fingerprint
 from privacy_assets.pipeline.tagging import schema_of
 
 ROLES = ("train", "holdout", "reference")
@@ -243,7 +243,7 @@ def test_route_08_checked_asset_and_publisher_in_one_step(world: World) -> None:
         frame = Table.of(rows, schema, where="own").restored()
         taken, sealed = gate.take_snapshot(frame, place, table_fingerprint(tables["train"], "train", releases))
         prints = fingerprints(tables, frame, None, releases)
-        result = replace(score(metric, tables, frame, None, seed=0), inputs=prints)
+        result = replace(metric.evaluate(metric_inputs(tables, frame, seed=0)), inputs=prints)
         signed = gate.result(gate.sign_result(result, taken, policy.judge({"dcr": result}).outcomes), taken)
         stated, verdict = gate.attest(taken, policy, {"dcr": signed}, prints, {"dcr": metric}, {"seed": 0})
         assert stated.verdict == "fail"

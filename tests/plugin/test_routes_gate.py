@@ -24,7 +24,7 @@ from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.statements import Place
 from privacy_assets.stats.limits import Limit
 
-SCORED = ("train", "holdout", "synthetic", "dcr")
+SCORED = ("train", "holdout", "synthetic", "encoded", "dcr")
 ATTESTED = (*SCORED, "attestation")
 IDENTICAL, MEMBER = ({**limit, "at_most": most} for limit, most in zip(LENIENT["limits"], (0.3, 1.0), strict=True))
 STRICT = {"policy": {"name": "strict", "limits": [IDENTICAL, MEMBER]}}

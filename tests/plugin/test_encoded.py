@@ -1,0 +1,188 @@
+"""The encoded tables: what they give back, and that a score believes nothing but what was signed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import dagster as dg
+import numpy as np
+import pandas as pd
+import pytest
+from standins import QUICK, checks, failures, independent, people, resources, run, table_of
+
+from privacy_assets import TableSpec
+from privacy_assets.engine.evaluation import run_metrics
+from privacy_assets.errors import PublicationRefused
+from privacy_assets.gate.statements import Place
+from privacy_assets.pipeline.deployment import Deployment
+from privacy_assets.pipeline.encoded import Encoded, StoredEncoded, for_metric
+from privacy_assets.pipeline.measuring import fitted_embedder
+from privacy_assets.pipeline.plan import TablePlan
+from privacy_assets.pipeline.steps import Steps
+
+WHY = {"token": "made up anew"}
+POLICY = {"limits": [{"figure": "value_disclosure.generated_excess", "at_most": 0.5, "bound": "lower"}]}
+METRICS = {
+    "dcr": {"bootstraps": 50, "permutations": 199},
+    "membership_inference": {"permutations": 199},
+    "linkability": {"attacks": 50, "permutations": 199},
+    "attribute_inference": {"attacks": 50, "permutations": 199},
+    "value_disclosure": {},
+}
+
+
+def rows(seed: int, first: int) -> pd.DataFrame:
+    """People of every kind of column, with gaps, and a column of codes."""
+    frame = people(150, seed=seed)
+    rng = np.random.default_rng(seed)
+    n = len(frame)
+    return frame.assign(
+        pid=[f"q{first + i // 2}" for i in range(n)],
+        born=pd.Timestamp("1950-01-01") + pd.to_timedelta(rng.integers(0, 9000, n), unit="D"),
+        member=pd.array(rng.random(n) < 0.4, dtype="boolean"),
+        visits=pd.array(np.where(rng.random(n) < 0.1, None, rng.integers(0, 50, n)), dtype="Int64"),
+        token=[f"{rng.integers(10**9):012x}" for _ in range(n)],
+    )
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Steps, Encoded]:
+    """The encoded tables of a small release of the user's own."""
+    place = tmp_path_factory.mktemp("made")
+    for number, role in enumerate(("train", "holdout", "reference", "synthetic")):
+        rows(number, 1000 * number).drop(columns=["pid"] if role == "synthetic" else []).to_parquet(
+            place / f"{role}.parquet"
+        )
+    files = {role: str(place / f"{role}.parquet") for role in ("train", "holdout", "reference", "synthetic")}
+    spec = TableSpec(
+        name="own",
+        subject="pid",
+        data={**files, "generated": WHY},
+        attacks={"metrics": METRICS, "embedder": {"max_epochs": 1, "width": 8}},
+        policy=POLICY,
+    )
+    steps = Steps(TablePlan.of(spec), Deployment(place / "releases", place / "private"), Place("own"))
+    tables = {role: part.rows for role, part in steps.splits(None).items()}
+    synthetic = steps.synthetic({"train": tables["train"]}, None).sealed
+    return steps, steps.encoded(tables, synthetic, fitted_embedder(steps.plan, tables))
+
+
+@pytest.fixture
+def stored(made: tuple[Steps, Encoded], tmp_path: Path) -> Path:
+    made[1].save(tmp_path / "encoded")
+    return tmp_path / "encoded"
+
+
+def opened(steps: Steps, folder: Path):
+    return StoredEncoded(folder).open(steps.gate, steps.place, steps.plan.split_setup, steps.deployment.keyed)
+
+
+def test_what_was_stored_measures_the_same(made: tuple[Steps, Encoded], stored: Path) -> None:
+    steps, before = made
+    after = opened(steps, stored)
+    assert (after.facts, after.snapshot) == (before.facts, before.snapshot)
+    assert json.dumps(after.facts.sizes) == json.dumps(before.facts.sizes)  # in the same order
+    for given, found in (
+        (before.inputs.tables, after.inputs.tables),
+        (before.inputs.generated, after.inputs.generated),
+    ):
+        assert list(given) == list(found)
+        for role, frame in given.items():
+            pd.testing.assert_frame_equal(frame, found[role])
+    assert after.inputs.fingerprints == before.inputs.fingerprints
+    for name, metric in steps.plan.metrics.items():
+        embeds = steps.plan.uses_embedder(metric)
+        was, now = (run_metrics(for_metric(one, embeds, None, seed=3), {name: metric}) for one in (before, after))
+        told = [json.dumps(result[name].to_json() | {"seconds": 0}, sort_keys=True) for result in (was, now)]
+        assert told[0] == told[1], name
+
+
+def test_nothing_is_prepared_again(made: tuple[Steps, Encoded], stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from privacy_assets.engine.geometry.embedder import Embedder
+    from privacy_assets.engine.tables.encoding import Encoder
+
+    def fails(*_: object, **__: object) -> None:
+        raise AssertionError("prepared again")
+
+    for kind, name in ((Encoder, "transform"), (Encoder, "fit"), (Embedder, "embed"), (Embedder, "load")):
+        monkeypatch.setattr(kind, name, fails)
+    steps, _ = made
+    assert steps.score(steps.plan.metrics["dcr"], StoredEncoded(stored)).result.figures
+
+
+def swapped(name: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        data = bytearray((folder / name).read_bytes())
+        data[len(data) // 2] ^= 1
+        (folder / name).write_bytes(bytes(data))
+
+    return change
+
+
+def without(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(swapped(name) for name in ("tables.bin", "embeddings.bin", "tables.json", "encoded.json", "synthetic.json")),
+        *(without(name) for name in ("tables.bin", "tables.json", "encoded.json", "synthetic.json")),
+        lambda folder: shutil.copy(folder / "synthetic.json", folder / "encoded.json"),
+        lambda folder: (folder / "tables.bin").write_bytes(b""),
+    ],
+)
+def test_what_was_changed_is_refused(made: tuple[Steps, Encoded], stored: Path, change: Callable[[Path], None]) -> None:
+    steps, _ = made
+    opened(steps, stored)
+    change(stored)
+    with pytest.raises(PublicationRefused):
+        opened(steps, stored)
+
+
+def test_other_settings_of_the_split_are_refused(made: tuple[Steps, Encoded], stored: Path) -> None:
+    steps, _ = made
+    setup = {**steps.plan.split_setup, "subject": None}
+    with pytest.raises(PublicationRefused, match="under other settings"):
+        StoredEncoded(stored).record(steps.gate, steps.place, setup)
+    with pytest.raises(PublicationRefused, match="another table or partition"):
+        StoredEncoded(stored).record(steps.gate, Place("other"), steps.plan.split_setup)
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as found:
+        yield found
+
+
+def test_route_51_codes_swapped_between_encoding_and_scoring(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """Whoever writes to the storage has the scores look at harmless rows, and the leaky ones published."""
+    people().to_parquet(tmp_path / "people.parquet")
+    folder, held = tmp_path / "storage/people/encoded", tmp_path / "held"
+    defs = dg.Definitions.merge(
+        table_of("people", source=tmp_path / "people.parquet", subject="pid", generator=independent, **QUICK),
+        resources(tmp_path),
+    )
+    assert run(defs, "people_pipeline", instance).success
+    (first,) = folder.glob("model-*")
+    shutil.copytree(first, held)
+    other = dg.Definitions.merge(
+        table_of("people", source=tmp_path / "people.parquet", subject="pid", generator=independent, seed=1, **QUICK),
+        resources(tmp_path),
+    )
+    for asset in ("synthetic", "encoded"):
+        assert run(other, "people_pipeline", instance, only=f"people/{asset}").success
+    (now,) = folder.glob("model-*")
+    for name in ("tables.bin", "tables.json"):
+        shutil.copy(held / name, now / name)
+    refused = run(other, "people_pipeline", instance, only="people/dcr")
+    assert "was changed after it was signed" in failures(refused)["people__dcr"].user_failure_data.description
+    for name in ("encoded.json", "synthetic.json"):  # all of it: then the scores are of another table
+        shutil.copy(held / name, now / name)
+    run(other, "people_pipeline", instance, only="people/dcr")
+    stale = run(other, "people_pipeline", instance, only="people/attestation")
+    assert not checks(stale)["attestation", "policy_holds"].passed
+    assert "another synthetic table" in failures(stale)["people__attestation"].user_failure_data.description
