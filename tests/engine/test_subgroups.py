@@ -129,6 +129,7 @@ def test_groups_that_are_avoided_are_demonstrated_from_the_other_side():
     assert figure.high < -0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 4])
 def test_coverage_and_resolution_when_nothing_leaks(rows):
     figures = []
