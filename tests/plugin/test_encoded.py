@@ -90,8 +90,9 @@ def test_what_was_stored_measures_the_same(made: tuple[Steps, Encoded], stored: 
         (before.inputs.generated, after.inputs.generated),
     ):
         assert list(given) == list(found)
-        for role, frame in given.items():
-            pd.testing.assert_frame_equal(frame, found[role])
+        for role, table in given.items():
+            assert found[role].schema == table.schema
+            pd.testing.assert_frame_equal(found[role].frame(), table.frame())
     assert after.inputs.fingerprints == before.inputs.fingerprints
     for name, metric in steps.plan.metrics.items():
         embeds = steps.plan.uses_embedder(metric)

@@ -31,7 +31,6 @@ from standins import (
 )
 
 from privacy_assets import read_published
-from privacy_assets.engine.tables.fingerprints import content_fingerprint
 from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.gate.statements import Place, Sealed
 from privacy_assets.pipeline.tagging import data_columns
@@ -207,7 +206,7 @@ def test_no_plain_fingerprint_of_a_private_table_is_attested(honest: dg.ExecuteI
     text = base64.b64decode(envelope["payload"]).decode()
     for role in ("train", "holdout", "reference"):
         frame = load_value(place / "storage/people" / role, dg.AssetKey(role), None)
-        plain = content_fingerprint(data_columns(frame, role))
+        plain = data_columns(frame, role).fingerprint
         assert plain not in text and made(honest)[role]["keyed_fingerprint"] in text
 
 
