@@ -37,14 +37,14 @@ def check_source(source: Table) -> list[Expected]:
     return _run(source.frame(), [*_structure(source.schema), *_nullability(source.schema)])
 
 
-def check_synthetic(synthetic: Table, real: Sequence[Table]) -> list[Expected]:
-    """Columns, types, nullability, and what may stand in each column of a synthetic table beside ``real``.
+def check_synthetic(frame: pd.DataFrame, real: Sequence[Table]) -> list[Expected]:
+    """Columns, types, nullability, and what may stand in each column of a synthetic table's frame beside ``real``.
 
     What may is decided in one place, :mod:`privacy_assets.engine.tables.roles`, for this and for the limit on
     ``value_disclosure.foreign_cells``.
     """
-    schema = synthetic.schema
-    return _run(synthetic.frame(), [*_structure(schema), *_nullability(schema), *_values(schema, real)])
+    schema = real[0].schema
+    return _run(frame, [*_structure(schema), *_nullability(schema), *_values(schema, real)])
 
 
 def _structure(schema: TableSchema) -> list[tuple[str, dict[str, Any]]]:

@@ -65,7 +65,7 @@ def _synthetic_check(settings: TableSettings) -> dg.AssetChecksDefinition:
         rows, schema = steps_of(context, settings).rows(synthetic), schema_of(tables["train"], "train")
         made = Table.of(rows, schema, where="synthetic")
         real = [data_columns(table, role) for role, table in tables.items()]
-        yield expectation_result(check_synthetic(made, real))
+        yield expectation_result(check_synthetic(made.frame(), real))
 
     return schema_and_values
 

@@ -60,7 +60,7 @@ def test_a_filtered_table_is_published_and_says_so(place: Path) -> None:
     }
     people_ids = pd.factorize(pd.concat([frame["pid"] for frame in frames.values()], ignore_index=True))[0]
     schema = schema_of(frames["train"], "train")
-    released = Table.of(read_published(place / "releases", "people"), schema, where="released").frame()
+    released = Table.of(read_published(place / "releases", "people"), schema, where="released")
     chosen = MemorizationFilter(**FILTER["settings"])
     fitted = chosen.fit([data_columns(frame, role) for role, frame in frames.items()], schema, people_ids)
     assert len(released) == len(frames["train"]) and not fitted.exposed(released).any()

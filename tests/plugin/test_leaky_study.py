@@ -93,7 +93,7 @@ def test_the_figures_are_those_of_the_engine(first: dg.ExecuteInProcessResult, p
             for role in ("train", "holdout", "reference")
         }
     schema, release = schema_of(parts["train"], "t"), data_columns(parts["reference"], "r")
-    leaked = leaky_table(data_columns(parts["train"], "t"), release, 0.5, Noise(), schema, 0)
+    leaked = leaky_table(data_columns(parts["train"], "t"), release, 0.5, Noise(), 0).frame()
     inputs = prepare_inputs(parts["train"], parts["holdout"], leaked, subject="pid", schema=schema)
     wanted = run_metrics(inputs, {"dcr": build_metric("dcr", QUICK["metrics"]["dcr"])})["dcr"]
     path = Path(made(first)["leaky_study"]["path"]).with_name("points.jsonl")

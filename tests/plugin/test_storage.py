@@ -39,7 +39,7 @@ def test_a_private_table_comes_back_with_its_schema(tmp_path: Path) -> None:
     assert schema_of(loaded, "x") == schema_of(frame, "x")
     assert subject_of(loaded, "x") == "pid"
     assert schema_of(loaded, "x")["age"].kind == "numeric"
-    pd.testing.assert_frame_equal(data_columns(loaded, "x"), data_columns(frame, "x"))
+    pd.testing.assert_frame_equal(data_columns(loaded, "x").frame(), data_columns(frame, "x").frame())
     assert list(loaded["pid"]) == list(frame["pid"])
 
 

@@ -10,24 +10,23 @@ from standins import people
 from privacy_assets.engine.evaluation import prepare_inputs
 from privacy_assets.engine.inputs import MetricInputs
 from privacy_assets.pipeline.exchangeability import exchangeability
-from privacy_assets.pipeline.tagging import canonical_source, data_columns, schema_of
+from privacy_assets.pipeline.tagging import canonical_source, data_columns
 from privacy_assets.plugin.expectations import check_source, check_synthetic
 from privacy_assets.plugin.table_checks import expectation_result
 
 
 def broken(frame: pd.DataFrame) -> set[tuple[str, str]]:
     table = canonical_source(people(), "pid", None)
-    schema, train = schema_of(table, "train"), data_columns(table, "train")
-    return {(o.name, o.column) for o in check_synthetic(frame, schema, [train]) if not o.passed}
+    return {(o.name, o.column) for o in check_synthetic(frame, [data_columns(table, "train")]) if not o.passed}
 
 
 def canonical() -> pd.DataFrame:
-    return data_columns(canonical_source(people(), "pid", None), "train")
+    return data_columns(canonical_source(people(), "pid", None), "train").frame()
 
 
 def test_the_training_rows_themselves_hold() -> None:
     table = canonical_source(people(), "pid", None)
-    outcomes = check_source(data_columns(table, "x"), schema_of(table, "x"))
+    outcomes = check_source(data_columns(table, "x"))
     assert all(outcome.passed for outcome in outcomes)
     assert broken(canonical()) == set()
 
@@ -60,7 +59,7 @@ def test_the_result_holds_no_private_value() -> None:
     frame = canonical()
     frame.loc[0, "region"] = "SECRET"
     table = canonical_source(people(), "pid", None)
-    result = expectation_result(check_synthetic(frame, schema_of(table, "x"), [data_columns(table, "x")]))
+    result = expectation_result(check_synthetic(frame, [data_columns(table, "x")]))
     assert not result.passed
     assert "SECRET" not in repr(result) and "north" not in repr(result)
 
