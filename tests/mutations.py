@@ -96,7 +96,7 @@ MUTATIONS = [
     Mutation(
         "one outlier flattens its column",
         "engine/tables/encoding.py", "_CLIP = 0.001", "_CLIP = 0.0",
-        ("engine/test_dcr.py::test_one_outlier_does_not_move_the_score",),
+        ("engine/test_dcr.py::test_one_outlier_does_not_flatten_its_column",),
     ),
     Mutation(
         "numbers that are not measurable come back from JSON as zeros",
@@ -107,7 +107,7 @@ MUTATIONS = [
         "labels permuted by row instead of by subject",
         "engine/inputs.py",
         "return np.unique(stacked, return_inverse=True)[1].astype(np.int64)", "return np.arange(len(stacked))",
-        ("engine/test_dcr.py",),
+        ("engine/test_every_metric.py::test_figures_are_those_of_the_specs",),
     ),
     Mutation(
         "ties at a threshold all credited to privacy",

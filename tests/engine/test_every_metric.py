@@ -178,6 +178,7 @@ def test_figures_are_those_of_the_specs(name: str) -> None:
             assert (one.direction, one.about) == (spec.direction, spec.about)
             if spec.null is not None:
                 assert one.null == pytest.approx(spec.null, nan_ok=True)
+            assert one.subjects <= TRAIN + HOLDOUT + REFERENCE, "people, not rows"
             if one.measurable:
                 assert one.low <= one.value <= one.high
             else:
