@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from privacy_assets.plugin.demo import demo_table
+from privacy_assets.dagster.demo import demo_table
 from resources import EXECUTOR, RESOURCES
 from sensors import SCHEDULES, SENSORS
 

@@ -30,12 +30,12 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.images import write_image
-from privacy_assets.engine.generators import build_generator
-from privacy_assets.engine.shadow.audit import AuditPlan, run_audit
-from privacy_assets.engine.shadow.selection import select_records
-from privacy_assets.engine.tables.coding import Coding
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.generators import build_generator
 from privacy_assets.report.plots import intervals_svg
+from privacy_assets.shadow.audit import AuditPlan, run_audit
+from privacy_assets.shadow.selection import select_records
+from privacy_assets.tables.coding import Coding
+from privacy_assets.tables.table import Table
 
 SYNTHPOP, BAYNET = ("synthpop", {"min_leaf": 5}), ("baynet", {})
 PRIVBAYES = [("privbayes", {"epsilon": float(epsilon)}) for epsilon in (1, 10, 100)]

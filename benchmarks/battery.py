@@ -36,13 +36,13 @@ from benchmarks.battery_tables import Sources
 from benchmarks.peers import ROOT, THREADS, python_of, set_up
 from benchmarks.peers_tables import table
 from privacy_assets import evaluate
-from privacy_assets.engine.evaluation import attach_embedder, choose_metrics, fit_embedder, prepare_inputs, run_metrics
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.registry import default_metrics
-from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import InputError
+from privacy_assets.evaluation import attach_embedder, choose_metrics, fit_embedder, prepare_inputs, run_metrics
+from privacy_assets.metrics.registry import default_metrics
+from privacy_assets.policy import Policy
 from privacy_assets.report.evaluate import assemble
 from privacy_assets.report.report import Report
+from privacy_assets.tables.table import Table
 
 PEERS = {
     "anonymeter": ("peers", "peers.txt"),

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.releases import SUBJECT, World, bare, independent, jittered, redrawn
-from privacy_assets.engine.generators import build_generator
-from privacy_assets.engine.geometry.neighbours import nearest, nearest_rows
-from privacy_assets.engine.progress import silent
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.compute.progress import silent
+from privacy_assets.generators import build_generator
+from privacy_assets.neighbours.nearest import nearest, nearest_rows
+from privacy_assets.tables.table import Table
 
 Make = Callable[[World], pd.DataFrame]
 HUGE = 10**9

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.releases import SUBJECT, World, bare
-from privacy_assets.engine.tables.demo import load_patients
+from privacy_assets.tables.demo import load_patients
 
 FILES = {"adult": "adult.parquet", "census": "uk_census.parquet"}
 LAW_ROWS = 30_000

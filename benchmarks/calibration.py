@@ -30,12 +30,12 @@ from joblib import Parallel, delayed
 from scipy import stats
 
 from benchmarks.releases import RELEASES, SUBJECT, bare, draw_world, relabelled
-from privacy_assets.engine.evaluation import prepare_inputs, run_metrics
-from privacy_assets.engine.metrics.base import Metric
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.registry import METRICS, build_metric, study_metrics
-from privacy_assets.engine.results import MetricResult
+from privacy_assets.evaluation import prepare_inputs, run_metrics
+from privacy_assets.metrics.base import Metric
+from privacy_assets.metrics.registry import METRICS, build_metric, study_metrics
+from privacy_assets.policy import Policy
 from privacy_assets.stats.intervals import CONFIDENCE
+from privacy_assets.stats.results import MetricResult
 
 LIMITED = [name for name in study_metrics() if METRICS[name].default_limits]
 LARGE = (8_000, 2_000, 8_000)

@@ -24,17 +24,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from privacy_assets.engine.evaluation import prepare_inputs, run_metrics
-from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.metrics.base import Metric
-from privacy_assets.engine.metrics.controls import Controls
-from privacy_assets.engine.metrics.controls.canaries import KINDS, canaries
-from privacy_assets.engine.metrics.controls.scratch_tables import plantable
-from privacy_assets.engine.metrics.membership_inference.scores import build_population
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.registry import METRICS, build_metric, default_metrics
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.evaluation import prepare_inputs, run_metrics
+from privacy_assets.metrics.base import Metric
+from privacy_assets.metrics.controls import Controls
+from privacy_assets.metrics.controls.canaries import KINDS, canaries
+from privacy_assets.metrics.controls.scratch_tables import plantable
+from privacy_assets.metrics.inputs import MetricInputs
+from privacy_assets.metrics.membership_inference.scores import build_population
+from privacy_assets.metrics.registry import METRICS, build_metric, default_metrics
+from privacy_assets.policy import Policy
 from privacy_assets.stats.limits import Limit
+from privacy_assets.tables.table import Table
 
 SHAPE = {"train": 8_000, "holdout": 2_000, "reference": 2_000, "synthetic": 8_000}
 SHARES = (1.0, 1 / 3)

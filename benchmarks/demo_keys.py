@@ -26,18 +26,18 @@ from typing import Any
 
 import pandas as pd
 
-from privacy_assets.engine.evaluation import attach_embedder, fit_embedder, run_metrics
-from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.results import MetricResult
-from privacy_assets.engine.tables.fingerprints import derived
-from privacy_assets.engine.tables.splitting import split_table
+from privacy_assets.dagster.demo import demo_spec
+from privacy_assets.evaluation import attach_embedder, fit_embedder, run_metrics
+from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.pipeline.feeds import source_table
 from privacy_assets.pipeline.measuring import metric_inputs
 from privacy_assets.pipeline.plan import TablePlan
 from privacy_assets.pipeline.tagging import data_columns, schema_of, tag
-from privacy_assets.plugin.demo import demo_spec
+from privacy_assets.policy import Policy
 from privacy_assets.stats.limits import Verdict
+from privacy_assets.stats.results import MetricResult
+from privacy_assets.tables.fingerprints import derived
+from privacy_assets.tables.splitting import split_table
 
 CHEAPEST = ("dcr", "membership_inference", "linkability", "singling_out")  # in the leaky demo, before all others
 WORST_FIRST = ("fail", "not_assessable", "pass")

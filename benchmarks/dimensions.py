@@ -25,11 +25,11 @@ import pandas as pd
 
 from benchmarks.images import write_image
 from benchmarks.measured import cost
-from privacy_assets.engine.controls import Fit, Noise, Point, fits, leaky_cases, run_study
-from privacy_assets.engine.evaluation import attach_embedder, choose_metrics, fit_embedder
-from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.calibration import Fit, Noise, Point, fits, leaky_cases, run_study
+from privacy_assets.evaluation import attach_embedder, choose_metrics, fit_embedder
+from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.report.plots import intervals_svg
+from privacy_assets.tables.table import Table
 
 FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
 SEEN = {"singling_out.risk_embedded": "SO + CL", "dcr.privacy_score_embedded": "DCR + CL"}

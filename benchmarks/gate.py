@@ -22,16 +22,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.results import MetricResult
 from privacy_assets.gate.attestation import attest
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SigningKey, TrustedKeys, first_key
 from privacy_assets.gate.releases import Release, check_bytes, hash_file
 from privacy_assets.gate.snapshot import Snapshot
 from privacy_assets.gate.statements import Place, Sealed, seal
+from privacy_assets.policy import Policy
 from privacy_assets.stats.estimates import Figure
 from privacy_assets.stats.limits import Limit
+from privacy_assets.stats.results import MetricResult
 
 PLACE = Place("large")
 POLICY = Policy((Limit("dcr.member_excess", at_most=0.1),))

@@ -27,17 +27,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from privacy_assets.engine.evaluation import (
+from privacy_assets.embedding.embedder import Embedder
+from privacy_assets.evaluation import (
     attach_embedder,
     choose_metrics,
     fit_embedder,
     prepare_inputs,
     run_metrics,
 )
-from privacy_assets.engine.generators import GENERATORS, build_generator, generator_info
-from privacy_assets.engine.geometry.embedder import Embedder
-from privacy_assets.engine.tables.schema import TableSchema, infer_schema
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.generators import GENERATORS, build_generator, generator_info
+from privacy_assets.tables.schema import TableSchema, infer_schema
+from privacy_assets.tables.table import Table
 
 APART = {"callable", "command", "realtabformer", "noisy_copy"}  # need something to run; or show nothing more
 OURS = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)

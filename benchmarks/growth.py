@@ -28,13 +28,13 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.measured import cost, peak
-from privacy_assets.engine.generators.copies import jittered, redrawn
-from privacy_assets.engine.geometry.mixed_tree import MixedTree
-from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.registry import build_metric
-from privacy_assets.engine.tables.column import Column
-from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.generators.copies import jittered, redrawn
+from privacy_assets.metrics.inputs import MetricInputs
+from privacy_assets.metrics.registry import build_metric
+from privacy_assets.neighbours.mixed_tree import MixedTree
+from privacy_assets.tables.column import Column
+from privacy_assets.tables.encoding import EncodedTable, Encoder
+from privacy_assets.tables.table import Table
 
 SIZES = (50_000, 200_000, 1_000_000, 5_000_000)
 QUERIES = 50_000

@@ -35,8 +35,8 @@ class Row(NamedTuple):
 
 def inputs_of(path: str, rows: int):
     """Two tables of so many real rows as train and holdout, and as many others in place of synthetic ones."""
-    from privacy_assets.engine.evaluation import prepare_inputs
-    from privacy_assets.engine.tables.schema import infer_schema
+    from privacy_assets.evaluation import prepare_inputs
+    from privacy_assets.tables.schema import infer_schema
 
     frame = pd.read_parquet(path).sample(3 * rows, random_state=0).reset_index(drop=True)
     parts = [frame[start : start + rows].reset_index(drop=True) for start in range(0, 3 * rows, rows)]
@@ -49,10 +49,10 @@ def mixed(inputs) -> Iterator[Row]:
     from scipy.spatial.distance import cdist
     from sklearn.neighbors import NearestNeighbors
 
-    from privacy_assets.engine.geometry.mixed_tree import MixedTree
-    from privacy_assets.engine.geometry.neighbours import distinct_encoded, nearest_rows, weight_within
-    from privacy_assets.engine.shadow.vulnerability import vulnerability
-    from privacy_assets.engine.tables.coding import Coding
+    from privacy_assets.neighbours.mixed_tree import MixedTree
+    from privacy_assets.neighbours.nearest import distinct_encoded, nearest_rows, weight_within
+    from privacy_assets.shadow.vulnerability import vulnerability
+    from privacy_assets.tables.coding import Coding
 
     q, p = inputs.encoded("synthetic"), inputs.encoded("train")
     few, dense, name = q.dense[:1000], p.dense, "nearest, mixed columns"
@@ -81,11 +81,11 @@ def embedded(inputs, dims: int) -> Iterator[Row]:
     """The same kernels on embeddings, where a library has a tree too."""
     from scipy.spatial import cKDTree
 
-    from privacy_assets.engine.geometry.embedder import EmbedderSettings, train_embedder
-    from privacy_assets.engine.geometry.mixed_tree import MixedTree
-    from privacy_assets.engine.geometry.neighbours import distinct_encoded, nearest, weight_within
-    from privacy_assets.engine.shadow.vulnerability import isolation
-    from privacy_assets.engine.tables.encoding import EncodedTable
+    from privacy_assets.embedding.embedder import EmbedderSettings, train_embedder
+    from privacy_assets.neighbours.mixed_tree import MixedTree
+    from privacy_assets.neighbours.nearest import distinct_encoded, nearest, weight_within
+    from privacy_assets.shadow.vulnerability import isolation
+    from privacy_assets.tables.encoding import EncodedTable
 
     settings = EmbedderSettings(width=128, dims=dims, max_epochs=4)
     embedder = train_embedder([inputs.train], inputs.schema, settings, seed=0)
@@ -111,9 +111,9 @@ def attacks(inputs) -> Iterator[Row]:
     from scipy.spatial.distance import cdist
     from sklearn.neighbors import NearestNeighbors
 
-    from privacy_assets.engine.geometry.spherelets import Spherelets, divergences
-    from privacy_assets.engine.metrics.attribute_inference import _kernels as kernels
-    from privacy_assets.engine.metrics.attribute_inference.attacks import Attacked, Trial
+    from privacy_assets.metrics.attribute_inference import _kernels as kernels
+    from privacy_assets.metrics.attribute_inference.attacks import Attacked, Trial
+    from privacy_assets.neighbours.spherelets import Spherelets, divergences
 
     trial = Trial.of(inputs, Attacked.choose(inputs, 1000))
     slack = (len(trial.category) + 4) * float(np.finfo(np.float32).eps)
@@ -159,12 +159,12 @@ def shadows(inputs) -> Iterator[Row]:
     from sklearn.metrics import mutual_info_score
     from sklearn.tree import DecisionTreeClassifier
 
-    from privacy_assets.engine.generators import build_generator
-    from privacy_assets.engine.shadow._attention_kernels import closest_unique, target_distances
-    from privacy_assets.engine.shadow.forest import Forest
-    from privacy_assets.engine.shadow.queries import all_counts, matches
-    from privacy_assets.engine.tables.coding import Coding
+    from privacy_assets.generators import build_generator
+    from privacy_assets.shadow._attention_kernels import closest_unique, target_distances
+    from privacy_assets.shadow.forest import Forest
+    from privacy_assets.shadow.queries import all_counts, matches
     from privacy_assets.stats.subjects import random_sets
+    from privacy_assets.tables.coding import Coding
 
     coding = Coding.fit([inputs.train], inputs.schema)
     cells = np.nan_to_num(coding.code(inputs.train))

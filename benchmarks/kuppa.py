@@ -32,12 +32,12 @@ from sklearn.metrics import roc_auc_score
 from benchmarks.images import write_image
 from benchmarks.kuppa_bagging import RECORDS, attack_record, vulnerable
 from benchmarks.kuppa_worlds import GENERATORS, Screened, World, draw_world, generator_of
-from privacy_assets.engine.generators.registry import GENERATORS as REGISTERED
-from privacy_assets.engine.geometry.neighbours import nearest_rows
-from privacy_assets.engine.geometry.radius import near, typical_radius
-from privacy_assets.engine.tables.encoding import EncodedTable
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.generators.registry import GENERATORS as REGISTERED
+from privacy_assets.neighbours.nearest import nearest_rows
+from privacy_assets.neighbours.radius import near, typical_radius
 from privacy_assets.report.memorization_drawings import shares_svg
+from privacy_assets.tables.encoding import EncodedTable
+from privacy_assets.tables.table import Table
 
 TRAIN, AUXILIARY = 4_000, 6_000
 SIZES, AUXILIARIES = (1_000, 4_000, 16_000), (1_500, 3_000, 6_000)

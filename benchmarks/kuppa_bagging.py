@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.kuppa_worlds import Screened, World, generator_of
-from privacy_assets.engine.generators.base import Generator
-from privacy_assets.engine.shadow.attacks import build_attack
-from privacy_assets.engine.shadow.games import Game, blocks, without
-from privacy_assets.engine.shadow.selection import select_records
-from privacy_assets.engine.tables.coding import Coding
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.generators.base import Generator
+from privacy_assets.shadow.attacks import build_attack
+from privacy_assets.shadow.games import Game, blocks, without
+from privacy_assets.shadow.selection import select_records
+from privacy_assets.tables.coding import Coding
+from privacy_assets.tables.table import Table
 
 SHADOWS, TESTS, SIZE, RECORDS = 160, 100, 1_000, 3
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from privacy_assets.engine.filters import FittedFilter, MemorizationFilter, draw
-from privacy_assets.engine.generators import build_generator
-from privacy_assets.engine.generators.base import FittedGenerator, Generator, Training
-from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
-from privacy_assets.engine.tables.schema import TableSchema
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.generators import build_generator
+from privacy_assets.generators.base import FittedGenerator, Generator, Training
+from privacy_assets.generators.filters import FittedFilter, MemorizationFilter, draw
+from privacy_assets.tables.encoding import EncodedTable, Encoder
+from privacy_assets.tables.schema import TableSchema
+from privacy_assets.tables.table import Table
 
 GENERATORS: dict[str, tuple[str, dict[str, Any], float]] = {  # registered name, settings, share of planted copies
     "synthpop, leaf 50": ("synthpop", {"min_leaf": 50}, 0.0),

@@ -48,8 +48,8 @@ def cost(work: Callable[..., Any], *given: Any) -> tuple[float, Any]:
 
 def metric(name: str, figures: Sequence[str], **settings: Any) -> Steps:
     """A metric of the registry; its inputs are prepared from the frames as for every other metric."""
-    from privacy_assets.engine.evaluation import prepare_inputs
-    from privacy_assets.engine.registry import build_metric
+    from privacy_assets.evaluation import prepare_inputs
+    from privacy_assets.metrics.registry import build_metric
 
     chosen = build_metric(name, settings)
 

@@ -29,13 +29,13 @@ PROBES = 2_000
 
 def encoded(path: str):
     """Training rows, as many synthetic ones, and the rest of the real ones, encoded alike; two of them embedded."""
-    from privacy_assets.engine.evaluation import prepare_inputs
-    from privacy_assets.engine.generators import build_generator
-    from privacy_assets.engine.geometry.embedder import train_embedder
-    from privacy_assets.engine.geometry.embedder_settings import EmbedderSettings
-    from privacy_assets.engine.progress import silent
-    from privacy_assets.engine.tables.encoding import EncodedTable
-    from privacy_assets.engine.tables.table import Table
+    from privacy_assets.compute.progress import silent
+    from privacy_assets.embedding.embedder import train_embedder
+    from privacy_assets.embedding.settings import EmbedderSettings
+    from privacy_assets.evaluation import prepare_inputs
+    from privacy_assets.generators import build_generator
+    from privacy_assets.tables.encoding import EncodedTable
+    from privacy_assets.tables.table import Table
 
     frame = pd.read_parquet(path).sample(frac=1, random_state=0).reset_index(drop=True)
     whole = Table.read(frame)
@@ -52,7 +52,7 @@ def encoded(path: str):
 
 def resampled(table, rows: int, seed: int):
     """So many rows of ``table`` drawn with replacement, their numbers moved by 0.1 standard deviations."""
-    from privacy_assets.engine.tables.encoding import EncodedTable
+    from privacy_assets.tables.encoding import EncodedTable
 
     g = np.random.default_rng(seed)
     drawn = table.take(g.integers(0, len(table), rows))
@@ -94,7 +94,7 @@ def compare(name: str, queries, points, path=None) -> None:
     """Print one line: the search that metrics use, faiss, the bare product, and the ratios."""
     import faiss
 
-    from privacy_assets.engine.geometry.neighbours import nearest_rows
+    from privacy_assets.neighbours.nearest import nearest_rows
 
     large = len(points) > 100_000
     times = 1 if large else 3
@@ -121,8 +121,8 @@ def cold() -> float:
     """Seconds of a first search in a new process without any cache, less those of a second one."""
     code = (
         "import time, numpy as np\n"
-        "from privacy_assets.engine.geometry.neighbours import nearest_rows\n"
-        "from privacy_assets.engine.tables.encoding import EncodedTable\n"
+        "from privacy_assets.neighbours.nearest import nearest_rows\n"
+        "from privacy_assets.tables.encoding import EncodedTable\n"
         "x = EncodedTable.of_numbers(np.arange(60.0)[:, None])\n"
         "def spent():\n"
         "    start = time.process_time(); nearest_rows(x, x, path='tree'); return time.process_time() - start\n"
@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument("--large", type=int, action="append", default=[], help="further rows a side (repeatable)")
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(options.threads or os.cpu_count())  # before faiss is imported
-    from privacy_assets.engine.tables.encoding import EncodedTable
+    from privacy_assets.tables.encoding import EncodedTable
 
     train, synthetic, unseen, embedded = encoded(options.table)
     print(f"{options.threads or os.cpu_count()} threads, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}")

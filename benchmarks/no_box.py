@@ -18,10 +18,10 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.releases import RELEASES, SUBJECT, World, bare, draw_world
-from privacy_assets.engine.evaluation import prepare_inputs
-from privacy_assets.engine.metrics.membership_inference.no_box import auc_figures, score_rows
-from privacy_assets.engine.metrics.membership_inference.one_run import epsilon_one_run
-from privacy_assets.engine.metrics.membership_inference.scores import build_population
+from privacy_assets.evaluation import prepare_inputs
+from privacy_assets.metrics.membership_inference.no_box import auc_figures, score_rows
+from privacy_assets.metrics.membership_inference.one_run import epsilon_one_run
+from privacy_assets.metrics.membership_inference.scores import build_population
 from privacy_assets.stats.estimates import Figure
 
 SHAPE, REFERENCE = (8_000, 2_000, 8_000), 2_000

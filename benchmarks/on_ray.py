@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from privacy_assets.engine.generators.registry import build_generator
-from privacy_assets.engine.on_ray import on_ray
-from privacy_assets.engine.parallel import threads
-from privacy_assets.engine.shadow.audit import AuditPlan, run_audit
-from privacy_assets.engine.tables.coding import Coding
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.compute.on_ray import on_ray
+from privacy_assets.compute.parallel import threads
+from privacy_assets.generators.registry import build_generator
+from privacy_assets.shadow.audit import AuditPlan, run_audit
+from privacy_assets.tables.coding import Coding
+from privacy_assets.tables.table import Table
 
 CASES: dict[str, tuple[str, dict[str, Any], int]] = {  # generator, settings, shadow sets
     "threads": ("synthpop", {}, 4_000),

@@ -28,10 +28,10 @@ import pandas as pd
 from benchmarks import measured
 from benchmarks.peers_tables import Peer, Work, answers, costs, growth
 from benchmarks.releases import jittered
-from privacy_assets.engine.generators import build_generator
-from privacy_assets.engine.progress import silent
-from privacy_assets.engine.tables.schema import TableSchema, infer_schema
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.compute.progress import silent
+from privacy_assets.generators import build_generator
+from privacy_assets.tables.schema import TableSchema, infer_schema
+from privacy_assets.tables.table import Table
 
 ROOT = Path(__file__).parents[1]
 SIZES, QUICK = (5_000, 10_000, 20_000, 39_032), (1_000, 2_000)

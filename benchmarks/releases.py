@@ -9,12 +9,12 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from privacy_assets.engine.generators import build_generator
-from privacy_assets.engine.geometry.neighbours import nearest, nearest_rows
-from privacy_assets.engine.progress import silent
-from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
-from privacy_assets.engine.tables.schema import TableSchema, infer_schema
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.compute.progress import silent
+from privacy_assets.generators import build_generator
+from privacy_assets.neighbours.nearest import nearest, nearest_rows
+from privacy_assets.tables.encoding import EncodedTable, Encoder
+from privacy_assets.tables.schema import TableSchema, infer_schema
+from privacy_assets.tables.table import Table
 
 SUBJECT = "person"
 

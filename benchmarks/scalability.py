@@ -26,12 +26,12 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.measured import ROLES, WARM_ROWS, cost, peak
-from privacy_assets.engine.evaluation import attach_embedder, fit_embedder, prepare_inputs
-from privacy_assets.engine.generators import build_generator
-from privacy_assets.engine.geometry.embedder import Embedder
-from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.registry import build_metric, default_metrics
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.embedding.embedder import Embedder
+from privacy_assets.evaluation import attach_embedder, fit_embedder, prepare_inputs
+from privacy_assets.generators import build_generator
+from privacy_assets.metrics.inputs import MetricInputs
+from privacy_assets.metrics.registry import build_metric, default_metrics
+from privacy_assets.tables.table import Table
 
 SIZES = (25_000, 50_000, 75_000, 100_000)
 JITTER = {"noise": 0.1, "redraw": 0.05}

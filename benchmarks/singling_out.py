@@ -25,8 +25,8 @@ from benchmarks.neighbours import cost
 TRAIN, HOLDOUT, SYNTHETIC = 39_032, 9_758, 39_040
 COLD = """
 import time, numpy as np, pandas as pd
-from privacy_assets.engine.evaluation import prepare_inputs
-from privacy_assets.engine.metrics.singling_out import SinglingOut
+from privacy_assets.evaluation import prepare_inputs
+from privacy_assets.metrics.singling_out import SinglingOut
 table = pd.DataFrame(np.random.default_rng(0).integers(0, 90, (90, 4)), columns=list("abcd"))
 inputs = prepare_inputs(table[:30], table[30:60], table[60:])
 def spent():
@@ -37,9 +37,9 @@ print(spent() - spent())
 
 def tables(path: str) -> list[pd.DataFrame]:
     """Train, holdout and synthetic rows."""
-    from privacy_assets.engine.generators import build_generator
-    from privacy_assets.engine.progress import silent
-    from privacy_assets.engine.tables.table import Table
+    from privacy_assets.compute.progress import silent
+    from privacy_assets.generators import build_generator
+    from privacy_assets.tables.table import Table
 
     frame = pd.read_parquet(path).sample(frac=1, random_state=0).reset_index(drop=True)
     train, holdout = frame[:TRAIN], frame[TRAIN : TRAIN + HOLDOUT]
@@ -60,9 +60,9 @@ def resampled(frame: pd.DataFrame, rows: int, seed: int, unique: bool) -> pd.Dat
 
 def report(name: str, given: list[pd.DataFrame], times: int) -> None:
     """Print the cost of the whole and of its parts."""
-    from privacy_assets.engine.evaluation import prepare_inputs
-    from privacy_assets.engine.metrics.singling_out import SinglingOut, predicates
-    from privacy_assets.engine.metrics.singling_out.evidence import label_sets
+    from privacy_assets.evaluation import prepare_inputs
+    from privacy_assets.metrics.singling_out import SinglingOut, predicates
+    from privacy_assets.metrics.singling_out.evidence import label_sets
 
     def line(what: str, spent: tuple[float, float]) -> None:
         print(f"{name:12} {what:34} {spent[0]:7.3f} CPU s {spent[1]:7.3f} s")

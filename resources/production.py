@@ -10,7 +10,7 @@ import dagster as dg
 
 from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, fixed
 
-PRELOADED = ["privacy_assets.plugin.factory", "scipy.stats", "great_expectations", "sklearn.tree", "torch"]
+PRELOADED = ["privacy_assets.dagster.factory", "scipy.stats", "great_expectations", "sklearn.tree", "torch"]
 STORAGE = PrivacyIOManager(
     base=dg.EnvVar("PRIVACY_ASSETS_STORAGE"),
     releases=dg.EnvVar("PRIVACY_ASSETS_RELEASES"),

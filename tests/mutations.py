@@ -29,7 +29,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "privacy_assets"
-SKIPPED = shutil.ignore_patterns(".*", "docs", "dist", "build", "shared")
+SKIPPED = shutil.ignore_patterns(".*", "docs", "dist", "build")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from privacy_assets.files import locked
+from privacy_assets.storage.files import locked
 
 _CODE = """
 import ray

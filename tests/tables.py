@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.tables.schema import TableSchema
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.metrics.inputs import MetricInputs
+from privacy_assets.tables.schema import TableSchema
+from privacy_assets.tables.table import Table
 
 Frames = Mapping[str, pd.DataFrame | Table]
 

@@ -6,16 +6,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.engine.evaluation import prepare_inputs, run_metrics
-from privacy_assets.engine.filters import MemorizationFilter, SimilarityFilter
-from privacy_assets.engine.generators import build_generator
-from privacy_assets.engine.metrics.composition import Composition
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.registry import build_metric
-from privacy_assets.engine.results import Figure, MetricResult
-from privacy_assets.engine.tables.encoding import Encoder
-from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.evaluation import prepare_inputs, run_metrics
+from privacy_assets.generators import build_generator
+from privacy_assets.generators.filters import MemorizationFilter, SimilarityFilter
+from privacy_assets.metrics.composition import Composition
+from privacy_assets.metrics.registry import build_metric
+from privacy_assets.policy import Policy
 from privacy_assets.stats.limits import Limit, judge_limit
+from privacy_assets.stats.results import Figure, MetricResult
+from privacy_assets.tables.encoding import Encoder
+from privacy_assets.tables.schema import infer_schema
 from tests.tables import as_table, as_tables
 
 LOOKS = Policy.default(["dcr", "membership_inference"])

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.calibration import COPIED, REDRAWS, Case, coverage, judge
-from privacy_assets.engine.registry import build_metric
+from privacy_assets.metrics.registry import build_metric
 
 QUICK = {
     "dcr": {"permutations": 199, "bootstraps": 100},

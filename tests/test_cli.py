@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 import yaml
 
-from privacy_assets.cli import main
-from privacy_assets.engine.metrics.base import Metric
-from privacy_assets.engine.policy import Policy
+from privacy_assets.cli.main import main
 from privacy_assets.errors import InputError
+from privacy_assets.metrics.base import Metric
+from privacy_assets.policy import Policy
 from privacy_assets.report import evaluate as report_evaluate
 
 SECRET = "Zebulon-77123"

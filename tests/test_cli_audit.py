@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.cli import main
-from privacy_assets.engine.shadow.plan import AuditPlan
+from privacy_assets.cli.main import main
+from privacy_assets.shadow.plan import AuditPlan
 
 SECRET = "Zebulon-77123"
 QUICK = ["--records=2", "--shadows=20", "--tests=8", "--size=40", "--quiet"]
@@ -88,7 +88,7 @@ def test_results_are_shown_even_where_the_file_cannot_be_written(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("privacy_assets.files.put_atomic", full)
+    monkeypatch.setattr("privacy_assets.storage.files.put_atomic", full)
     assert audit(data, f"--json={tmp_path / 'audit.json'}") == 2
     printed = capsys.readouterr()
     assert "AUC over records" in printed.out and "No space left" in printed.err

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.cli import main
+from privacy_assets.cli.main import main
 
 QUICK = ["--no-embedder", "--quiet", "--metrics", "dcr"]
 

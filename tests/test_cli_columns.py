@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.cli import main
+from privacy_assets.cli.main import main
 
 OUT = ["--metrics", "value_disclosure", "--no-embedder", "--quiet"]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from privacy_assets.cli import main
-from privacy_assets.engine import devices
-from privacy_assets.engine.devices import Device, lease_device
-from privacy_assets.engine.generators.copies import Copy
+from privacy_assets.cli.main import main
+from privacy_assets.compute import devices
+from privacy_assets.compute.devices import Device, lease_device
+from privacy_assets.dagster.gpu import GpuResource
 from privacy_assets.errors import ConfigError, LeaseTimeout
-from privacy_assets.plugin.gpu import GpuResource
+from privacy_assets.generators.copies import Copy
 
 TABLES = ["--train", "t.parquet", "--holdout", "h.parquet", "--synthetic", "s.parquet", "--quiet"]
 
@@ -35,7 +35,7 @@ def seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, boo
     monkeypatch.setattr(devices, "accelerators", lambda: [Device("cuda:0", "cuda-GPU-0")])
     monkeypatch.setattr(devices.tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr("privacy_assets.report.evaluate.evaluate", work)
-    monkeypatch.setattr("privacy_assets.cli_calibrate._inputs", work)
+    monkeypatch.setattr("privacy_assets.cli.calibrate._inputs", work)
     monkeypatch.setattr(Copy, "fit", work)
     monkeypatch.setattr(Copy, "modules", ("torch",))
     return found
@@ -74,7 +74,7 @@ def test_a_command_waits_for_a_step_and_says_so(seen: list[tuple[str, bool]], mo
         heard.append(text)
         waiting.set()
 
-    monkeypatch.setattr("privacy_assets.cli_shared.progress", lambda quiet: say)
+    monkeypatch.setattr("privacy_assets.cli.shared.progress", lambda quiet: say)
     with GpuResource().lease():
         command = threading.Thread(target=main, args=(["evaluate", *TABLES],))
         command.start()

@@ -16,17 +16,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.cli import main
-from privacy_assets.engine.metrics.dcr import Dcr
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.results import Figure, MetricResult
-from privacy_assets.engine.version import ENGINE_VERSION
+from privacy_assets.cli.main import main
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SigningKey, TrustedKeys, first_key
 from privacy_assets.gate.releases import Release
 from privacy_assets.gate.statements import Place, Sealed, seal
 from privacy_assets.gate.verification import verify_file
+from privacy_assets.metrics.dcr import Dcr
+from privacy_assets.policy import Policy
 from privacy_assets.stats.limits import Limit, widening
+from privacy_assets.stats.results import Figure, MetricResult
+from privacy_assets.version import ENGINE_VERSION
 
 POLICY = Policy((Limit("dcr.privacy_score", at_most=0.1, advice="Use larger leaves."),), name="strict")
 SETUP = {"seed": 0}
@@ -292,7 +292,7 @@ def test_a_large_file_takes_little_memory_and_no_heavy_import(home: Deployment) 
     script = """
 import resource, sys
 from pathlib import Path
-from privacy_assets.cli import main
+from privacy_assets.cli.main import main
 from privacy_assets.gate import verification
 unit = 1 << 10 if sys.platform == "linux" else 1 << 20
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

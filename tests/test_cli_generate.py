@@ -14,15 +14,15 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from privacy_assets.cli import main
-from privacy_assets.cli_shared import settings
-from privacy_assets.engine.devices import Device
-from privacy_assets.engine.generators import GENERATORS, generator_info
-from privacy_assets.engine.generators.base import Training
-from privacy_assets.engine.generators.copies import Copy, FittedCopy
-from privacy_assets.engine.tables.reading import read_table
-from privacy_assets.engine.tables.schema import infer_schema
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.cli.main import main
+from privacy_assets.cli.shared import settings
+from privacy_assets.compute.devices import Device
+from privacy_assets.generators import GENERATORS, generator_info
+from privacy_assets.generators.base import Training
+from privacy_assets.generators.copies import Copy, FittedCopy
+from privacy_assets.tables.reading import read_table
+from privacy_assets.tables.schema import infer_schema
+from privacy_assets.tables.table import Table
 
 SECRET = "Zebulon-77123"
 ROWS = 240
@@ -266,7 +266,7 @@ def test_device_checkpoint_seed_and_progress_reach_the_training(
 
     monkeypatch.setattr(Copy, "_fit", fit)
     monkeypatch.setattr(Copy, "modules", modules)
-    monkeypatch.setattr("privacy_assets.engine.devices.accelerators", lambda: [Device("best", "card")])
+    monkeypatch.setattr("privacy_assets.compute.devices.accelerators", lambda: [Device("best", "card")])
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # where it is leased
     folder = tmp_path / "checkpoint"
     assert (
@@ -413,12 +413,12 @@ def test_a_saved_model_needs_rows_and_must_be_there(tmp_path: Path, capsys: pyte
 
 @pytest.mark.parametrize(
     ("place", "error", "status"),
-    [("privacy_assets.engine.generators.copies.FittedCopy._sample", KeyboardInterrupt(), 130),
-     ("privacy_assets.engine.generators.copies.FittedCopy._sample", ValueError(SECRET), 2),
-     ("privacy_assets.engine.generators.copies.Copy._fit", RuntimeError(SECRET), 2),
-     ("privacy_assets.engine.tables.writing.parquet_bytes", KeyboardInterrupt(), 130),
-     ("privacy_assets.files.os.fsync", KeyboardInterrupt(), 130),
-     ("privacy_assets.files.os.replace", OSError(28, "No space left on device"), 2)],
+    [("privacy_assets.generators.copies.FittedCopy._sample", KeyboardInterrupt(), 130),
+     ("privacy_assets.generators.copies.FittedCopy._sample", ValueError(SECRET), 2),
+     ("privacy_assets.generators.copies.Copy._fit", RuntimeError(SECRET), 2),
+     ("privacy_assets.tables.writing.parquet_bytes", KeyboardInterrupt(), 130),
+     ("privacy_assets.storage.files.os.fsync", KeyboardInterrupt(), 130),
+     ("privacy_assets.storage.files.os.replace", OSError(28, "No space left on device"), 2)],
 )  # fmt: skip
 def test_what_is_interrupted_or_fails_leaves_the_old_file_and_nothing_else(
     data: Path, tmp_path: Path, place: str, error: BaseException, status: int,
@@ -462,7 +462,7 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_the_training(
     def denied(**_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("privacy_assets.cli_generate.tempfile.TemporaryFile", denied)
+    monkeypatch.setattr("privacy_assets.cli.generate.tempfile.TemporaryFile", denied)
     assert generate(data, tmp_path / "s.csv") == 2
     assert f"{tmp_path / 's.csv'}: nothing can be written there (Permission denied)" in capsys.readouterr().err
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import demo_keys
+from privacy_assets.dagster.demo import demo_spec
 from privacy_assets.pipeline.plan import TablePlan
-from privacy_assets.plugin.demo import demo_spec
 
 
 @pytest.mark.slow

@@ -22,18 +22,18 @@ import pytest
 import yaml
 
 from privacy_assets import PrivacyGate
-from privacy_assets.cli import main
-from privacy_assets.engine.filters.registry import FILTERS
-from privacy_assets.engine.generators import GENERATORS
-from privacy_assets.engine.geometry.embedder_settings import EmbedderSettings
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.registry import METRICS, figure_specs
-from privacy_assets.engine.results import plain
-from privacy_assets.engine.settings import settings_of
-from privacy_assets.engine.shadow.attacks import ATTACKS
-from privacy_assets.engine.shadow.plan import AuditPlan
+from privacy_assets.cli.main import main
+from privacy_assets.embedding.settings import EmbedderSettings
+from privacy_assets.generators import GENERATORS
+from privacy_assets.generators.filters.registry import FILTERS
+from privacy_assets.metrics.registry import METRICS, figure_specs
 from privacy_assets.pipeline.spec import GROUPS, Group, TableSpec
+from privacy_assets.policy import Policy
+from privacy_assets.settings import settings_of
+from privacy_assets.shadow.attacks import ATTACKS
+from privacy_assets.shadow.plan import AuditPlan
 from privacy_assets.stats.limits import Limit
+from privacy_assets.stats.results import plain
 from resources.local import RESOURCES
 
 ROOT = Path(__file__).parents[1]

@@ -23,12 +23,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from privacy_assets.engine.generators import build_generator
-from privacy_assets.engine.policy import Policy
+from privacy_assets.dagster.settings import table_settings
 from privacy_assets.errors import PrivacyAssetsError
+from privacy_assets.generators import build_generator
 from privacy_assets.pipeline.plan import TablePlan
 from privacy_assets.pipeline.spec import GROUPS, TableSpec
-from privacy_assets.plugin.settings import table_settings
+from privacy_assets.policy import Policy
 from privacy_assets.report.evaluate import evaluate
 from privacy_assets.stats.limits import Limit
 from tests.tables import as_table

@@ -14,8 +14,8 @@ import pytest
 from benchmarks import kuppa, kuppa_bagging
 from benchmarks.kuppa import Case
 from benchmarks.kuppa_worlds import Screened, draw_world, generator_of
-from privacy_assets.engine.filters import MemorizationFilter
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.generators.filters import MemorizationFilter
+from privacy_assets.tables.table import Table
 
 LEAKY = "baynet, 10 % copies"
 

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.no_box import measure, table
 from benchmarks.releases import draw_world
-from privacy_assets.engine.metrics.membership_inference import MembershipInference
+from privacy_assets.metrics.membership_inference import MembershipInference
 
 
 def frame(rows: int) -> pd.DataFrame:

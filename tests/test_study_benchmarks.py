@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from benchmarks import dimensions, scalability
-from privacy_assets.engine.registry import default_metrics
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.metrics.registry import default_metrics
+from privacy_assets.tables.table import Table
 
 
 @pytest.fixture

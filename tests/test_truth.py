@@ -15,9 +15,9 @@ import pandas as pd
 import pytest
 
 from privacy_assets import evaluate
-from privacy_assets.engine.evaluation import attach_embedder, choose_metrics, fit_embedder, prepare_inputs, run_metrics
-from privacy_assets.engine.generators.registry import build_generator
-from privacy_assets.engine.geometry.neighbours import nearest
+from privacy_assets.evaluation import attach_embedder, choose_metrics, fit_embedder, prepare_inputs, run_metrics
+from privacy_assets.generators.registry import build_generator
+from privacy_assets.neighbours.nearest import nearest
 from privacy_assets.report.evaluate import assemble
 from tests.tables import as_table
 

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from privacy_assets.engine.metrics.base import Metric
-from privacy_assets.engine.policy import Judgement, Policy
-from privacy_assets.engine.results import MetricResult
-from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import ConfigError, PublicationRefused
 from privacy_assets.gate.snapshot import Snapshot
 from privacy_assets.gate.statements import Place, Statement
+from privacy_assets.metrics.base import Metric
+from privacy_assets.policy import Judgement, Policy
 from privacy_assets.stats.estimates import plain
 from privacy_assets.stats.limits import Limit
+from privacy_assets.stats.results import MetricResult
+from privacy_assets.version import ENGINE_VERSION
 
 
 @dataclass(frozen=True)

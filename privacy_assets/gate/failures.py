@@ -8,15 +8,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import PublicationRefused
-from privacy_assets.files import contents, private_folder, put_atomic
 from privacy_assets.gate.keys import SigningKey
 from privacy_assets.gate.snapshot import Snapshot
 from privacy_assets.gate.statements import Place, Sealed, Statement, seal, unseal
-from privacy_assets.objects import Location
+from privacy_assets.policy import Policy
 from privacy_assets.stats.limits import Limit, LimitOutcome
+from privacy_assets.storage.files import contents, private_folder, put_atomic
+from privacy_assets.storage.objects import Location
+from privacy_assets.version import ENGINE_VERSION
 
 _SIDES = ("figure", "bound", "at_most", "at_least")
 _STRICTNESS = ("lower", "value", "upper")  # a higher end of the interval breaks whatever a lower one breaks

@@ -11,13 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from privacy_assets.engine.metrics.base import Metric
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.results import MetricResult
-from privacy_assets.engine.tables.fingerprints import derived, keyed, lasting_fingerprint
-from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import ConfigError, InputError, PublicationRefused, StoreError, shown
-from privacy_assets.files import check_private, names, private_folder, read_regular, reason
 from privacy_assets.gate import attestation as judged
 from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.failures import Failures
@@ -27,9 +21,15 @@ from privacy_assets.gate.prepared import Role, check_prepared
 from privacy_assets.gate.releases import Release, ReleaseStore, check_bytes, hash_file
 from privacy_assets.gate.snapshot import Snapshot, write_snapshot
 from privacy_assets.gate.statements import Kind, Place, Sealed, Statement, seal, unseal
-from privacy_assets.objects import Location, ObjectPath
+from privacy_assets.metrics.base import Metric
+from privacy_assets.policy import Policy
 from privacy_assets.stats.estimates import plain
 from privacy_assets.stats.limits import LimitOutcome
+from privacy_assets.stats.results import MetricResult
+from privacy_assets.storage.files import check_private, names, private_folder, read_regular, reason
+from privacy_assets.storage.objects import Location, ObjectPath
+from privacy_assets.tables.fingerprints import derived, keyed, lasting_fingerprint
+from privacy_assets.version import ENGINE_VERSION
 
 _AT_ONCE = 8  # partitions
 

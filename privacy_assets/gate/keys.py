@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privacy_assets.errors import ConfigError
-from privacy_assets.files import (
+from privacy_assets.storage.files import (
     check_kept,
     create_once,
     locked,
@@ -22,7 +22,7 @@ from privacy_assets.files import (
     read_secret,
     sweep,
 )
-from privacy_assets.objects import Location, location
+from privacy_assets.storage.objects import Location, location
 
 if TYPE_CHECKING:
     from securesystemslib.signer import CryptoSigner, SSlibKey

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 import pandas as pd
 
 from privacy_assets.errors import ConfigError, PublicationRefused
-from privacy_assets.files import contents, create_once, private_folder, put_atomic, reason
 from privacy_assets.gate.release import UnfinishedRelease, replaced
 from privacy_assets.gate.snapshot import Snapshot, read_hashed
 from privacy_assets.gate.statements import Place
-from privacy_assets.objects import Location
+from privacy_assets.storage.files import contents, create_once, private_folder, put_atomic, reason
+from privacy_assets.storage.objects import Location
 
 _NUMBER = re.compile("[0-9]{8}")
 _CONTENT = re.compile("[0-9a-f]{64}")

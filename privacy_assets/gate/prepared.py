@@ -9,7 +9,7 @@ from functools import cache
 from typing import Literal
 
 from privacy_assets.errors import ConfigError
-from privacy_assets.objects import ObjectPath
+from privacy_assets.storage.objects import ObjectPath
 
 Role = Literal["releases", "private"]
 MARKER, PROBE = ".privacy-assets", ".privacy-assets-probe"

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from privacy_assets.errors import PublicationRefused
-from privacy_assets.files import open_regular, read_regular
 from privacy_assets.gate.attestation import Attestation, check_place
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.statements import Place, Sealed, unseal
-from privacy_assets.objects import Location
+from privacy_assets.storage.files import open_regular, read_regular
+from privacy_assets.storage.objects import Location
 
 TABLE_FILE, ATTESTATION_FILE = "table.parquet", "attestation.json"
 _STAMP = "%Y%m%dT%H%M%S.%fZ"

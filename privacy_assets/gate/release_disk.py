@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from privacy_assets.files import locked, make_folder, put_atomic, read_regular, sync_folder
 from privacy_assets.gate.release import (
     ATTESTATION_FILE,
     TABLE_FILE,
@@ -23,7 +22,8 @@ from privacy_assets.gate.release import (
     is_id,
     new_id,
 )
-from privacy_assets.objects import Location
+from privacy_assets.storage.files import locked, make_folder, put_atomic, read_regular, sync_folder
+from privacy_assets.storage.objects import Location
 
 POINTER = "latest.json"
 _LOGGER = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from privacy_assets.gate.release import (
     is_id,
     new_id,
 )
-from privacy_assets.objects import Location, ObjectPath
+from privacy_assets.storage.objects import Location, ObjectPath
 
 _NUMBER = re.compile(r"[0-9]{12}")
 _LAST = 10**12 - 1

@@ -11,14 +11,14 @@ from types import ModuleType
 import pandas as pd
 
 from privacy_assets.errors import ConfigError, InputError, PublicationRefused
-from privacy_assets.files import reason
 from privacy_assets.gate import release_disk, release_objects
 from privacy_assets.gate.keys import TrustedKeys, key_path
 from privacy_assets.gate.release import ATTESTATION_FILE, TABLE_FILE, Release, UnfinishedRelease, hash_file, is_id
 from privacy_assets.gate.release_disk import POINTER
 from privacy_assets.gate.snapshot import read_hashed
 from privacy_assets.gate.statements import Place, quoted
-from privacy_assets.objects import Location, ObjectPath, location
+from privacy_assets.storage.files import reason
+from privacy_assets.storage.objects import Location, ObjectPath, location
 
 __all__ = [
     "ATTESTATION_FILE",

@@ -12,12 +12,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from privacy_assets.engine.tables.fingerprints import keyed_order
 from privacy_assets.errors import PublicationRefused
-from privacy_assets.files import put_atomic, read_regular
 from privacy_assets.gate.statements import Place, Statement
-from privacy_assets.objects import Location
 from privacy_assets.stats.estimates import plain
+from privacy_assets.storage.files import put_atomic, read_regular
+from privacy_assets.storage.objects import Location
+from privacy_assets.tables.fingerprints import keyed_order
 
 _WHOLE = ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
 _WRITER: Mapping[str, Any] = {  # what a writer would choose for itself, or write beside the values

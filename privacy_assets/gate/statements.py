@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 
 from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.keys import SigningKey, TrustedKeys
-from privacy_assets.objects import Location, ObjectPath
+from privacy_assets.storage.objects import Location, ObjectPath
 
 Kind = Literal["split", "snapshot", "encoded", "result", "failure", "attestation"]
 KINDS: tuple[Kind, ...] = ("split", "snapshot", "encoded", "result", "failure", "attestation")

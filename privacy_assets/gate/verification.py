@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from privacy_assets.engine.results import MetricResult
 from privacy_assets.errors import InputError, PublicationRefused
-from privacy_assets.files import open_regular, read_regular
 from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.releases import ATTESTATION_FILE, Release, ReleaseStore, check_bytes, hash_file
 from privacy_assets.gate.statements import Place, Sealed, unseal
-from privacy_assets.objects import Location
 from privacy_assets.stats.limits import Limit, LimitOutcome
+from privacy_assets.stats.results import MetricResult
+from privacy_assets.storage.files import open_regular, read_regular
+from privacy_assets.storage.objects import Location
 
 LARGEST = 64 << 20  # bytes of an attestation that are read: whatever stands in its place, memory stays bounded
 

@@ -8,9 +8,11 @@ import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from privacy_assets.engine.tables.fingerprints import derived, keyed
 from privacy_assets.errors import ConfigError
-from privacy_assets.files import (
+from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey, TrustedKeys, first_key, key_file, key_path
+from privacy_assets.gate.releases import TRUSTED_VARIABLE, ReleaseStore, default_trusted
+from privacy_assets.storage.files import (
     check_private,
     create_once,
     make_folder,
@@ -20,10 +22,8 @@ from privacy_assets.files import (
     read_secret,
     reason,
 )
-from privacy_assets.gate.gate import Gate
-from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey, TrustedKeys, first_key, key_file, key_path
-from privacy_assets.gate.releases import TRUSTED_VARIABLE, ReleaseStore, default_trusted
-from privacy_assets.objects import Location, ObjectPath
+from privacy_assets.storage.objects import Location, ObjectPath
+from privacy_assets.tables.fingerprints import derived, keyed
 
 SECRET_VARIABLE = "PRIVACY_ASSETS_SECRET"
 SECRET, CHECK = "secret.key", "secret.check"

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from privacy_assets.engine.inputs import REAL_ROLES, MetricInputs
-from privacy_assets.engine.tables.column import Column
-from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
-from privacy_assets.engine.tables.schema import TableSchema
-from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import PublicationRefused
-from privacy_assets.files import open_regular, put_atomic, read_regular
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.snapshot import Snapshot
 from privacy_assets.gate.statements import Place, Sealed
-from privacy_assets.objects import Location, local_copy
+from privacy_assets.metrics.inputs import REAL_ROLES, MetricInputs
+from privacy_assets.storage.files import open_regular, put_atomic, read_regular
+from privacy_assets.storage.objects import Location, local_copy
+from privacy_assets.tables.column import Column
+from privacy_assets.tables.encoding import EncodedTable, Encoder
+from privacy_assets.tables.schema import TableSchema
+from privacy_assets.tables.table import Table
 
 if TYPE_CHECKING:
-    from privacy_assets.engine.geometry.embedder import Embedder
+    from privacy_assets.embedding.embedder import Embedder
 
 TABLES, EMBEDDINGS, EMBEDDER = "tables.bin", "embeddings.bin", "embedder"
 INDEX, RECORD, SYNTHETIC = "tables.json", "encoded.json", "synthetic.json"
@@ -157,7 +157,7 @@ class _LazyEmbedder:
 
     @cached_property
     def _loaded(self) -> Embedder:
-        from privacy_assets.engine.geometry.embedder import Embedder
+        from privacy_assets.embedding.embedder import Embedder
 
         with local_copy(self.folder) as folder:
             found = Embedder.load(folder)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.tables.column import Column, ranked, stacked
+from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.stats import inference
 from privacy_assets.stats.subjects import Subjects
+from privacy_assets.tables.column import Column, ranked, stacked
 
 PERMUTATIONS = 999
 BINS = 10

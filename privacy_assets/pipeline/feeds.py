@@ -9,13 +9,13 @@ from typing import Any
 
 import pandas as pd
 
-from privacy_assets.engine.tables.given import given_frame
-from privacy_assets.engine.tables.reading import read_table
-from privacy_assets.engine.tables.schema import TableSchema
-from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import InputError
 from privacy_assets.pipeline.plan import PARTITION_MARK, Feed, TablePlan
 from privacy_assets.pipeline.tagging import brought_splits, canonical_source
+from privacy_assets.tables.given import given_frame
+from privacy_assets.tables.reading import read_table
+from privacy_assets.tables.schema import TableSchema
+from privacy_assets.tables.table import Table
 
 Window = tuple[Any, Any]  # start and end of a partition that is a window of time
 
@@ -25,7 +25,7 @@ def read_feed(feed: Feed, given: object, partition: str | None) -> pd.DataFrame:
     if feed.kind == "given":
         return given_frame(given, where=feed.describe()).reset_index(drop=True)
     if feed.kind == "demo":
-        from privacy_assets.engine.tables.demo import load_patients
+        from privacy_assets.tables.demo import load_patients
 
         return load_patients()
     return read_table(partition_path(feed.path, partition))

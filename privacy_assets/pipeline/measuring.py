@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from privacy_assets.engine.evaluation import prepare_inputs
-from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.progress import Progress, silent
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.compute.progress import Progress, silent
+from privacy_assets.evaluation import prepare_inputs
+from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.pipeline.tagging import content_of, data_columns, schema_of, subject_of
+from privacy_assets.tables.table import Table
 
 if TYPE_CHECKING:
-    from privacy_assets.engine.geometry.embedder import Embedder
+    from privacy_assets.embedding.embedder import Embedder
     from privacy_assets.pipeline.deployment import Deployment
     from privacy_assets.pipeline.plan import TablePlan
 
@@ -23,8 +23,8 @@ def fitted_embedder(
     plan: TablePlan, tables: Mapping[str, pd.DataFrame], device: str = "cpu", progress: Progress = silent
 ) -> Embedder:
     """The contrastive encoder of a table, trained on all real rows alike."""
-    from privacy_assets.engine.geometry.embedder import train_embedder
-    from privacy_assets.engine.geometry.embedder_settings import EmbedderSettings
+    from privacy_assets.embedding.embedder import train_embedder
+    from privacy_assets.embedding.settings import EmbedderSettings
 
     schema = schema_of(tables["train"], "train").measured
     real = [data_columns(frame, role).under(schema) for role, frame in tables.items()]

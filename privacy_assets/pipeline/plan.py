@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from privacy_assets.engine.evaluation import MetricsLike, choose_metrics, wants_embedder
-from privacy_assets.engine.inputs import REAL_ROLES
-from privacy_assets.engine.metrics.base import Metric
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.tables.reading import SUFFIXES
-from privacy_assets.engine.tables.roles import Declared
-from privacy_assets.engine.tables.schema import Kind
-from privacy_assets.engine.tables.splitting import DEFAULT_SHARES, check_shares
 from privacy_assets.errors import ConfigError, did_you_mean, door, shown
-from privacy_assets.objects import location, path_text
+from privacy_assets.evaluation import MetricsLike, choose_metrics, wants_embedder
+from privacy_assets.metrics.base import Metric
+from privacy_assets.metrics.inputs import REAL_ROLES
 from privacy_assets.pipeline.spec import GeneratorGroup, TableSpec, WorkerKind
+from privacy_assets.policy import Policy
+from privacy_assets.storage.objects import location, path_text
+from privacy_assets.tables.reading import SUFFIXES
+from privacy_assets.tables.roles import Declared
+from privacy_assets.tables.schema import Kind
+from privacy_assets.tables.splitting import DEFAULT_SHARES, check_shares
 
 if TYPE_CHECKING:
-    from privacy_assets.engine.filters import Filter
-    from privacy_assets.engine.generators import Generator
+    from privacy_assets.generators import Generator
+    from privacy_assets.generators.filters import Filter
 
 PARTITION_MARK = "{partition}"
 PolicyLike = Policy | Mapping[str, Any] | str | Path
@@ -208,7 +208,7 @@ def _shares(shares: Mapping[str, float] | None, brought: bool, where: str) -> di
 
 def chosen_generator(given: GeneratorGroup, where: str) -> tuple[Generator, str]:
     """The generator, and what it is called."""
-    from privacy_assets.engine.generators import as_generator
+    from privacy_assets.generators import as_generator
 
     named = given.name
     try:
@@ -220,7 +220,7 @@ def chosen_generator(given: GeneratorGroup, where: str) -> tuple[Generator, str]
 
 def chosen_filters(given: Any, brought: bool, where: str) -> tuple[Filter, ...]:
     """Filters from a name, ``{"name", "settings"}``, or a list of these; in the order of the registry."""
-    from privacy_assets.engine.filters import as_filters
+    from privacy_assets.generators.filters import as_filters
 
     try:
         found = as_filters(given)
@@ -241,7 +241,7 @@ def chosen_columns(drop: Any, generated: Any, domains: Any, subject: str | None,
 
 def chosen_embedder(given: Mapping[str, Any] | bool, where: str) -> dict[str, Any] | None:
     """Settings of the embedder from a mapping or true; None for false."""
-    from privacy_assets.engine.geometry.embedder_settings import EmbedderSettings
+    from privacy_assets.embedding.settings import EmbedderSettings
 
     if isinstance(given, bool):
         return {} if given else None

@@ -8,11 +8,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from privacy_assets.engine.settings import Dict, Tuple, problem
-from privacy_assets.engine.tables.schema import Kind
 from privacy_assets.errors import ConfigError, PrivacyAssetsError, door, shown
-from privacy_assets.files import not_a_file
-from privacy_assets.strict_yaml import load_yaml
+from privacy_assets.settings import Dict, Tuple, problem
+from privacy_assets.storage.files import not_a_file
+from privacy_assets.storage.strict_yaml import load_yaml
+from privacy_assets.tables.schema import Kind
 
 WorkerKind = Literal["local", "ray"]
 Rows = str | Path | None

@@ -15,18 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from privacy_assets.engine.evaluation import attach_embedder, run_metrics, stacked_releases
-from privacy_assets.engine.metrics.base import Metric
-from privacy_assets.engine.policy import Judgement
-from privacy_assets.engine.progress import Progress, silent
-from privacy_assets.engine.results import MetricResult
-from privacy_assets.engine.tables.splitting import split_table
+from privacy_assets.compute.progress import Progress, silent
 from privacy_assets.errors import PublicationRefused
+from privacy_assets.evaluation import attach_embedder, run_metrics, stacked_releases
 from privacy_assets.gate.attestation import Attestation, refusal
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.releases import Release
 from privacy_assets.gate.snapshot import Snapshot, read_hashed, read_snapshot
 from privacy_assets.gate.statements import Place, Sealed
+from privacy_assets.metrics.base import Metric
 from privacy_assets.pipeline.deployment import Deployment
 from privacy_assets.pipeline.encoded import Encoded, Facts, StoredEncoded, for_metric
 from privacy_assets.pipeline.feeds import Window, source_table, user_splits, user_synthetic
@@ -42,11 +39,14 @@ from privacy_assets.pipeline.training import (
     sampled,
     trained_generator,
 )
+from privacy_assets.policy import Judgement
 from privacy_assets.report.evaluate import put_together, sizes_of
 from privacy_assets.stats.limits import LimitOutcome, judge_limit
+from privacy_assets.stats.results import MetricResult
+from privacy_assets.tables.splitting import split_table
 
 if TYPE_CHECKING:
-    from privacy_assets.engine.geometry.embedder import Embedder
+    from privacy_assets.embedding.embedder import Embedder
     from privacy_assets.report.configuration import Protection
     from privacy_assets.report.report import Report
 

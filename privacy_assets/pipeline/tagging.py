@@ -7,13 +7,13 @@ from typing import Any
 
 import pandas as pd
 
-from privacy_assets.engine.evaluation import joint_schema
-from privacy_assets.engine.inputs import REAL_ROLES
-from privacy_assets.engine.tables.conversion import column_of
-from privacy_assets.engine.tables.roles import NOTHING, Declared, with_roles
-from privacy_assets.engine.tables.schema import ColumnSchema, Kind, TableSchema, check_frame, infer_schema
-from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import InputError
+from privacy_assets.evaluation import joint_schema
+from privacy_assets.metrics.inputs import REAL_ROLES
+from privacy_assets.tables.conversion import column_of
+from privacy_assets.tables.roles import NOTHING, Declared, with_roles
+from privacy_assets.tables.schema import ColumnSchema, Kind, TableSchema, check_frame, infer_schema
+from privacy_assets.tables.table import Table
 
 _TAG = "privacy_assets"
 

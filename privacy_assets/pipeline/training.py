@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from privacy_assets.engine.progress import Progress, silent
-from privacy_assets.engine.tables.fingerprints import file_fingerprint
-from privacy_assets.engine.tables.table import Table
-from privacy_assets.engine.version import ENGINE_VERSION
+from privacy_assets.compute.progress import Progress, silent
 from privacy_assets.errors import InputError, PublicationRefused
-from privacy_assets.files import put_atomic
 from privacy_assets.gate.statements import Place
-from privacy_assets.objects import Location, local_copy
 from privacy_assets.pipeline.measuring import metric_inputs, table_fingerprint
 from privacy_assets.pipeline.plan import TablePlan
 from privacy_assets.pipeline.tagging import data_columns, schema_of, subject_of
+from privacy_assets.storage.files import put_atomic
+from privacy_assets.storage.objects import Location, local_copy
+from privacy_assets.tables.fingerprints import file_fingerprint
+from privacy_assets.tables.table import Table
+from privacy_assets.version import ENGINE_VERSION
 
 if TYPE_CHECKING:
-    from privacy_assets.engine.generators import FittedGenerator
+    from privacy_assets.generators import FittedGenerator
     from privacy_assets.pipeline.deployment import Deployment
 
 TRAINED_ON = "trained_on.json"
@@ -69,7 +69,7 @@ class StoredTrained:
         To load one can mean to import the module that it names, so the seal over settings, budget and weights comes
         first.
         """
-        from privacy_assets.engine.generators import load_generator
+        from privacy_assets.generators import load_generator
 
         with local_copy(self.folder) as folder:
             try:
@@ -163,7 +163,7 @@ def sampled(
 
     With filters, they are less what these leave out, measured against all ``tables``, and attacked as they were before.
     """
-    from privacy_assets.engine.filters import draw
+    from privacy_assets.generators.filters import draw
 
     train, generator = tables["train"], trained.generator
     schema, rows = schema_of(train, "train"), plan.rows or len(train)
@@ -202,7 +202,7 @@ def before_filter(
     plan: TablePlan, tables: Mapping[str, pd.DataFrame], unfiltered: Table, progress: Progress
 ) -> dict[str, Any]:
     """Results, by metric, on rows that no filter has seen: what the report sets beside those of the filtered ones."""
-    from privacy_assets.engine.evaluation import run_metrics
+    from privacy_assets.evaluation import run_metrics
 
     asked = {name: plan.metrics[name] for name in BEFORE_FILTER if name in plan.metrics}
     asked = {name: metric for name, metric in asked.items() if "embedder" not in metric.needs}

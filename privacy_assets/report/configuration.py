@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from privacy_assets.engine.filters import FILTERS
+from privacy_assets.generators.filters import FILTERS
 from privacy_assets.report.text import number
 
 State = Literal["on", "off", "unknown"]

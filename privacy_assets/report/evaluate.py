@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privacy_assets.engine.evaluation import (
+from privacy_assets.compute.progress import Progress, silent
+from privacy_assets.errors import ConfigError, door
+from privacy_assets.evaluation import (
     MetricsLike,
     TableLike,
     attach_embedder,
@@ -17,18 +19,16 @@ from privacy_assets.engine.evaluation import (
     run_metrics,
     wants_embedder,
 )
-from privacy_assets.engine.generators.registry import as_generator
-from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.progress import Progress, silent
-from privacy_assets.engine.results import MetricResult
-from privacy_assets.engine.tables.roles import Declared
-from privacy_assets.engine.tables.schema import Kind
-from privacy_assets.engine.version import ENGINE_VERSION
-from privacy_assets.errors import ConfigError, door
+from privacy_assets.generators.registry import as_generator
+from privacy_assets.metrics.inputs import MetricInputs
+from privacy_assets.policy import Policy
+from privacy_assets.stats.results import MetricResult
+from privacy_assets.tables.roles import Declared
+from privacy_assets.tables.schema import Kind
+from privacy_assets.version import ENGINE_VERSION
 
 if TYPE_CHECKING:
-    from privacy_assets.engine.generators.registry import GeneratorLike
+    from privacy_assets.generators.registry import GeneratorLike
     from privacy_assets.report.report import Report
 
 
@@ -85,7 +85,7 @@ def evaluate(
     embedded = embedder and wants_embedder(chosen.values())
     if embedded:
         require_torch()
-    from privacy_assets.engine.devices import pick_device
+    from privacy_assets.compute.devices import pick_device
 
     inputs = prepare_inputs(
         train, holdout, synthetic, reference,

@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from privacy_assets.engine.results import MetricResult
 from privacy_assets.report.drawings import Plot, plots_of
 from privacy_assets.report.memorization_drawings import before_and_after
 from privacy_assets.report.plots import COLOURS, Rows, figure_svg
@@ -30,6 +29,7 @@ from privacy_assets.report.text import (
 from privacy_assets.report.usefulness import usefulness
 from privacy_assets.stats.estimates import Figure, FigureSpec, plain
 from privacy_assets.stats.limits import LimitOutcome
+from privacy_assets.stats.results import MetricResult
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -113,7 +113,7 @@ def _view(report: Report) -> dict[str, Any]:
 
 def _catalogue() -> tuple[Mapping[str, FigureSpec], Mapping[str, str]]:
     """What the registry says: every figure by its full name, and the summary of every metric."""
-    from privacy_assets.engine.registry import METRICS, figure_specs
+    from privacy_assets.metrics.registry import METRICS, figure_specs
 
     return figure_specs(), {name: metric.summary for name, metric in METRICS.items()}
 

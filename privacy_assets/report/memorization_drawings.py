@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from privacy_assets.engine.results import MetricResult
 from privacy_assets.report.plots import WIDTH, Rows, as_number, canvas, tenth, text_at
 from privacy_assets.report.text import clean, number
+from privacy_assets.stats.results import MetricResult
 
 MOST_GROUPS = 30
 _LEFT, _RIGHT, _BAR, _GAP = 170, 66, 14, 8

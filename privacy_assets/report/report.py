@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
-from privacy_assets.engine.metrics.membership_inference.gretel import data_privacy_score
-from privacy_assets.engine.policy import Judgement, Policy
-from privacy_assets.engine.results import MetricResult
-from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import ConfigError, shown
+from privacy_assets.metrics.membership_inference.gretel import data_privacy_score
+from privacy_assets.policy import Judgement, Policy
 from privacy_assets.report.configuration import Protection, privacy_configuration
 from privacy_assets.report.recourse import recourses
 from privacy_assets.stats.estimates import Figure, plain
 from privacy_assets.stats.limits import Limit, Verdict
+from privacy_assets.stats.results import MetricResult
+from privacy_assets.version import ENGINE_VERSION
 
 _LIBRARIES = ("privacy-assets", "numpy", "pandas", "pyarrow", "scipy", "scikit-learn", "numba", "torch")
 

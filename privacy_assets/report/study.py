@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from privacy_assets.engine.controls import Fit, Point, fits
-from privacy_assets.engine.registry import METRICS
-from privacy_assets.files import put_atomic
+from privacy_assets.calibration import Fit, Point, fits
+from privacy_assets.metrics.registry import METRICS
 from privacy_assets.report.html import environment
 from privacy_assets.report.plots import COLOURS, SERIES, intervals_svg
 from privacy_assets.stats.estimates import plain
+from privacy_assets.storage.files import put_atomic
 
 POINTS, PAGE, RESULTS = "points.jsonl", "calibration.html", "calibration.json"
 LEAK, RATIO = "fraction of the rows that are training rows", "loss on unseen people over the best, L/L*"

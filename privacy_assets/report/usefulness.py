@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from privacy_assets.engine.results import MetricResult
 from privacy_assets.stats.estimates import Figure
+from privacy_assets.stats.results import MetricResult
 
 _FIGURES = ("column_similarity", "pair_similarity", "correlation_difference", "prediction")
 

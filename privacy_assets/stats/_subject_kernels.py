@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from privacy_assets.engine.compiling import compiled
+from privacy_assets.compute.compiling import compiled
 
 
 @compiled

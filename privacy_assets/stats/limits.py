@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from privacy_assets.engine.results import MetricResult
-from privacy_assets.engine.settings import declared
 from privacy_assets.errors import ConfigError
+from privacy_assets.settings import declared
 from privacy_assets.stats.estimates import Figure
+from privacy_assets.stats.results import MetricResult
 
 Verdict = Literal["pass", "fail", "not_assessable"]
 Bound = Literal["upper", "lower", "value"]

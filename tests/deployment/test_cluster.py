@@ -16,7 +16,7 @@ from privacy_assets.errors import InputError
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.releases import ReleaseStore, hash_file
 from privacy_assets.gate.statements import Place
-from privacy_assets.objects import ObjectPath, location
+from privacy_assets.storage.objects import ObjectPath, location
 from tests.rays import ray_alone
 from tests.stores import new_bucket, reaching, s3
 
@@ -39,7 +39,9 @@ def described(root: Path, environment: dict[str, str]) -> dict[str, str]:
     """What the commands of docs/scale.md make of an environment, with places of this test in place of theirs."""
     page = (ROOT / "docs" / "scale.md").read_text().partition("## Object store")[2]
     commands = (
-        page.partition("```sh\n")[2].partition("```")[0].replace("privacy-assets ", "python -m privacy_assets.cli ")
+        page.partition("```sh\n")[2]
+        .partition("```")[0]
+        .replace("privacy-assets ", "python -m privacy_assets.cli.main ")
     )
     private, released = new_bucket(), new_bucket()
     for theirs, ours in (("s3://privacy/", f"{private}/"), ("s3://released/", f"{released}/"), ("/srv/", f"{root}/")):

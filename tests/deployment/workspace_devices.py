@@ -11,7 +11,7 @@ import dagster as dg
 from standins import QUICK, independent, resources, table_of
 
 from privacy_assets import GpuResource
-from privacy_assets.engine import devices
+from privacy_assets.compute import devices
 
 ROOT = Path(os.environ["DEPLOYMENT_ROOT"])
 TABLES, USERS = ("one", "other"), ("first", "second")

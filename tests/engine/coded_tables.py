@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from privacy_assets.engine.tables.coding import Coding
-from privacy_assets.engine.tables.schema import infer_schema
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.tables.coding import Coding
+from privacy_assets.tables.schema import infer_schema
+from privacy_assets.tables.table import Table
 
 # Of Adult's complete rows in the order of the file: published with the code of the paper.
 ADULT_MOST_VULNERABLE = [39435, 36838, 6066, 1678, 27566, 43082, 35988, 16525, 5918, 16249]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from privacy_assets.engine.generators.base import FittedGenerator
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.generators.base import FittedGenerator
+from privacy_assets.tables.table import Table
 
 
 class Given(FittedGenerator):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.metrics.inputs import MetricInputs
+from privacy_assets.tables.schema import infer_schema
 from tests.tables import metric_inputs
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from coded_tables import coded, mixed
 
-from privacy_assets.engine.generators.coded import CodedGenerator
-from privacy_assets.engine.generators.copies import Copy
-from privacy_assets.engine.shadow.audit import AuditPlan, run_audit
+from privacy_assets.generators.coded import CodedGenerator
+from privacy_assets.generators.copies import Copy
+from privacy_assets.shadow.audit import AuditPlan, run_audit
 
 
 @dataclass(frozen=True)

@@ -8,23 +8,23 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.engine.evaluation import choose_metrics, prepare_inputs
-from privacy_assets.engine.geometry.radius import distance_to_other_subjects
-from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.metrics.attacked import attacked_rows
-from privacy_assets.engine.metrics.base import Metric
-from privacy_assets.engine.metrics.composition import Composition
-from privacy_assets.engine.metrics.contamination import Contamination
-from privacy_assets.engine.metrics.controls import Controls
-from privacy_assets.engine.metrics.controls.scratch_tables import ScratchTables
-from privacy_assets.engine.metrics.dcr import Dcr
-from privacy_assets.engine.metrics.membership_inference import MembershipInference
-from privacy_assets.engine.metrics.membership_inference.isolated import isolated_excess
-from privacy_assets.engine.metrics.membership_inference.scores import build_population
-from privacy_assets.engine.registry import METRICS, build_metric
-from privacy_assets.engine.tables.encoding import EncodedTable
-from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError
+from privacy_assets.evaluation import choose_metrics, prepare_inputs
+from privacy_assets.metrics.attacked import attacked_rows
+from privacy_assets.metrics.base import Metric
+from privacy_assets.metrics.composition import Composition
+from privacy_assets.metrics.contamination import Contamination
+from privacy_assets.metrics.controls import Controls
+from privacy_assets.metrics.controls.scratch_tables import ScratchTables
+from privacy_assets.metrics.dcr import Dcr
+from privacy_assets.metrics.inputs import MetricInputs
+from privacy_assets.metrics.membership_inference import MembershipInference
+from privacy_assets.metrics.membership_inference.isolated import isolated_excess
+from privacy_assets.metrics.membership_inference.scores import build_population
+from privacy_assets.metrics.registry import METRICS, build_metric
+from privacy_assets.neighbours.radius import distance_to_other_subjects
+from privacy_assets.tables.encoding import EncodedTable
+from privacy_assets.tables.table import Table
 
 BUDGETED = ("dcr", "membership_inference", "composition", "contamination", "controls")
 SIDES = ("train", "holdout")

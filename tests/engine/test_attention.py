@@ -9,15 +9,15 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from privacy_assets.engine.generators.copies import Copy
-from privacy_assets.engine.shadow import attention_training, audit
-from privacy_assets.engine.shadow.attention import AttentionAttack
-from privacy_assets.engine.shadow.attention_settings import AttentionSettings
-from privacy_assets.engine.shadow.audit import AuditPlan, run_audit
-from privacy_assets.engine.tables.coding import Coding
-from privacy_assets.engine.tables.schema import TableSchema, infer_schema
-from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.generators.copies import Copy
+from privacy_assets.shadow import attention_training, audit
+from privacy_assets.shadow.attention import AttentionAttack
+from privacy_assets.shadow.attention_settings import AttentionSettings
+from privacy_assets.shadow.audit import AuditPlan, run_audit
+from privacy_assets.tables.coding import Coding
+from privacy_assets.tables.schema import TableSchema, infer_schema
+from privacy_assets.tables.table import Table
 
 
 def table(rows: int, rng: np.random.Generator) -> tuple[Coding, np.ndarray]:

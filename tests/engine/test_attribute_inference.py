@@ -11,16 +11,16 @@ import pandas as pd
 import pytest
 from given_tables import given
 
-from privacy_assets.engine.geometry.neighbours import nearest
-from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.metrics.attribute_inference import AttributeInference
-from privacy_assets.engine.metrics.attribute_inference.attacks import GIOMI, GRETEL, Attacked, Secret, Trial, entropies
-from privacy_assets.engine.metrics.attribute_inference.metric import attack
-from privacy_assets.engine.metrics.membership_inference.gretel import data_privacy_score
-from privacy_assets.engine.results import MetricResult
-from privacy_assets.engine.tables.encoding import Encoder
-from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError
+from privacy_assets.metrics.attribute_inference import AttributeInference
+from privacy_assets.metrics.attribute_inference.attacks import GIOMI, GRETEL, Attacked, Secret, Trial, entropies
+from privacy_assets.metrics.attribute_inference.metric import attack
+from privacy_assets.metrics.inputs import MetricInputs
+from privacy_assets.metrics.membership_inference.gretel import data_privacy_score
+from privacy_assets.neighbours.nearest import nearest
+from privacy_assets.stats.results import MetricResult
+from privacy_assets.tables.encoding import Encoder
+from privacy_assets.tables.table import Table
 
 QUICK = AttributeInference(permutations=199)
 ALL = 10**6  # attacks: every row
@@ -63,7 +63,7 @@ def without(inputs: MetricInputs, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def search(trial: Trial, kernel: str, *rest: object, slack: float | None = None) -> np.ndarray:
-    from privacy_assets.engine.metrics.attribute_inference import _kernels as kernels
+    from privacy_assets.metrics.attribute_inference import _kernels as kernels
 
     slack = 1e-5 if slack is None else slack
     return getattr(kernels, kernel)(trial.queries, trial.points, trial.category, trial.start, slack, *rest)

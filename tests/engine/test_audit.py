@@ -13,14 +13,14 @@ from coded_tables import coded, mixed, repeated, with_gaps
 from scipy import stats
 from shadow_standins import Blind, CopyCells, Shuffled, outcome, small_audit, small_table
 
-from privacy_assets.engine.generators.copies import Copy
-from privacy_assets.engine.shadow import games
-from privacy_assets.engine.shadow.attacks import ATTACKS
-from privacy_assets.engine.shadow.audit import AuditPlan, RecordAudit
-from privacy_assets.engine.shadow.rates import auc
-from privacy_assets.engine.shadow.selection import most_exposed
-from privacy_assets.engine.shadow.vulnerability import vulnerability
 from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.generators.copies import Copy
+from privacy_assets.shadow import games
+from privacy_assets.shadow.attacks import ATTACKS
+from privacy_assets.shadow.audit import AuditPlan, RecordAudit
+from privacy_assets.shadow.rates import auc
+from privacy_assets.shadow.selection import most_exposed
+from privacy_assets.shadow.vulnerability import vulnerability
 
 
 def top(table, records):
@@ -336,7 +336,7 @@ def test_parts_of_the_table_have_the_sizes_asked_for(monkeypatch):
         return original(game, *rest)
 
     original = games.blocks
-    monkeypatch.setattr("privacy_assets.engine.shadow.audit.blocks", spied)
+    monkeypatch.setattr("privacy_assets.shadow.audit.blocks", spied)
     small_audit(Blind(), ids=(0,), auxiliary_rows=100, test_rows=60, shadows=8, tests=4)
     assert sum(seen["sizes"]) in (159, 160) and seen["shared"] == 0
 

@@ -12,14 +12,14 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from privacy_assets.engine.generators import build_generator
-from privacy_assets.engine.generators._bayes_kernels import conditional, draw_column, keys_of, learn_structure, room
-from privacy_assets.engine.generators.baynet import BayNet, FittedNetwork
-from privacy_assets.engine.generators.domains import Domain, Domains
-from privacy_assets.engine.tables.coding import Coding
-from privacy_assets.engine.tables.schema import TableSchema, infer_schema
-from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.generators import build_generator
+from privacy_assets.generators._bayes_kernels import conditional, draw_column, keys_of, learn_structure, room
+from privacy_assets.generators.baynet import BayNet, FittedNetwork
+from privacy_assets.generators.domains import Domain, Domains
+from privacy_assets.tables.coding import Coding
+from privacy_assets.tables.schema import TableSchema, infer_schema
+from privacy_assets.tables.table import Table
 from tests.tables import as_table
 
 Row = tuple[int, ...]
@@ -323,6 +323,6 @@ def test_too_many_combinations_and_incomplete_folders(tmp_path: object, monkeypa
     (tmp_path / "network.npz").unlink()  # type: ignore[operator]
     with pytest.raises(InputError, match="not complete"):
         BayNet.load(tmp_path, {"settings": {}, "schema": SCHEMA.to_json()})  # type: ignore[arg-type]
-    monkeypatch.setattr("privacy_assets.engine.generators.baynet._MOST_KEYS", 20.0)
+    monkeypatch.setattr("privacy_assets.generators.baynet._MOST_KEYS", 20.0)
     with pytest.raises(InputError, match="too many different values"):
         BayNet().fit(as_table(TABLE, SCHEMA), seed=0)

@@ -3,9 +3,9 @@
 import numpy as np
 import pandas as pd
 
-from privacy_assets.engine.tables.coding import Coding
-from privacy_assets.engine.tables.schema import infer_schema
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.tables.coding import Coding
+from privacy_assets.tables.schema import infer_schema
+from privacy_assets.tables.table import Table
 
 MIXED = pd.DataFrame(
     {

@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 from processes import gone, killed
 
-from privacy_assets.engine.generators import build_generator, load_generator, programs
-from privacy_assets.engine.generators.reports import MESSAGES
-from privacy_assets.engine.tables.schema import infer_schema
-from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError, StepError
-from privacy_assets.work import WorkFolder
+from privacy_assets.generators import build_generator, load_generator, programs
+from privacy_assets.generators.reports import MESSAGES
+from privacy_assets.storage.work import WorkFolder
+from privacy_assets.tables.schema import infer_schema
+from privacy_assets.tables.table import Table
 from tests.tables import as_table
 
 SECRET = "Zebulon-77123"
@@ -164,8 +164,8 @@ def test_nothing_that_it_started_is_left(
 KILLED = """
 import sys
 import pandas as pd
-from privacy_assets.engine.generators import build_generator
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.generators import build_generator
+from privacy_assets.tables.table import Table
 
 frame = pd.DataFrame({"a": [1, 2, 3]})
 code = "import sys, pandas, own_functions; own_functions.never_ends(pandas.read_parquet(sys.argv[1]), 1, 0)"

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-MODULE = """from privacy_assets.engine.compiling import compiled
+MODULE = """from privacy_assets.compute.compiling import compiled
 
 
 @compiled

@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 
 from privacy_assets import Policy, evaluate
-from privacy_assets.engine.evaluation import prepare_inputs
-from privacy_assets.engine.metrics.composition import Composition
-from privacy_assets.engine.metrics.dcr import Dcr
-from privacy_assets.engine.metrics.membership_inference import MembershipInference
 from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.evaluation import prepare_inputs
+from privacy_assets.metrics.composition import Composition
+from privacy_assets.metrics.dcr import Dcr
+from privacy_assets.metrics.membership_inference import MembershipInference
 from tests.engine.test_contamination import FRESH, HOLDOUT, REFERENCE, TRAIN, mixed, population
 
 

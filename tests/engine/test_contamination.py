@@ -9,15 +9,15 @@ import pandas as pd
 import pytest
 
 from privacy_assets import Policy, evaluate
-from privacy_assets.engine.evaluation import choose_metrics
-from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.metrics.contamination import Contamination
-from privacy_assets.engine.metrics.dcr import Dcr
-from privacy_assets.engine.metrics.membership_inference import MembershipInference
-from privacy_assets.engine.registry import default_metrics
-from privacy_assets.engine.tables.schema import infer_schema
-from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.evaluation import choose_metrics
+from privacy_assets.metrics.contamination import Contamination
+from privacy_assets.metrics.dcr import Dcr
+from privacy_assets.metrics.inputs import MetricInputs
+from privacy_assets.metrics.membership_inference import MembershipInference
+from privacy_assets.metrics.registry import default_metrics
+from privacy_assets.tables.schema import infer_schema
+from privacy_assets.tables.table import Table
 from tests.tables import metric_inputs
 
 NAMES = [spec.name for spec in Contamination.figures]

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from given_tables import given
 
-from privacy_assets.engine.controls import (
+from privacy_assets.calibration import (
     Case,
     Noise,
     Point,
@@ -23,10 +23,10 @@ from privacy_assets.engine.controls import (
     read_points,
     run_study,
 )
-from privacy_assets.engine.registry import build_metric
-from privacy_assets.engine.tables.schema import infer_schema
-from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.metrics.registry import build_metric
+from privacy_assets.tables.schema import infer_schema
+from privacy_assets.tables.table import Table
 from tests.tables import as_table, as_tables
 
 QUIET = Noise()

@@ -14,15 +14,15 @@ import pytest
 import torch
 from pandas.testing import assert_frame_equal
 
-from privacy_assets.engine.generators import Generator, build_generator, generator_info, load_generator
-from privacy_assets.engine.generators import ctgan_columns as columns
-from privacy_assets.engine.generators.ctgan import CTGAN, TVAE
-from privacy_assets.engine.generators.ctgan_columns import CODE, MISSING, NUMBER, Given
-from privacy_assets.engine.generators.ctgan_fitting import FittedLibrary, LibraryGenerator
-from privacy_assets.engine.tables.coding import Coding
-from privacy_assets.engine.tables.schema import TableSchema, infer_schema
-from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.generators import Generator, build_generator, generator_info, load_generator
+from privacy_assets.generators import ctgan_columns as columns
+from privacy_assets.generators.ctgan import CTGAN, TVAE
+from privacy_assets.generators.ctgan_columns import CODE, MISSING, NUMBER, Given
+from privacy_assets.generators.ctgan_fitting import FittedLibrary, LibraryGenerator
+from privacy_assets.tables.coding import Coding
+from privacy_assets.tables.schema import TableSchema, infer_schema
+from privacy_assets.tables.table import Table
 from tests.tables import as_table
 
 BOTH = ("ctgan", "tvae")

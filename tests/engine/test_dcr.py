@@ -9,16 +9,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.engine.geometry.neighbours import nearest
-from privacy_assets.engine.metrics.dcr import Dcr
-from privacy_assets.engine.metrics.dcr.identical import identical_excess
-from privacy_assets.engine.metrics.dcr.privacy_score import privacy_score
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.tables.schema import infer_schema
-from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError
+from privacy_assets.metrics.dcr import Dcr
+from privacy_assets.metrics.dcr.identical import identical_excess
+from privacy_assets.metrics.dcr.privacy_score import privacy_score
+from privacy_assets.neighbours.nearest import nearest
+from privacy_assets.policy import Policy
 from privacy_assets.stats.leaked import leaked_interval
 from privacy_assets.stats.subjects import Subjects
+from privacy_assets.tables.schema import infer_schema
+from privacy_assets.tables.table import Table
 from tests.tables import metric_inputs
 
 POLICY = Policy(Dcr.default_limits)

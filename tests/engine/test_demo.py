@@ -6,14 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.engine.evaluation import prepare_inputs
-from privacy_assets.engine.generators import build_generator
-from privacy_assets.engine.metrics.dcr import Dcr
-from privacy_assets.engine.results import Figure
-from privacy_assets.engine.tables.demo import SUBJECT, load_patients
-from privacy_assets.engine.tables.schema import infer_schema
-from privacy_assets.engine.tables.splitting import split_table
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.evaluation import prepare_inputs
+from privacy_assets.generators import build_generator
+from privacy_assets.metrics.dcr import Dcr
+from privacy_assets.stats.results import Figure
+from privacy_assets.tables.demo import SUBJECT, load_patients
+from privacy_assets.tables.schema import infer_schema
+from privacy_assets.tables.splitting import split_table
+from privacy_assets.tables.table import Table
 from tests.tables import as_table
 
 KINDS = {

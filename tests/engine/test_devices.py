@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from privacy_assets.engine import devices
-from privacy_assets.engine.devices import Device, halve_on_out_of_memory, lease_device, matching_devices, pick_device
+from privacy_assets.compute import devices
+from privacy_assets.compute.devices import Device, halve_on_out_of_memory, lease_device, matching_devices, pick_device
 from privacy_assets.errors import ConfigError, LeaseTimeout
 
 CARD = Device("cuda:0", "cuda-GPU-0")
@@ -25,7 +25,7 @@ ROOT = str(Path(__file__).parents[2])
 # A process that takes a lease on the one card, writes a word, and does as told by its last argument.
 HOLDER = """
 import ctypes, os, subprocess, sys, time
-from privacy_assets.engine import devices
+from privacy_assets.compute import devices
 devices.accelerators = lambda: [devices.Device("cuda:0", "cuda-GPU-0")]
 with devices.lease_device(sys.argv[1], slots=int(sys.argv[2]), timeout=120) as name:
     if sys.argv[3] in ("fork", "bare fork"):  # the bare one passes by the hooks that Python has for forks

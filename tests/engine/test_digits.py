@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.engine.generators.digits import DigitCoding
-from privacy_assets.engine.tables.schema import ColumnSchema, TableSchema, infer_schema
-from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import InputError
+from privacy_assets.generators.digits import DigitCoding
+from privacy_assets.tables.schema import ColumnSchema, TableSchema, infer_schema
+from privacy_assets.tables.table import Table
 
 FRAME = pd.DataFrame(
     {

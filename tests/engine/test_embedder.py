@@ -11,20 +11,20 @@ import pandas as pd
 import pytest
 import torch
 
-from privacy_assets.engine.geometry import embedder as module
-from privacy_assets.engine.geometry.embedder import Embedder, train_embedder
-from privacy_assets.engine.geometry.embedder_network import (
+from privacy_assets.embedding import embedder as module
+from privacy_assets.embedding.embedder import Embedder, train_embedder
+from privacy_assets.embedding.network import (
     EmbedderNetwork,
     contrastive_accuracy,
     contrastive_loss,
     draw_mask,
     view_logits,
 )
-from privacy_assets.engine.geometry.embedder_settings import EmbedderSettings
-from privacy_assets.engine.geometry.embedder_training import Trainer
-from privacy_assets.engine.tables.encoding import Encoder
-from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.embedding.settings import EmbedderSettings
+from privacy_assets.embedding.training import Trainer
 from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.tables.encoding import Encoder
+from privacy_assets.tables.schema import infer_schema
 from tests.tables import as_table, as_tables
 
 SMALL = EmbedderSettings(width=32, batch=128, max_epochs=4)

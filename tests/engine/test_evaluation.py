@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.engine.evaluation import choose_metrics, prepare_inputs, run_metrics
-from privacy_assets.engine.policy import Policy
 from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.evaluation import choose_metrics, prepare_inputs, run_metrics
+from privacy_assets.policy import Policy
 from privacy_assets.stats.limits import Limit
 
 SECRET = "Zebulon-77123"

@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
 
-from privacy_assets.engine.generators import GENERATORS, build_generator, generator_info
-from privacy_assets.engine.tables.demo import SUBJECT, load_patients
-from privacy_assets.engine.tables.roles import foreign_cells, with_roles
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.generators import GENERATORS, build_generator, generator_info
+from privacy_assets.tables.demo import SUBJECT, load_patients
+from privacy_assets.tables.roles import foreign_cells, with_roles
+from privacy_assets.tables.table import Table
 
 SHORT: dict[str, dict[str, object]] = {
     "synthpop": {},

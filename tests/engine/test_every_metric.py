@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.engine.evaluation import prepare_inputs
-from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.registry import METRICS, build_metric
-from privacy_assets.engine.results import MetricResult
+from privacy_assets.evaluation import prepare_inputs
+from privacy_assets.metrics.inputs import MetricInputs
+from privacy_assets.metrics.registry import METRICS, build_metric
+from privacy_assets.policy import Policy
+from privacy_assets.stats.results import MetricResult
 
 SHORT: dict[str, dict[str, object]] = {
     "dcr": {"bootstraps": 100, "permutations": 199},

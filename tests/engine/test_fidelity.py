@@ -15,13 +15,13 @@ from sdmetrics.single_column import KSComplement, TVComplement
 from sklearn.metrics import roc_auc_score
 from threadpoolctl import threadpool_limits
 
-from privacy_assets.engine.metrics.fidelity import Fidelity
-from privacy_assets.engine.metrics.fidelity.prediction import Question, auc
-from privacy_assets.engine.metrics.fidelity.tables import ROLES, Compared, tally
-from privacy_assets.engine.registry import METRICS
-from privacy_assets.engine.results import Figure, MetricResult
 from privacy_assets.errors import ConfigError
+from privacy_assets.metrics.fidelity import Fidelity
+from privacy_assets.metrics.fidelity.prediction import Question, auc
+from privacy_assets.metrics.fidelity.tables import ROLES, Compared, tally
+from privacy_assets.metrics.registry import METRICS
 from privacy_assets.stats.limits import Limit, judge_limit
+from privacy_assets.stats.results import Figure, MetricResult
 
 QUICK = Fidelity(replicates=40, targets=("plan",))
 BASES = ("column_similarity", "pair_similarity", "correlation_difference", "prediction")

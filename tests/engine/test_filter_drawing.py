@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 from filter_standins import Given, changed, mixed, split
 
-from privacy_assets.engine.evaluation import prepare_inputs, run_metrics
-from privacy_assets.engine.filters import (
+from privacy_assets.errors import InputError
+from privacy_assets.evaluation import prepare_inputs, run_metrics
+from privacy_assets.generators.filters import (
     Filtered,
     MemorizationFilter,
     OutlierFilter,
@@ -16,10 +17,9 @@ from privacy_assets.engine.filters import (
     as_filters,
     draw,
 )
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.registry import build_metric
-from privacy_assets.engine.tables.table import Table
-from privacy_assets.errors import InputError
+from privacy_assets.metrics.registry import build_metric
+from privacy_assets.policy import Policy
+from privacy_assets.tables.table import Table
 
 
 def test_nothing_is_drawn_anew_when_everything_passes():

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 from filter_standins import changed, mixed, split
 
-from privacy_assets.engine.filters import (
+from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.generators.filters import (
     FILTERS,
     MemorizationFilter,
     OutlierFilter,
@@ -15,11 +16,10 @@ from privacy_assets.engine.filters import (
     as_filters,
     build_filter,
 )
-from privacy_assets.engine.filters.outliers import distance_to_people
-from privacy_assets.engine.geometry.radius import TIE
-from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
-from privacy_assets.engine.tables.table import Table
-from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.generators.filters.outliers import distance_to_people
+from privacy_assets.neighbours.radius import TIE
+from privacy_assets.tables.encoding import EncodedTable, Encoder
+from privacy_assets.tables.table import Table
 
 
 def people_near(real, rows, schema, radius, subjects):
@@ -96,7 +96,7 @@ def test_a_person_with_many_rows_reaches_as_far_as_it_takes(monkeypatch):
     subjects = np.unique(np.where(np.arange(150) < 100, np.arange(150) % 2, np.arange(150)), return_inverse=True)[1]
     table = Encoder.fit([real], real.schema).transform(real)
     whole = distance_to_people(table, subjects, 40)
-    monkeypatch.setattr("privacy_assets.engine.filters.outliers._CELLS", 4000)
+    monkeypatch.setattr("privacy_assets.generators.filters.outliers._CELLS", 4000)
     np.testing.assert_array_equal(distance_to_people(table, subjects, 40), whole)
     assert np.isfinite(whole).all() and OutlierFilter(neighbours=51).fit([real], real.schema, subjects).radius > 0
     with pytest.raises(InputError, match="52 people were given.*lower neighbours"):

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privacy_assets.engine.tables.fingerprints import lasting_fingerprint
-from privacy_assets.engine.tables.reading import read_table
+from privacy_assets.tables.fingerprints import lasting_fingerprint
+from privacy_assets.tables.reading import read_table
 
 words = st.text("bcdgå \"'", max_size=4).map(lambda text: f"x{text}x")  # no word that means a number or nothing
 rows = st.lists(

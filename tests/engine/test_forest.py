@@ -8,8 +8,8 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.metrics import roc_auc_score
 from sklearn.tree import DecisionTreeClassifier
 
-from privacy_assets.engine.shadow._forest_kernels import add_shares, grow
-from privacy_assets.engine.shadow.forest import Forest
+from privacy_assets.shadow._forest_kernels import add_shares, grow
+from privacy_assets.shadow.forest import Forest
 
 
 def data(seed, sets, features=40, informative=4, most=200):

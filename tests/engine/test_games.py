@@ -8,13 +8,13 @@ import pytest
 from coded_tables import coded, repeated, with_gaps
 from shadow_standins import Blind, CopyCells, small_table
 
-from privacy_assets.engine.generators.copies import Copy, NoisyCopy
-from privacy_assets.engine.generators.functions import CallableGenerator
-from privacy_assets.engine.generators.synthpop import SynthPop
-from privacy_assets.engine.shadow import games
-from privacy_assets.engine.shadow.attacks import QueryAttack
-from privacy_assets.engine.shadow.games import Game, blocks, without
 from privacy_assets.errors import InputError, StepError
+from privacy_assets.generators.copies import Copy, NoisyCopy
+from privacy_assets.generators.functions import CallableGenerator
+from privacy_assets.generators.synthpop import SynthPop
+from privacy_assets.shadow import games
+from privacy_assets.shadow.attacks import QueryAttack
+from privacy_assets.shadow.games import Game, blocks, without
 
 TARGET = 5
 

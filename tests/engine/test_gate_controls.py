@@ -9,21 +9,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.engine.evaluation import choose_metrics, prepare_inputs, run_metrics
-from privacy_assets.engine.geometry.neighbours import nearest_rows
-from privacy_assets.engine.inputs import MetricInputs
-from privacy_assets.engine.metrics.controls import Controls
-from privacy_assets.engine.metrics.controls.canaries import KINDS, canaries
-from privacy_assets.engine.metrics.controls.metric import _tolerance
-from privacy_assets.engine.metrics.controls.scratch_tables import ScratchTables, last_true
-from privacy_assets.engine.metrics.dcr import Dcr
-from privacy_assets.engine.metrics.membership_inference import MembershipInference
-from privacy_assets.engine.metrics.membership_inference.isolated import advantage_isolated
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.results import Figure
-from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError
+from privacy_assets.evaluation import choose_metrics, prepare_inputs, run_metrics
+from privacy_assets.metrics.controls import Controls
+from privacy_assets.metrics.controls.canaries import KINDS, canaries
+from privacy_assets.metrics.controls.metric import _tolerance
+from privacy_assets.metrics.controls.scratch_tables import ScratchTables, last_true
+from privacy_assets.metrics.dcr import Dcr
+from privacy_assets.metrics.inputs import MetricInputs
+from privacy_assets.metrics.membership_inference import MembershipInference
+from privacy_assets.metrics.membership_inference.isolated import advantage_isolated
+from privacy_assets.neighbours.nearest import nearest_rows
+from privacy_assets.policy import Policy
 from privacy_assets.stats.limits import Limit
+from privacy_assets.stats.results import Figure
+from privacy_assets.tables.table import Table
 
 
 def people(rows: int, seed: int) -> pd.DataFrame:

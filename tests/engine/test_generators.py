@@ -16,15 +16,15 @@ from own_functions import SECRET, uniform
 from pandas.testing import assert_frame_equal
 from scipy import stats
 
-from privacy_assets.engine.generators import GENERATORS, build_generator, generator_info, load_generator
-from privacy_assets.engine.generators.copies import Copy, NoisyCopy
-from privacy_assets.engine.generators.functions import CallableGenerator
-from privacy_assets.engine.generators.registry import GeneratorInfo
-from privacy_assets.engine.generators.synthpop import FittedSynthPop, SynthPop
-from privacy_assets.engine.generators.trees import Tree
-from privacy_assets.engine.tables.schema import TableSchema, infer_schema
-from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError, StepError
+from privacy_assets.generators import GENERATORS, build_generator, generator_info, load_generator
+from privacy_assets.generators.copies import Copy, NoisyCopy
+from privacy_assets.generators.functions import CallableGenerator
+from privacy_assets.generators.registry import GeneratorInfo
+from privacy_assets.generators.synthpop import FittedSynthPop, SynthPop
+from privacy_assets.generators.trees import Tree
+from privacy_assets.tables.schema import TableSchema, infer_schema
+from privacy_assets.tables.table import Table
 from tests.tables import as_table
 
 
@@ -393,8 +393,8 @@ def test_a_function_of_a_script(tmp_path: Path) -> None:
     """Its main block is not run again."""
     (tmp_path / "script.py").write_text(
         "import pandas as pd\n"
-        "from privacy_assets.engine.generators import build_generator\n"
-        "from privacy_assets.engine.tables.table import Table\n"
+        "from privacy_assets.generators import build_generator\n"
+        "from privacy_assets.tables.table import Table\n"
         "def f(train, rows, seed):\n    return train.sample(rows, replace=True, random_state=seed)\n"
         "if __name__ == '__main__':\n"
         "    frame = pd.DataFrame({'a': [1, 2, 3]})\n"

@@ -15,13 +15,13 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from privacy_assets.engine.evaluation import prepare_inputs
-from privacy_assets.engine.generators import build_generator
-from privacy_assets.engine.tables.given import given_frame
-from privacy_assets.engine.tables.schema import infer_schema
-from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import InputError
+from privacy_assets.evaluation import prepare_inputs
+from privacy_assets.generators import build_generator
 from privacy_assets.report.evaluate import evaluate
+from privacy_assets.tables.given import given_frame
+from privacy_assets.tables.schema import infer_schema
+from privacy_assets.tables.table import Table
 
 SECRET = "Zebulon-77123"
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from privacy_assets import evaluate
-from privacy_assets.engine.metrics.membership_inference.gretel import (
+from privacy_assets.metrics.membership_inference.gretel import (
     LEVELS,
     AttackGrid,
     grade,

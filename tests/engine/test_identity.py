@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.engine.tables.column import Column, ranked, row_ids
-from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
-from privacy_assets.engine.tables.fingerprints import file_fingerprint, keyed
-from privacy_assets.engine.tables.schema import ColumnSchema, TableSchema, infer_schema
-from privacy_assets.engine.tables.splitting import assign_sides, split_table
-from privacy_assets.engine.tables.table import Table, joint
 from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.tables.column import Column, ranked, row_ids
+from privacy_assets.tables.encoding import EncodedTable, Encoder
+from privacy_assets.tables.fingerprints import file_fingerprint, keyed
+from privacy_assets.tables.schema import ColumnSchema, TableSchema, infer_schema
+from privacy_assets.tables.splitting import assign_sides, split_table
+from privacy_assets.tables.table import Table, joint
 from tests.tables import as_table
 
 KEY = b"k" * 32

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from privacy_assets.engine.metrics.membership_inference.isolated import MOST_EXPOSED, isolated_excess
-from privacy_assets.engine.metrics.membership_inference.scores import Population
+from privacy_assets.metrics.membership_inference.isolated import MOST_EXPOSED, isolated_excess
+from privacy_assets.metrics.membership_inference.scores import Population
 from privacy_assets.stats.leaked import leaked, leaked_interval
 
 

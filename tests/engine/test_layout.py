@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from privacy_assets.engine.generators.layout import Layout, Scale
-from privacy_assets.engine.tables.coding import Coding
-from privacy_assets.engine.tables.precision import decimals_of
-from privacy_assets.engine.tables.schema import infer_schema
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.generators.layout import Layout, Scale
+from privacy_assets.tables.coding import Coding
+from privacy_assets.tables.precision import decimals_of
+from privacy_assets.tables.schema import infer_schema
+from privacy_assets.tables.table import Table
 
 
 def cells_of(frame: pd.DataFrame, **kinds: str) -> tuple[np.ndarray, Coding]:

@@ -10,18 +10,18 @@ import pandas as pd
 import pytest
 from given_tables import given
 
-from privacy_assets.engine.geometry.neighbours import Neighbours
-from privacy_assets.engine.metrics.linkability import Linkability, linkage
-from privacy_assets.engine.metrics.linkability.linkage import TIE, Linkage
-from privacy_assets.engine.metrics.linkability.metric import attacked_rows, random_halves, varying_columns, weigh
-from privacy_assets.engine.results import Figure, MetricResult
-from privacy_assets.engine.tables.encoding import EncodedTable, Encoder
-from privacy_assets.engine.tables.schema import infer_schema
-from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError
+from privacy_assets.metrics.linkability import Linkability, linkage
+from privacy_assets.metrics.linkability.linkage import TIE, Linkage
+from privacy_assets.metrics.linkability.metric import attacked_rows, random_halves, varying_columns, weigh
+from privacy_assets.neighbours.nearest import Neighbours
 from privacy_assets.stats.inference import permutation_band
 from privacy_assets.stats.limits import judge_limit
+from privacy_assets.stats.results import Figure, MetricResult
 from privacy_assets.stats.subjects import Subjects, random_sets
+from privacy_assets.tables.encoding import EncodedTable, Encoder
+from privacy_assets.tables.schema import infer_schema
+from privacy_assets.tables.table import Table
 
 QUICK = Linkability(halves=6, permutations=199)
 UPPER, LOWER = Linkability.default_limits

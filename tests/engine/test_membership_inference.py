@@ -10,15 +10,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.engine.metrics.membership_inference import MembershipInference
-from privacy_assets.engine.metrics.membership_inference.metric import attack
-from privacy_assets.engine.metrics.membership_inference.scores import CrossFittedScore, Population, build_population
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.tables.schema import infer_schema
-from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError
+from privacy_assets.metrics.membership_inference import MembershipInference
+from privacy_assets.metrics.membership_inference.metric import attack
+from privacy_assets.metrics.membership_inference.scores import CrossFittedScore, Population, build_population
+from privacy_assets.policy import Policy
 from privacy_assets.stats.intervals import ratio
 from privacy_assets.stats.subjects import permute_labels
+from privacy_assets.tables.schema import infer_schema
+from privacy_assets.tables.table import Table
 from tests.tables import metric_inputs
 
 POLICY = Policy(MembershipInference.default_limits)
@@ -251,7 +251,7 @@ def test_more_copies_are_never_safer():
 def test_avoiding_the_training_rows_is_refused():
     train, holdout, fresh, _ = mixed_release(3000, 1000)
     inputs = make_inputs(train, holdout, fresh)
-    from privacy_assets.engine.geometry.neighbours import nearest
+    from privacy_assets.neighbours.nearest import nearest
 
     away = nearest(inputs.encoded("synthetic").dense, inputs.encoded("train").dense).distances[:, 0]
     result = evaluate(train, holdout, fresh[away > np.quantile(away, 0.2)].reset_index(drop=True))
@@ -410,7 +410,7 @@ def check_truth(frame, seed, copy_precision):
 @pytest.mark.slow
 def test_densest_unseen_rows_break_nothing(adult):
     train, holdout, rest = split(adult, 8000, 2000, len(adult) - 10_000)
-    from privacy_assets.engine.geometry.neighbours import nearest
+    from privacy_assets.neighbours.nearest import nearest
 
     inputs = make_inputs(train, holdout, rest)
     points = inputs.encoded("synthetic").dense[:20_000]

@@ -14,14 +14,14 @@ import pytest
 from given_tables import given
 from sklearn.metrics import roc_auc_score
 
-from privacy_assets.engine.geometry.radius import TIE, typical_radius
-from privacy_assets.engine.metrics.memorization import Memorization
-from privacy_assets.engine.metrics.memorization.exposure import Exposure, by_spherelets, tables_of
-from privacy_assets.engine.metrics.memorization.metric import Distance, alpha_table, by_chance, clustered_share
-from privacy_assets.engine.registry import METRICS, build_metric
-from privacy_assets.engine.tables.schema import infer_schema
-from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.metrics.memorization import Memorization
+from privacy_assets.metrics.memorization.exposure import Exposure, by_spherelets, tables_of
+from privacy_assets.metrics.memorization.metric import Distance, alpha_table, by_chance, clustered_share
+from privacy_assets.metrics.registry import METRICS, build_metric
+from privacy_assets.neighbours.radius import TIE, typical_radius
+from privacy_assets.tables.schema import infer_schema
+from privacy_assets.tables.table import Table
 from tests.tables import metric_inputs
 
 QUICK = Memorization(permutations=199)

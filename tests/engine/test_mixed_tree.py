@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from privacy_assets.engine.evaluation import prepare_inputs
-from privacy_assets.engine.geometry import mixed_search, mixed_tree
-from privacy_assets.engine.geometry.embedder import train_embedder
-from privacy_assets.engine.geometry.embedder_settings import EmbedderSettings
-from privacy_assets.engine.geometry.neighbours import distinct_encoded, distinct_rows, nearest, nearest_rows
-from privacy_assets.engine.tables.encoding import EncodedTable
-from privacy_assets.engine.tables.schema import infer_schema
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.embedding.embedder import train_embedder
+from privacy_assets.embedding.settings import EmbedderSettings
 from privacy_assets.errors import InputError
+from privacy_assets.evaluation import prepare_inputs
+from privacy_assets.neighbours import mixed_search, mixed_tree
+from privacy_assets.neighbours.nearest import distinct_encoded, distinct_rows, nearest, nearest_rows
+from privacy_assets.tables.encoding import EncodedTable
+from privacy_assets.tables.schema import infer_schema
+from privacy_assets.tables.table import Table
 
 ADULT = Path(__file__).parents[1] / "data" / "adult.parquet"
 PATHS = ("tree", "product")
@@ -168,9 +168,9 @@ def test_order_of_rows_does_not_matter(case):
 def test_threads_do_not_matter(monkeypatch):
     queries, points = mixed(np.random.default_rng(4))
     monkeypatch.setattr(mixed_tree, "_CHUNK", 16)
-    monkeypatch.setattr("privacy_assets.engine.parallel.threads", lambda: 1)
+    monkeypatch.setattr("privacy_assets.compute.parallel.threads", lambda: 1)
     one = nearest_rows(queries, points, 3, path="tree")
-    monkeypatch.setattr("privacy_assets.engine.parallel.threads", lambda: 8)
+    monkeypatch.setattr("privacy_assets.compute.parallel.threads", lambda: 8)
     many = nearest_rows(queries, points, 3, path="tree")
     same(many, (one.distances, one.indices))
 
@@ -263,8 +263,8 @@ def test_the_tree_is_left_where_it_leaves_nothing_out(what, path, adult, monkeyp
 def test_works_where_nothing_can_be_cached():
     code = (
         "import numpy as np\n"
-        "from privacy_assets.engine.geometry.neighbours import nearest_rows\n"
-        "from privacy_assets.engine.tables.encoding import EncodedTable\n"
+        "from privacy_assets.neighbours.nearest import nearest_rows\n"
+        "from privacy_assets.tables.encoding import EncodedTable\n"
         "x = EncodedTable.of_numbers(np.arange(60.0)[:, None])\n"
         "raise SystemExit(int(nearest_rows(x, x, exclude_self=True).distances.max() != 1))"
     )

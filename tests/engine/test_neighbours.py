@@ -8,10 +8,10 @@ import faiss
 import numpy as np
 import pytest
 
-from privacy_assets.engine.geometry import exact_search
-from privacy_assets.engine.geometry.neighbours import Neighbours, distinct_rows, nearest, nearest_rows
-from privacy_assets.engine.tables.encoding import EncodedTable
 from privacy_assets.errors import InputError
+from privacy_assets.neighbours import exact_search
+from privacy_assets.neighbours.nearest import Neighbours, distinct_rows, nearest, nearest_rows
+from privacy_assets.tables.encoding import EncodedTable
 
 
 def brute(queries, points, k, exclude_self=False):
@@ -180,7 +180,7 @@ def test_block_and_threads_do_not_matter(case, search, block, monkeypatch):
     queries, points = (x.astype(np.float32) for x in case(np.random.default_rng(3)))
     one = search(queries, points, 2)
     monkeypatch.setattr(exact_search, "_BLOCK", block)
-    monkeypatch.setattr("privacy_assets.engine.parallel.threads", lambda: 8)
+    monkeypatch.setattr("privacy_assets.compute.parallel.threads", lambda: 8)
     other = search(queries, points, 2)
     np.testing.assert_array_equal(other.indices, one.indices)
     np.testing.assert_array_equal(other.distances, one.distances)

@@ -10,15 +10,15 @@ import pytest
 import torch
 from pandas.testing import assert_frame_equal
 
-from privacy_assets.engine.generators import build_generator, load_generator
-from privacy_assets.engine.generators.base import Training
-from privacy_assets.engine.generators.networks.blocks import Shape
-from privacy_assets.engine.generators.networks.gan import gradient_penalty, sliced_distance
-from privacy_assets.engine.generators.networks.rvae import RvaeNetwork
-from privacy_assets.engine.generators.networks.training import Loop, batches, held_out
-from privacy_assets.engine.tables.schema import infer_schema
-from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.generators import build_generator, load_generator
+from privacy_assets.generators.base import Training
+from privacy_assets.generators.networks.blocks import Shape
+from privacy_assets.generators.networks.gan import gradient_penalty, sliced_distance
+from privacy_assets.generators.networks.rvae import RvaeNetwork
+from privacy_assets.generators.networks.training import Loop, batches, held_out
+from privacy_assets.tables.schema import infer_schema
+from privacy_assets.tables.table import Table
 from tests.tables import as_table
 
 SMALL = {"hidden": [16], "epochs": 2, "batch": 100}
@@ -120,7 +120,7 @@ def test_tables_that_a_private_generator_cannot_learn(name: str) -> None:
 def test_interrupted_training_ends_as_if_it_had_not_been(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("privacy_assets.engine.generators.networks.training._EVERY", 0.0)
+    monkeypatch.setattr("privacy_assets.generators.networks.training._EVERY", 0.0)
     generator = small(name, epochs=4)
     whole = generator.fit(as_table(TRAIN, SCHEMA), seed=0)
 

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from privacy_assets.engine.metrics.membership_inference import MembershipInference, no_box
-from privacy_assets.engine.metrics.membership_inference.no_box import (
+from privacy_assets.metrics.membership_inference import MembershipInference, no_box
+from privacy_assets.metrics.membership_inference.no_box import (
     BANDWIDTHS,
     INFLUENCED,
     NEIGHBOURS,
@@ -22,11 +22,11 @@ from privacy_assets.engine.metrics.membership_inference.no_box import (
     plagiarism_index,
     score_rows,
 )
-from privacy_assets.engine.metrics.membership_inference.scores import Population, build_population
-from privacy_assets.engine.shadow.rates import auc
-from privacy_assets.engine.tables.encoding import EncodedTable
-from privacy_assets.engine.tables.schema import infer_schema
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.metrics.membership_inference.scores import Population, build_population
+from privacy_assets.shadow.rates import auc
+from privacy_assets.tables.encoding import EncodedTable
+from privacy_assets.tables.schema import infer_schema
+from privacy_assets.tables.table import Table
 from tests.tables import metric_inputs
 
 NAMES = [spec.name for spec in SPECS]
@@ -288,7 +288,7 @@ def test_more_copies_are_never_safer():
 def test_rows_that_avoid_members_are_below_a_half():
     train, holdout, fresh, reference = release((3000, 1000, 3000, 1000))
     inputs = inputs_of(train, holdout, fresh, reference)
-    from privacy_assets.engine.geometry.neighbours import nearest_rows
+    from privacy_assets.neighbours.nearest import nearest_rows
 
     away = nearest_rows(inputs.encoded("synthetic"), inputs.encoded("train")).distances[:, 0]
     result = figures(train, holdout, fresh[away > np.quantile(away, 0.2)].reset_index(drop=True), reference)

@@ -15,10 +15,10 @@ import pytest
 from shadow_standins import small_audit
 
 from privacy_assets import evaluate, on_ray
-from privacy_assets.engine.generators.registry import build_generator
-from privacy_assets.engine.on_ray import RayWorkers
-from privacy_assets.engine.parallel import at_once, in_parallel, on_cluster, threads, using
+from privacy_assets.compute.on_ray import RayWorkers
+from privacy_assets.compute.parallel import at_once, in_parallel, on_cluster, threads, using
 from privacy_assets.errors import ClusterError, ConfigError, InputError, StepError
+from privacy_assets.generators.registry import build_generator
 from tests.rays import need_ray, ray_alone
 
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
@@ -121,7 +121,7 @@ def test_errors_again_and_again_leave_the_process_alive() -> None:
     code = """
 import ray
 from privacy_assets import on_ray
-from privacy_assets.engine.parallel import in_parallel
+from privacy_assets.compute.parallel import in_parallel
 
 def bad(number):
     raise ValueError(number)

@@ -11,12 +11,12 @@ import pytest
 from shadow_standins import small_audit, small_table
 
 from privacy_assets import on_ray
-from privacy_assets.engine.generators.registry import build_generator
-from privacy_assets.engine.geometry.neighbours import nearest_rows
-from privacy_assets.engine.on_ray import RayWorkers
-from privacy_assets.engine.parallel import at_once, threads, using
-from privacy_assets.engine.tables.encoding import EncodedTable
+from privacy_assets.compute.on_ray import RayWorkers
+from privacy_assets.compute.parallel import at_once, threads, using
 from privacy_assets.errors import ConfigError
+from privacy_assets.generators.registry import build_generator
+from privacy_assets.neighbours.nearest import nearest_rows
+from privacy_assets.tables.encoding import EncodedTable
 from tests.rays import ray_alone
 
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from privacy_assets.engine.metrics.membership_inference.one_run import SCORE, epsilon_one_run, lower_bound
-from privacy_assets.engine.metrics.membership_inference.scores import Population
+from privacy_assets.metrics.membership_inference.one_run import SCORE, epsilon_one_run, lower_bound
+from privacy_assets.metrics.membership_inference.scores import Population
 
 
 def population(score, member, codes=None):

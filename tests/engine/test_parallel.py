@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from privacy_assets.engine.parallel import in_threads, threads
+from privacy_assets.compute.parallel import in_threads, threads
 
 
 @pytest.mark.parametrize(

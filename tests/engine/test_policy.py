@@ -9,13 +9,13 @@ from statistics import NormalDist
 import pytest
 from scipy import stats
 
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.registry import METRICS, default_metrics, figure_specs
-from privacy_assets.engine.results import Figure, MetricResult
 from privacy_assets.errors import ConfigError
+from privacy_assets.metrics.registry import METRICS, default_metrics, figure_specs
+from privacy_assets.policy import Policy
 from privacy_assets.report.evaluate import as_policy
 from privacy_assets.stats.estimates import Direction
 from privacy_assets.stats.limits import Limit, LimitOutcome, judge_limit, widening
+from privacy_assets.stats.results import Figure, MetricResult
 
 
 def outcome(

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privacy_assets.engine.evaluation import joint_schema, prepare_inputs
-from privacy_assets.engine.generators import build_generator
-from privacy_assets.engine.tables.precision import decimals_of, round_decimals, round_to_multiple
-from privacy_assets.engine.tables.schema import Kind, TableSchema, infer_schema
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.evaluation import joint_schema, prepare_inputs
+from privacy_assets.generators import build_generator
+from privacy_assets.tables.precision import decimals_of, round_decimals, round_to_multiple
+from privacy_assets.tables.schema import Kind, TableSchema, infer_schema
+from privacy_assets.tables.table import Table
 from tests.tables import as_table
 
 WHOLE = st.integers(-(2**63), 2**63 - 1)

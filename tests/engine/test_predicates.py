@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.engine.metrics.singling_out.predicates import (
+from privacy_assets.metrics.singling_out.predicates import (
     BINS,
     CodedTable,
     Queries,
@@ -20,8 +20,8 @@ from privacy_assets.engine.metrics.singling_out.predicates import (
     threshold_scheme,
     univariate,
 )
-from privacy_assets.engine.tables.schema import Kind, TableSchema, infer_schema
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.tables.schema import Kind, TableSchema, infer_schema
+from privacy_assets.tables.table import Table
 
 ORDERED = ("number", "whole", "time", "steady", "huge")
 WORDS = ["it's", 'a "b"', "x & y", "é", "", " ", "a\\b", "two\nlines", "e\u0301", "\U0001f600", "`1` == @x"]

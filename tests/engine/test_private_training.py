@@ -10,15 +10,15 @@ import pytest
 import torch
 from scipy import stats
 
-from privacy_assets.engine.generators import build_generator
-from privacy_assets.engine.generators.base import Training
-from privacy_assets.engine.generators.networks.accounting import epsilon_of, noise_for
-from privacy_assets.engine.generators.networks.blocks import GanSampler, Shape, layers
-from privacy_assets.engine.generators.networks.pate import Teachers, vote_noise
-from privacy_assets.engine.generators.networks.private import ConditionalSampler, PrivateSteps, noisy_shares
-from privacy_assets.engine.tables.schema import infer_schema
-from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.generators import build_generator
+from privacy_assets.generators.base import Training
+from privacy_assets.generators.networks.accounting import epsilon_of, noise_for
+from privacy_assets.generators.networks.blocks import GanSampler, Shape, layers
+from privacy_assets.generators.networks.pate import Teachers, vote_noise
+from privacy_assets.generators.networks.private import ConditionalSampler, PrivateSteps, noisy_shares
+from privacy_assets.tables.schema import infer_schema
+from privacy_assets.tables.table import Table
 from tests.engine.test_neural import SCHEMA, TRAIN, small
 from tests.tables import as_table
 

@@ -14,14 +14,14 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from privacy_assets.engine.generators import build_generator, load_generator
-from privacy_assets.engine.generators._bayes_kernels import learn_conditionals, learn_structure, sensitivity
-from privacy_assets.engine.generators.baynet import BayNet, FittedNetwork
-from privacy_assets.engine.generators.privbayes import PrivBayes
-from privacy_assets.engine.tables.coding import Coding
-from privacy_assets.engine.tables.schema import TableSchema, infer_schema
-from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.generators import build_generator, load_generator
+from privacy_assets.generators._bayes_kernels import learn_conditionals, learn_structure, sensitivity
+from privacy_assets.generators.baynet import BayNet, FittedNetwork
+from privacy_assets.generators.privbayes import PrivBayes
+from privacy_assets.tables.coding import Coding
+from privacy_assets.tables.schema import TableSchema, infer_schema
+from privacy_assets.tables.table import Table
 from tests.tables import as_table
 
 RANGE = "range or few values of"

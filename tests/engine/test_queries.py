@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from coded_tables import coded, with_gaps
 
-from privacy_assets.engine.shadow._query_kernels import first_of_equals
-from privacy_assets.engine.shadow.queries import CountCodes, Queries, all_counts, matches
+from privacy_assets.shadow._query_kernels import first_of_equals
+from privacy_assets.shadow.queries import CountCodes, Queries, all_counts, matches
 
 
 def brute_force(cells, target, is_number):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from privacy_assets.engine.shadow.rates import auc, choose_cut, epsilon_bound, tpr_at
+from privacy_assets.shadow.rates import auc, choose_cut, epsilon_bound, tpr_at
 
 
 def sides(inside, outside):

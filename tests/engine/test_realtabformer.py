@@ -13,10 +13,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.engine.generators import build_generator, generator_info, load_generator, realtabformer
-from privacy_assets.engine.tables.schema import infer_schema
-from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError, StepError
+from privacy_assets.generators import build_generator, generator_info, load_generator, realtabformer
+from privacy_assets.tables.schema import infer_schema
+from privacy_assets.tables.table import Table
 from tests.tables import as_table
 
 ROWS = 120

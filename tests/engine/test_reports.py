@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 from dagster_pipes import PipesMappingParamsLoader
 
-from privacy_assets.engine.generators import build_generator
-from privacy_assets.engine.generators.reports import MESSAGES, Channel, Reports, encoded, numbers, use_channel
-from privacy_assets.engine.tables.schema import infer_schema
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.generators import build_generator
+from privacy_assets.generators.reports import MESSAGES, Channel, Reports, encoded, numbers, use_channel
+from privacy_assets.tables.schema import infer_schema
+from privacy_assets.tables.table import Table
 from tests.tables import as_table
 
 SCHEMA = infer_schema(pd.DataFrame({"n": range(40)}))

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privacy_assets.engine import results
-from privacy_assets.engine.metrics.dcr import Dcr
-from privacy_assets.engine.results import Figure, MetricResult
+from privacy_assets.metrics.dcr import Dcr
+from privacy_assets.stats import results
 from privacy_assets.stats.estimates import FigureSpec
+from privacy_assets.stats.results import Figure, MetricResult
 
 
 def test_a_result_survives_json() -> None:

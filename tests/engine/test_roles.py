@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 
 from privacy_assets import evaluate
-from privacy_assets.engine.evaluation import prepare_inputs
-from privacy_assets.engine.generators import build_generator
-from privacy_assets.engine.tables.demo import load_patients
-from privacy_assets.engine.tables.roles import NOTHING, Declared, foreign_cells, with_roles
-from privacy_assets.engine.tables.schema import TableSchema
-from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.evaluation import prepare_inputs
+from privacy_assets.generators import build_generator
+from privacy_assets.tables.demo import load_patients
+from privacy_assets.tables.roles import NOTHING, Declared, foreign_cells, with_roles
+from privacy_assets.tables.schema import TableSchema
+from privacy_assets.tables.table import Table
 
 N = 1500
 RNG = np.random.default_rng(0)

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 from coded_tables import ADULT_MOST_VULNERABLE, coded, mixed, repeated, with_gaps
 
-from privacy_assets.engine.shadow.selection import SELECTORS, most_exposed, select_records
-from privacy_assets.engine.shadow.vulnerability import vulnerability
 from privacy_assets.errors import ConfigError
+from privacy_assets.shadow.selection import SELECTORS, most_exposed, select_records
+from privacy_assets.shadow.vulnerability import vulnerability
 
 
 def select(frame, seed=0, **more):

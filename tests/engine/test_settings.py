@@ -13,17 +13,17 @@ import pandas as pd
 import pytest
 from pydantic import AfterValidator, Field
 
-from privacy_assets.engine.filters.near import SimilarityFilter
-from privacy_assets.engine.filters.registry import FILTERS
-from privacy_assets.engine.generators import GENERATORS
-from privacy_assets.engine.generators.synthpop import SynthPop
-from privacy_assets.engine.geometry.embedder_settings import EmbedderSettings
-from privacy_assets.engine.metrics.controls import Controls
-from privacy_assets.engine.registry import METRICS, build_metric
-from privacy_assets.engine.settings import Layers, Tuple, declared, settings_of
-from privacy_assets.engine.shadow.attacks import ATTACKS
-from privacy_assets.engine.shadow.plan import AuditPlan
+from privacy_assets.embedding.settings import EmbedderSettings
 from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.generators import GENERATORS
+from privacy_assets.generators.filters.near import SimilarityFilter
+from privacy_assets.generators.filters.registry import FILTERS
+from privacy_assets.generators.synthpop import SynthPop
+from privacy_assets.metrics.controls import Controls
+from privacy_assets.metrics.registry import METRICS, build_metric
+from privacy_assets.settings import Layers, Tuple, declared, settings_of
+from privacy_assets.shadow.attacks import ATTACKS
+from privacy_assets.shadow.plan import AuditPlan
 
 
 def _rising(value: tuple[float, ...]) -> tuple[float, ...]:

@@ -12,18 +12,18 @@ import pytest
 from given_tables import given
 from scipy import stats
 
-from privacy_assets.engine.evaluation import choose_metrics
-from privacy_assets.engine.generators.baynet import BayNet
-from privacy_assets.engine.generators.coded import CodedGenerator
-from privacy_assets.engine.generators.privbayes import PrivBayes
-from privacy_assets.engine.metrics import shadow_membership
-from privacy_assets.engine.metrics.shadow_membership import ShadowMembership
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.registry import METRICS, build_metric, default_metrics
-from privacy_assets.engine.results import plain
-from privacy_assets.engine.shadow import audit
-from privacy_assets.engine.shadow.rates import Rate, auc
 from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.evaluation import choose_metrics
+from privacy_assets.generators.baynet import BayNet
+from privacy_assets.generators.coded import CodedGenerator
+from privacy_assets.generators.privbayes import PrivBayes
+from privacy_assets.metrics import shadow_membership
+from privacy_assets.metrics.registry import METRICS, build_metric, default_metrics
+from privacy_assets.metrics.shadow_membership import ShadowMembership
+from privacy_assets.policy import Policy
+from privacy_assets.shadow import audit
+from privacy_assets.shadow.rates import Rate, auc
+from privacy_assets.stats.results import plain
 
 SECRET = 987_654.25
 SMALL = {"records": 3, "shadows": 60, "tests": 100, "size": 20}
@@ -116,7 +116,7 @@ def test_the_figures_are_those_of_the_audit_written_out():
 
 
 def stacked(tables):
-    from privacy_assets.engine.tables.coding import Coding
+    from privacy_assets.tables.coding import Coding
 
     frames = [tables.train, tables.holdout]
     coding = Coding.fit(frames, tables.schema)
@@ -189,8 +189,8 @@ def test_the_resolution_holds_what_no_leak_shows(records: int, tests: int):
 
 
 def record(scores: np.ndarray, labels: np.ndarray):
-    from privacy_assets.engine.shadow.plan import RecordAudit
-    from privacy_assets.engine.shadow.rates import epsilon_bound
+    from privacy_assets.shadow.plan import RecordAudit
+    from privacy_assets.shadow.rates import epsilon_bound
 
     return RecordAudit(0, 0.0, 0.0, auc(scores, labels), {}, epsilon_bound(scores, labels, None), labels, scores, 0.0)
 

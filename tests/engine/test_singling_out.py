@@ -12,19 +12,19 @@ import pytest
 from given_tables import given
 from scipy import stats
 
-from privacy_assets.engine.metrics.singling_out import SinglingOut
-from privacy_assets.engine.metrics.singling_out import metric as singling_out
-from privacy_assets.engine.metrics.singling_out.evidence import (
+from privacy_assets.errors import ConfigError
+from privacy_assets.metrics.singling_out import SinglingOut
+from privacy_assets.metrics.singling_out import metric as singling_out
+from privacy_assets.metrics.singling_out.evidence import (
     Configuration,
     exactly_one,
     giomi_risk,
     label_sets,
     risks,
 )
-from privacy_assets.engine.results import Figure, MetricResult
-from privacy_assets.errors import ConfigError
 from privacy_assets.stats.inference import permutation_band
 from privacy_assets.stats.limits import judge_limit
+from privacy_assets.stats.results import Figure, MetricResult
 from privacy_assets.stats.subjects import Subjects
 
 QUICK = SinglingOut(attacks=300, permutations=200, candidates=50_000, patience=5_000, outliers=200)

@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 from oracles.anonymeter_singling_out import COPIES, digest, tables
 
-from privacy_assets.engine.evaluation import prepare_inputs
-from privacy_assets.engine.metrics.singling_out import SinglingOut
-from privacy_assets.engine.metrics.singling_out import metric as singling_out
-from privacy_assets.engine.metrics.singling_out.predicates import Queries
+from privacy_assets.evaluation import prepare_inputs
+from privacy_assets.metrics.singling_out import SinglingOut
+from privacy_assets.metrics.singling_out import metric as singling_out
+from privacy_assets.metrics.singling_out.predicates import Queries
 
 ORACLE = json.loads((Path(__file__).parent / "oracles" / "singling_out.json").read_text())
 

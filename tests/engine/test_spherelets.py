@@ -9,16 +9,16 @@ import pytest
 from test_mixed_tree import categories_only, copies, drawn, grid, mixed, numbers_only, table
 from test_weight_within import squared
 
-from privacy_assets.engine.geometry.mixed_tree import MixedTree
-from privacy_assets.engine.geometry.neighbours import distinct_encoded, nearest_rows
-from privacy_assets.engine.geometry.spherelets import (
+from privacy_assets.neighbours.mixed_tree import MixedTree
+from privacy_assets.neighbours.nearest import distinct_encoded, nearest_rows
+from privacy_assets.neighbours.spherelets import (
     Spherelets,
     divergences,
     spherelet_near,
     spherelet_radius,
     spheres_of,
 )
-from privacy_assets.engine.tables.encoding import EncodedTable
+from privacy_assets.tables.encoding import EncodedTable
 
 CASES = pytest.mark.parametrize("case", [mixed, numbers_only, categories_only, grid, copies], ids=lambda c: c.__name__)
 

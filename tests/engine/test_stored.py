@@ -18,17 +18,17 @@ import pyarrow.parquet
 import pytest
 
 from privacy_assets import evaluate
-from privacy_assets.engine.evaluation import prepare_inputs
-from privacy_assets.engine.registry import METRICS
-from privacy_assets.engine.tables import blocks
-from privacy_assets.engine.tables.blocks import block, joined, kept, taken
-from privacy_assets.engine.tables.column import ranked, row_ids
-from privacy_assets.engine.tables.reading import read_table
-from privacy_assets.engine.tables.schema import infer_schema
-from privacy_assets.engine.tables.stored import StoredTable, open_table
-from privacy_assets.engine.tables.table import Table, joint
-from privacy_assets.engine.tables.writing import parquet_bytes
 from privacy_assets.errors import InputError
+from privacy_assets.evaluation import prepare_inputs
+from privacy_assets.metrics.registry import METRICS
+from privacy_assets.tables import blocks
+from privacy_assets.tables.blocks import block, joined, kept, taken
+from privacy_assets.tables.column import ranked, row_ids
+from privacy_assets.tables.reading import read_table
+from privacy_assets.tables.schema import infer_schema
+from privacy_assets.tables.stored import StoredTable, open_table
+from privacy_assets.tables.table import Table, joint
+from privacy_assets.tables.writing import parquet_bytes
 
 SECRET = "Zebulon-77123"
 
@@ -272,7 +272,7 @@ def test_no_room_for_a_block(tiny_blocks: None, monkeypatch: pytest.MonkeyPatch)
 _LIMITED = """
 import resource, sys
 import numpy as np, pandas as pd
-from privacy_assets.engine.tables.blocks import block
+from privacy_assets.tables.blocks import block
 resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))
 parts = [block(1 << 27, np.int64) for _ in range(4)]  # 4 GiB of arrays in a process of 1 GiB
 parts[0][:1000] = 7

@@ -11,19 +11,19 @@ import pandas as pd
 import pytest
 
 from privacy_assets import evaluate
-from privacy_assets.engine.evaluation import prepare_inputs
-from privacy_assets.engine.metrics.membership_inference import MembershipInference
-from privacy_assets.engine.metrics.membership_inference.scores import Population, build_population
-from privacy_assets.engine.metrics.membership_inference.subgroups import (
+from privacy_assets.errors import ConfigError
+from privacy_assets.evaluation import prepare_inputs
+from privacy_assets.metrics.membership_inference import MembershipInference
+from privacy_assets.metrics.membership_inference.scores import Population, build_population
+from privacy_assets.metrics.membership_inference.subgroups import (
     SMALLEST_GROUP,
     advantage_subgroups,
     find_subgroups,
 )
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.tables.schema import infer_schema
-from privacy_assets.errors import ConfigError
+from privacy_assets.policy import Policy
 from privacy_assets.stats.intervals import LEAK_CONFIDENCE
 from privacy_assets.stats.limits import Limit
+from privacy_assets.tables.schema import infer_schema
 from tests.tables import as_table
 
 WARDS = ("oncology", "maternity", "paediatrics", "geriatrics")

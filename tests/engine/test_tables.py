@@ -14,14 +14,14 @@ import pyarrow as pa
 import pytest
 from pandas.testing import assert_frame_equal
 
-from privacy_assets.engine.generators.base import FittedGenerator
-from privacy_assets.engine.generators.copies import Copy
-from privacy_assets.engine.tables.coding import Coding
-from privacy_assets.engine.tables.column import Column, of_one_vocabulary, ranked, stacked
-from privacy_assets.engine.tables.reading import read_table, table_files
-from privacy_assets.engine.tables.schema import ColumnSchema, Kind, TableSchema, infer_schema
-from privacy_assets.engine.tables.table import Table, joint
 from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.generators.base import FittedGenerator
+from privacy_assets.generators.copies import Copy
+from privacy_assets.tables.coding import Coding
+from privacy_assets.tables.column import Column, of_one_vocabulary, ranked, stacked
+from privacy_assets.tables.reading import read_table, table_files
+from privacy_assets.tables.schema import ColumnSchema, Kind, TableSchema, infer_schema
+from privacy_assets.tables.table import Table, joint
 
 SECRET = "Zebulon-77123"
 DAY = pd.Timestamp("2020-02-29")

@@ -10,12 +10,12 @@ import pytest
 from scipy import stats
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
-from privacy_assets.engine.generators._tree_kernels import _rank_places, classes, fit_tree, grow, level_scores
-from privacy_assets.engine.generators.synthpop import SynthPop
-from privacy_assets.engine.generators.trees import Tree
-from privacy_assets.engine.tables.coding import Coding
-from privacy_assets.engine.tables.schema import infer_schema
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.generators._tree_kernels import _rank_places, classes, fit_tree, grow, level_scores
+from privacy_assets.generators.synthpop import SynthPop
+from privacy_assets.generators.trees import Tree
+from privacy_assets.tables.coding import Coding
+from privacy_assets.tables.schema import infer_schema
+from privacy_assets.tables.table import Table
 
 Grown = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 

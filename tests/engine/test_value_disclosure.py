@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.engine.evaluation import prepare_inputs
-from privacy_assets.engine.metrics.value_disclosure import ValueDisclosure
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.results import Figure
-from privacy_assets.engine.tables.roles import Declared
 from privacy_assets.errors import ConfigError
+from privacy_assets.evaluation import prepare_inputs
+from privacy_assets.metrics.value_disclosure import ValueDisclosure
+from privacy_assets.policy import Policy
+from privacy_assets.stats.results import Figure
+from privacy_assets.tables.roles import Declared
 
 GENERATED = Declared(generated={"id": "made up", "note": "written anew"})
 WHERE = ["at work", "at home", "in the street", "at school", "in the garden"]

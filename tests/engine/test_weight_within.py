@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_mixed_tree import by_name, mixed, table, tables
 
-from privacy_assets.engine.geometry import _mixed_tree_kernels as kernels
-from privacy_assets.engine.geometry import mixed_tree
-from privacy_assets.engine.geometry.mixed_tree import MixedTree
-from privacy_assets.engine.geometry.neighbours import distinct_encoded, nearest_rows, weight_within
-from privacy_assets.engine.tables.encoding import EncodedTable
 from privacy_assets.errors import InputError
+from privacy_assets.neighbours import _mixed_tree_kernels as kernels
+from privacy_assets.neighbours import mixed_tree
+from privacy_assets.neighbours.mixed_tree import MixedTree
+from privacy_assets.neighbours.nearest import distinct_encoded, nearest_rows, weight_within
+from privacy_assets.tables.encoding import EncodedTable
 
 RADII = (0, 0.3, 1, 1.5, 2, 4, 100, 1e20)
 
@@ -73,7 +73,7 @@ def test_order_of_rows_and_threads_do_not_matter(monkeypatch):
     weights, by_query, by_point = g.random(400), g.permutation(150), g.permutation(400)
     one = weight_within(queries, points, 1.5, weights)
     monkeypatch.setattr(mixed_tree, "_CHUNK", 16)
-    monkeypatch.setattr("privacy_assets.engine.parallel.threads", lambda: 8)
+    monkeypatch.setattr("privacy_assets.compute.parallel.threads", lambda: 8)
     other = weight_within(queries.take(by_query), points.take(by_point), 1.5, weights[by_point])
     np.testing.assert_allclose(other, one[by_query], rtol=1e-12)
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from privacy_assets.engine.evaluation import prepare_inputs
-from privacy_assets.engine.generators import build_generator
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.tables.reading import read_table
-from privacy_assets.engine.tables.schema import infer_schema
-from privacy_assets.engine.tables.stored import open_table
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.objects import location
+from privacy_assets.evaluation import prepare_inputs
+from privacy_assets.generators import build_generator
+from privacy_assets.policy import Policy
+from privacy_assets.storage.objects import location
+from privacy_assets.tables.reading import read_table
+from privacy_assets.tables.schema import infer_schema
+from privacy_assets.tables.stored import open_table
 
 SECRET = "Zebulon-77123"
 

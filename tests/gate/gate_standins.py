@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from privacy_assets.engine.metrics.base import Metric
-from privacy_assets.engine.metrics.dcr import Dcr
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.results import Figure, MetricResult, plain
-from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SIGNING_KEY, SigningKey, TrustedKeys, first_key
 from privacy_assets.gate.releases import Release, read_published
 from privacy_assets.gate.snapshot import Snapshot
 from privacy_assets.gate.statements import Place, Sealed, Statement, seal
+from privacy_assets.metrics.base import Metric
+from privacy_assets.metrics.dcr import Dcr
+from privacy_assets.policy import Policy
 from privacy_assets.stats.limits import Limit
+from privacy_assets.stats.results import Figure, MetricResult, plain
+from privacy_assets.version import ENGINE_VERSION
 
 VARIABLE = "GATE_STANDINS_SIGNING_KEY"
 PLACE = Place("patients")

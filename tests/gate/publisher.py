@@ -34,18 +34,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.results import Figure, MetricResult
-from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import InputError, PublicationRefused
-from privacy_assets.files import names
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SigningKey, TrustedKeys, first_key, rotate_key
 from privacy_assets.gate.releases import Release, hash_file, read_published
 from privacy_assets.gate.snapshot import Snapshot, read_snapshot
 from privacy_assets.gate.statements import Place, Sealed, seal
-from privacy_assets.objects import location
+from privacy_assets.policy import Policy
 from privacy_assets.stats.limits import Limit, LimitOutcome, judge_limit
+from privacy_assets.stats.results import Figure, MetricResult
+from privacy_assets.storage.files import names
+from privacy_assets.storage.objects import location
+from privacy_assets.version import ENGINE_VERSION
 
 POLICY = Policy((Limit("dcr.member_excess", at_most=0.1),), name="test")
 INPUTS = {"train": "t", "holdout": "h", "synthetic": "s"}

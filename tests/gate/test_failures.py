@@ -25,14 +25,14 @@ from gate_standins import (
     tree,
 )
 
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.results import Figure
-from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import rotate_key
 from privacy_assets.gate.statements import Place, Sealed, Statement, seal, unseal
+from privacy_assets.policy import Policy
 from privacy_assets.stats.limits import Limit
+from privacy_assets.stats.results import Figure
+from privacy_assets.version import ENGINE_VERSION
 
 
 def policy(**limit: Any) -> Policy:

@@ -31,17 +31,17 @@ from gate_standins import (
     tree,
 )
 
-from privacy_assets.engine.generators import build_generator
-from privacy_assets.engine.metrics.dcr import Dcr
-from privacy_assets.engine.metrics.shadow_membership import ShadowMembership
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.results import MetricResult
 from privacy_assets.errors import InputError, PublicationRefused
 from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.snapshot import Snapshot
 from privacy_assets.gate.statements import Place, Sealed, Statement, seal
+from privacy_assets.generators import build_generator
+from privacy_assets.metrics.dcr import Dcr
+from privacy_assets.metrics.shadow_membership import ShadowMembership
+from privacy_assets.policy import Policy
 from privacy_assets.stats.limits import Limit
+from privacy_assets.stats.results import MetricResult
 
 OTHER = Place("others")
 DAY = Place("patients", "2024-01-01")

@@ -23,12 +23,12 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from gate_standins import FRAME, PLACE, VARIABLE, Chain, at_most, chain, make_gate, open_gate, read, small_sealed, tree
 
+from privacy_assets.dagster.resources import ReleaseResource
 from privacy_assets.errors import ConfigError, InputError, PublicationRefused
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SigningKey, TrustedKeys, first_key, rotate_key
 from privacy_assets.gate.releases import TRUSTED_VARIABLE, read_published
 from privacy_assets.gate.statements import unseal
-from privacy_assets.plugin.resources import ReleaseResource
 
 PASSWORD = b"a password"
 

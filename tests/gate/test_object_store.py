@@ -36,7 +36,7 @@ from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.prepared import MARKER, PROBE, _creates_over, check_prepared, prepare
 from privacy_assets.gate.releases import hash_file, read_published
 from privacy_assets.gate.statements import Place, seal
-from privacy_assets.objects import ObjectPath, location
+from privacy_assets.storage.objects import ObjectPath, location
 from tests.stores import new_bucket, reaching, s3
 
 s3fs = pytest.importorskip("s3fs", reason="the extra 's3' is not installed")

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from gate_standins import FRAME, PLACE, at_most, chain, make_gate, open_gate, read, rows, tree
 
-from privacy_assets import files
-from privacy_assets.cli import main
+from privacy_assets.cli.main import main
 from privacy_assets.errors import ConfigError, InputError, PublicationRefused
-from privacy_assets.files import check_above, check_private, create_once, make_folder, open_regular, put_atomic
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import rotate_key
 from privacy_assets.gate.releases import POINTER
 from privacy_assets.gate.verification import verify_file
+from privacy_assets.storage import files
+from privacy_assets.storage.files import check_above, check_private, create_once, make_folder, open_regular, put_atomic
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away, or become another user")
@@ -259,7 +259,7 @@ def test_only_regular_files_are_opened(tmp_path: Path, make: Callable[[Path], ob
 _DIE = """
 import os, sys
 from pathlib import Path
-from privacy_assets.files import create_once, put_atomic
+from privacy_assets.storage.files import create_once, put_atomic
 die = lambda *_, **__: os._exit(9)
 os.replace = os.link = die
 place = Path(sys.argv[1])

@@ -19,12 +19,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from privacy_assets.errors import ConfigError, InputError, PublicationRefused
-from privacy_assets.files import put_atomic
 from privacy_assets.gate import release_disk
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.releases import POINTER, TRUSTED_VARIABLE, ReleaseStore, check_bytes, hash_file, read_published
 from privacy_assets.gate.snapshot import read_hashed, read_snapshot, write_snapshot
 from privacy_assets.gate.statements import Place
+from privacy_assets.storage.files import put_atomic
 
 
 def mode(path: Path) -> int:

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from privacy_assets.engine.evaluation import attach_embedder, choose_metrics, prepare_inputs, run_metrics
-from privacy_assets.engine.inputs import MetricInputs
+from privacy_assets.evaluation import attach_embedder, choose_metrics, prepare_inputs, run_metrics
+from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.report.evaluate import assemble
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def build() -> None:
     from benchmarks import battery_makers as makers
     from benchmarks.battery_tables import Sources, draw
     from benchmarks.releases import away, bare
-    from privacy_assets.engine.evaluation import fit_embedder
+    from privacy_assets.evaluation import fit_embedder
 
     made = {
         "adult": {

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from standins import QUICK, independent, memorise, people, resources, table_of
 
 from privacy_assets import PrivacyIOManager
+from privacy_assets.dagster.io import Readable, load_value
 from privacy_assets.errors import InputError, PublicationRefused
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.releases import ReleaseStore, check_bytes, read_published
 from privacy_assets.gate.statements import Place
-from privacy_assets.plugin.io import Readable, load_value
 
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
 READ = (None, "north", "south", "shop-0", "")

@@ -19,7 +19,7 @@ import pytest
 from drawing import PLANTED, plain, row_of
 from standins import QUICK, resources, table_of, whole_steps
 
-from privacy_assets.plugin.alerts import new_failures
+from privacy_assets.dagster.alerts import new_failures
 
 __all__ = ["PLANTED", "SPELLINGS", "World", "leaks", "plain", "private", "readable", "row_of", "traces"]
 

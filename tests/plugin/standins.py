@@ -12,8 +12,8 @@ import pytest
 from drawing import independent, memorise, people
 
 from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, build_privacy_assets, fixed
-from privacy_assets.engine.generators import _function_worker as worker
-from privacy_assets.engine.generators.functions import CallableGenerator
+from privacy_assets.generators import _function_worker as worker
+from privacy_assets.generators.functions import CallableGenerator
 from privacy_assets.pipeline.plan import ROLES
 from privacy_assets.pipeline.spec import GROUPS, TableSpec
 

@@ -12,8 +12,8 @@ import yaml
 from planting import PLANTED, SPELLINGS, World, leaks, private, traces
 from standins import slow, sqlite_instance
 
-from privacy_assets.plugin.demo import INSTANCE
-from privacy_assets.plugin.scrubbing import guarded
+from privacy_assets.dagster.demo import INSTANCE
+from privacy_assets.dagster.scrubbing import guarded
 
 ROOT = Path(__file__).parents[2]
 FUNCTIONS_APART = True

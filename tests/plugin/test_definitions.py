@@ -18,10 +18,10 @@ from dagster.components.testing import create_defs_folder_sandbox
 from standins import LENIENT, QUICK, independent, resources, table_of
 
 from privacy_assets import PrivacyGate, build_privacy_assets, build_privacy_checks
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.registry import default_metrics
 from privacy_assets.errors import ConfigError
+from privacy_assets.metrics.registry import default_metrics
 from privacy_assets.pipeline.spec import TableSpec
+from privacy_assets.policy import Policy
 
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
 

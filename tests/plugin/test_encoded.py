@@ -14,8 +14,8 @@ import pytest
 from standins import QUICK, checks, failures, independent, people, resources, run, table_of
 
 from privacy_assets import TableSpec
-from privacy_assets.engine.evaluation import run_metrics
 from privacy_assets.errors import PublicationRefused
+from privacy_assets.evaluation import run_metrics
 from privacy_assets.gate.statements import Place
 from privacy_assets.pipeline.deployment import Deployment
 from privacy_assets.pipeline.encoded import Encoded, StoredEncoded, for_metric
@@ -102,8 +102,8 @@ def test_what_was_stored_measures_the_same(made: tuple[Steps, Encoded], stored: 
 
 
 def test_nothing_is_prepared_again(made: tuple[Steps, Encoded], stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from privacy_assets.engine.geometry.embedder import Embedder
-    from privacy_assets.engine.tables.encoding import Encoder
+    from privacy_assets.embedding.embedder import Embedder
+    from privacy_assets.tables.encoding import Encoder
 
     def fails(*_: object, **__: object) -> None:
         raise AssertionError("prepared again")

@@ -13,13 +13,13 @@ from drawing import half_memorised
 from standins import QUICK, failures, independent, made, memorise, people, resources, run, slow, table_of
 
 from privacy_assets import read_published
-from privacy_assets.engine.filters import MemorizationFilter, as_filters
-from privacy_assets.engine.tables.table import Table
+from privacy_assets.dagster.io import load_value
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.gate.statements import Place
+from privacy_assets.generators.filters import MemorizationFilter, as_filters
 from privacy_assets.pipeline.tagging import data_columns, schema_of
-from privacy_assets.plugin.io import load_value
+from privacy_assets.tables.table import Table
 
 FILTER = {"name": "memorization", "settings": {"quantile": 0.2, "crowd": 3}}
 

@@ -7,9 +7,9 @@ import logging
 import dagster as dg
 import pytest
 
-from privacy_assets.engine import devices
+from privacy_assets.compute import devices
+from privacy_assets.dagster.gpu import GpuResource
 from privacy_assets.errors import ConfigError, LeaseTimeout
-from privacy_assets.plugin.gpu import GpuResource
 
 CARD = devices.Device("cuda:0", "cuda-GPU-0")
 

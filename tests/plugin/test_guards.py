@@ -12,7 +12,7 @@ import dagster as dg
 import pytest
 from test_definitions import shape
 
-from privacy_assets.plugin.demo import demo_table
+from privacy_assets.dagster.demo import demo_table
 
 ROOT = Path(__file__).parents[2]
 HEAVY = (
@@ -45,7 +45,7 @@ for room in ("engine", "gate", "report", "pipeline"):
     package = importlib.import_module(f"privacy_assets.{room}")
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)
-import privacy_assets.cli
+import privacy_assets.cli.main
 privacy_assets.evaluate, privacy_assets.Policy.default()
 print("done")
 """

@@ -98,7 +98,7 @@ from standins import QUICK, resources, table_of
 
 place = Path(os.environ["PRIVACY_ASSETS_TEST"])
 start = {"spawn": {}} if os.environ["START"] == "spawn" else {
-    "forkserver": {"preload_modules": ["privacy_assets.plugin.factory"]}
+    "forkserver": {"preload_modules": ["privacy_assets.dagster.factory"]}
 }
 defs = dg.Definitions.merge(
     table_of("people", source=place / "people.parquet", subject="pid", **QUICK),

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from standins import QUICK, failures, independent, made, people, resources, run, sqlite_instance, table_of
 
-from privacy_assets.engine.controls import Noise, leaky_table, read_points
-from privacy_assets.engine.evaluation import prepare_inputs, run_metrics
-from privacy_assets.engine.registry import build_metric
+from privacy_assets.calibration import Noise, leaky_table, read_points
+from privacy_assets.evaluation import prepare_inputs, run_metrics
+from privacy_assets.metrics.registry import build_metric
 from privacy_assets.pipeline.tagging import data_columns, schema_of
 
 KEY = dg.AssetKey(["people", "leaky_study"])

@@ -15,9 +15,9 @@ from standins import checks, made, people, resources, slow, table_of
 
 from privacy_assets import read_published
 from privacy_assets.errors import ConfigError
-from privacy_assets.files import create_once, private_folder
 from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.gate.statements import Place
+from privacy_assets.storage.files import create_once, private_folder
 
 NIGHTS = 5
 POLICY = {

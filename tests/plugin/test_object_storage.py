@@ -18,19 +18,19 @@ from privacy_assets import (
     evaluate,
     read_published,
 )
-from privacy_assets.cli import main
-from privacy_assets.engine.generators import build_generator
-from privacy_assets.engine.tables.reading import read_table
-from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.cli.main import main
+from privacy_assets.dagster.io import load_value, store_value
+from privacy_assets.dagster.versions import stat_token
 from privacy_assets.errors import ConfigError, InputError, PublicationRefused, StoreError
 from privacy_assets.gate.keys import first_key
 from privacy_assets.gate.prepared import prepare
 from privacy_assets.gate.statements import Sealed
-from privacy_assets.objects import ObjectPath, location
+from privacy_assets.generators import build_generator
 from privacy_assets.pipeline.tagging import canonical_source, schema_of
 from privacy_assets.pipeline.training import Trained
-from privacy_assets.plugin.io import load_value, store_value
-from privacy_assets.plugin.versions import stat_token
+from privacy_assets.storage.objects import ObjectPath, location
+from privacy_assets.tables.reading import read_table
+from privacy_assets.tables.schema import infer_schema
 from tests.stores import new_bucket, reaching, s3
 from tests.tables import as_table
 

@@ -8,9 +8,9 @@ import pytest
 from standins import LENIENT, QUICK, checks, failures, independent, made, memorise, people, resources, run, table_of
 
 from privacy_assets import PrivacyIOManager, build_privacy_checks, read_published
-from privacy_assets.engine.tables.reading import table_files
 from privacy_assets.errors import InputError
 from privacy_assets.pipeline.feeds import partition_path
+from privacy_assets.tables.reading import table_files
 
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
 

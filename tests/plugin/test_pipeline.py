@@ -31,10 +31,10 @@ from standins import (
 )
 
 from privacy_assets import read_published
+from privacy_assets.dagster.io import load_value
 from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.gate.statements import Place, Sealed
 from privacy_assets.pipeline.tagging import data_columns
-from privacy_assets.plugin.io import load_value
 
 
 @pytest.fixture(scope="module")

@@ -26,14 +26,14 @@ from planting import PLANTED, SPELLINGS, World, leaks, plain, private, row_of, t
 from standins import LENIENT, QUICK, memorise, run_functions_here, slow, sqlite_instance
 
 from privacy_assets import PrivacyIOManager, build_failed_check_sensor, build_privacy_checks, build_source_sensor
-from privacy_assets.cli import main
-from privacy_assets.engine.generators.functions import CallableGenerator
-from privacy_assets.engine.metrics.dcr import Dcr
-from privacy_assets.engine.results import MetricResult
+from privacy_assets.cli.main import main
+from privacy_assets.dagster import assets, sensors, table_checks
+from privacy_assets.dagster.scrubbing import guarded
 from privacy_assets.errors import InputError, StepError
+from privacy_assets.generators.functions import CallableGenerator
+from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.pipeline import feeds
-from privacy_assets.plugin import assets, sensors, table_checks
-from privacy_assets.plugin.scrubbing import guarded
+from privacy_assets.stats.results import MetricResult
 
 FUNCTIONS_APART = True
 
@@ -368,7 +368,7 @@ def a_release_that_cannot_be_moved_into_place(world: World, monkeypatch: pytest.
 
 @case("ValueError at")
 def an_embedder_that_raises(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
-    from privacy_assets.engine.geometry import embedder
+    from privacy_assets.embedding import embedder
 
     monkeypatch.setattr(embedder, "train_embedder", lambda frames, *_, **__: quoting()(frames[0]))
     world.table(embedder=True)

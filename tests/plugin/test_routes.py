@@ -35,12 +35,12 @@ from routes import (
 from standins import LENIENT, checks, independent, memorise
 
 from privacy_assets import Policy
-from privacy_assets.engine.metrics.dcr import Dcr
-from privacy_assets.engine.tables.table import Table
 from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.statements import Place, Sealed
+from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.pipeline.measuring import fingerprints, metric_inputs, table_fingerprint
 from privacy_assets.pipeline.tagging import schema_of
+from privacy_assets.tables.table import Table
 
 ROLES = ("train", "holdout", "reference")
 

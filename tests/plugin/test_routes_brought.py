@@ -19,7 +19,7 @@ from routes import World, gated, released, stock
 from standins import LENIENT, independent, people
 
 from privacy_assets import evaluate, read_published
-from privacy_assets.engine.evaluation import prepare_inputs
+from privacy_assets.evaluation import prepare_inputs
 from privacy_assets.pipeline.feeds import select_partition
 from privacy_assets.pipeline.tagging import canonical_source, schema_of
 

@@ -16,12 +16,12 @@ from routes import HOLDS, REGIONS, World, copies, gated, nothing_published, refu
 from standins import LENIENT, checks, independent, people, slow
 
 from privacy_assets import PrivacyIOManager, evaluate, read_published
-from privacy_assets.engine.policy import Policy
 from privacy_assets.gate import attestation as judged
 from privacy_assets.gate import releases
 from privacy_assets.gate.failures import Failures
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.statements import Place
+from privacy_assets.policy import Policy
 from privacy_assets.stats.limits import Limit
 
 SCORED = ("train", "holdout", "synthetic", "encoded", "dcr")

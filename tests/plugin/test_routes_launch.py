@@ -24,8 +24,8 @@ from routes import World, gated, nothing_published, reason, released, with_asset
 from standins import QUICK, independent, resources, table_of
 
 from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, fixed
-from privacy_assets.plugin.component import RESOURCES
-from privacy_assets.plugin.fixed import is_open
+from privacy_assets.dagster.component import RESOURCES
+from privacy_assets.dagster.fixed import is_open
 
 ROOT = Path(__file__).parents[2]
 SECRET = "a-signing-key"

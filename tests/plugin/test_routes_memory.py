@@ -12,7 +12,7 @@ from routes import World, gated, nothing_published, reason, refused, released
 from standins import failures, independent, slow
 
 from privacy_assets import read_published
-from privacy_assets.cli import main
+from privacy_assets.cli.main import main
 from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate import gate as gates
 from privacy_assets.gate import release, release_disk

@@ -26,8 +26,8 @@ from routes import (
 from standins import QUICK, failures, independent, people, table_of
 
 from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, read_published
+from privacy_assets.dagster.component import PrivacyGateScaffolder
 from privacy_assets.gate.statements import Place
-from privacy_assets.plugin.component import PrivacyGateScaffolder
 
 ROOT = Path(__file__).parents[2]
 DAY = "2024-01-01"

@@ -16,7 +16,7 @@ from routes import HOLDS, World, gated, nothing_published, reason, refused, rele
 from standins import checks, independent, resources, table_of
 
 from privacy_assets import read_published
-from privacy_assets.cli import main
+from privacy_assets.cli.main import main
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.verification import verify_file
 

@@ -15,7 +15,7 @@ import yaml
 from standins import LENIENT, failures, people, resources, run
 
 from privacy_assets import TableSpec, build_privacy_assets
-from privacy_assets.cli import main
+from privacy_assets.cli.main import main
 from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.gate.statements import Place
 
@@ -116,7 +116,7 @@ def test_bad_input_is_told_in_one_line(
 
 def test_it_runs_where_dagster_is_blocked(place: Path) -> None:
     code = (
-        "import sys; sys.modules['dagster'] = None\nfrom privacy_assets.cli import main\n"
+        "import sys; sys.modules['dagster'] = None\nfrom privacy_assets.cli.main import main\n"
         f"sys.exit(main(['run', {str(written(place))!r}, '--releases=alone/releases', '--quiet']))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=place, capture_output=True, text=True)

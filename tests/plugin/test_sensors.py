@@ -12,8 +12,8 @@ import pytest
 from standins import QUICK, checks, independent, memorise, people, resources, run, sqlite_instance, table_of
 
 from privacy_assets import build_failed_check_sensor, build_source_sensor, build_table_schedule
+from privacy_assets.dagster.launching import TAG
 from privacy_assets.errors import ConfigError
-from privacy_assets.plugin.launching import TAG
 
 
 @pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["in memory", "sqlite"])
@@ -119,7 +119,7 @@ def test_a_source_that_goes_back_runs_again(tmp_path: Path, instance: dg.Dagster
 def test_a_touched_file_is_read_again_and_an_untouched_one_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from privacy_assets.plugin import sensors
+    from privacy_assets.dagster import sensors
 
     reads = []
     real = sensors.files_fingerprint
@@ -241,7 +241,7 @@ def test_each_failed_check_alerts_once(tmp_path: Path, instance: dg.DagsterInsta
 def test_a_slow_webhook_does_not_outlast_the_tick(
     tmp_path: Path, webhook: dict[str, list], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from privacy_assets.plugin import sensors
+    from privacy_assets.dagster import sensors
 
     defs = table(tmp_path, generator=memorise)
     with dg.DagsterInstance.ephemeral() as instance:
@@ -269,7 +269,7 @@ def test_alerts_of_partitions(tmp_path: Path, webhook: dict[str, list]) -> None:
 
 
 def test_an_address_that_is_no_web_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    from privacy_assets.plugin.alerts import webhook_of
+    from privacy_assets.dagster.alerts import webhook_of
 
     monkeypatch.setenv("HOOK", "file:///etc/passwd")
     with pytest.raises(ConfigError, match="HOOK"):

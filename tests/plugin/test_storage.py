@@ -13,12 +13,12 @@ import pytest
 from standins import people
 
 from privacy_assets import PrivacyIOManager, ReleaseResource
+from privacy_assets.dagster.io import Published, Readable, load_value, store_value
 from privacy_assets.errors import ConfigError, InputError, PublicationRefused
-from privacy_assets.files import read_secret
 from privacy_assets.gate.keys import TrustedKeys, first_key
 from privacy_assets.gate.statements import Kind, Sealed, unseal
 from privacy_assets.pipeline.tagging import canonical_source, data_columns, schema_of, subject_of
-from privacy_assets.plugin.io import Published, Readable, load_value, store_value
+from privacy_assets.storage.files import read_secret
 
 KEY = dg.AssetKey(["people", "train"])
 

@@ -12,10 +12,10 @@ from routes import World, gated, refused, with_assets
 from standins import independent, memorise, people, slow
 
 from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource
+from privacy_assets.dagster.io import load_value, store_value
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.releases import read_published
 from privacy_assets.gate.statements import Place
-from privacy_assets.plugin.io import load_value, store_value
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 from standins import people
 
-from privacy_assets.engine.evaluation import prepare_inputs
-from privacy_assets.engine.inputs import MetricInputs
+from privacy_assets.dagster.expectations import check_source, check_synthetic
+from privacy_assets.dagster.table_checks import expectation_result
+from privacy_assets.evaluation import prepare_inputs
+from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.pipeline.exchangeability import exchangeability
 from privacy_assets.pipeline.tagging import canonical_source, data_columns
-from privacy_assets.plugin.expectations import check_source, check_synthetic
-from privacy_assets.plugin.table_checks import expectation_result
 
 
 def broken(frame: pd.DataFrame) -> set[tuple[str, str]]:

@@ -11,8 +11,8 @@ import pytest
 from standins import QUICK, failures, made, people, resources, run, slow, table_of
 
 from privacy_assets import ReleaseResource
-from privacy_assets.engine.generators import build_generator
 from privacy_assets.gate.statements import Place
+from privacy_assets.generators import build_generator
 from privacy_assets.pipeline.tagging import canonical_source, schema_of, tag
 from privacy_assets.pipeline.training import checkpoint_folder, fitting_seed, trained_generator
 
@@ -45,7 +45,7 @@ def test_the_curve_is_metadata_and_nothing_is_left_over(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_that_broke_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from privacy_assets.engine.generators.networks import training
+    from privacy_assets.generators.networks import training
 
     monkeypatch.setattr(training, "_EVERY", 0.0)
     whole = training.Loop._tell
@@ -71,7 +71,7 @@ def test_a_run_that_broke_off_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 def test_what_another_training_left_is_not_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from privacy_assets.engine.generators.networks import training
+    from privacy_assets.generators.networks import training
 
     with dg.DagsterInstance.ephemeral() as instance:
         monkeypatch.setattr(training, "_EVERY", 0.0)

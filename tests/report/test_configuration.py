@@ -11,12 +11,12 @@ import pytest
 from test_report import HOSTILE, Page, report
 
 from privacy_assets import evaluate
-from privacy_assets.engine.filters import FILTERS, build_filter
-from privacy_assets.engine.generators import GENERATORS, PrivacyBudget, build_generator
-from privacy_assets.engine.registry import figure_specs
-from privacy_assets.engine.tables.schema import infer_schema
+from privacy_assets.generators import GENERATORS, PrivacyBudget, build_generator
+from privacy_assets.generators.filters import FILTERS, build_filter
+from privacy_assets.metrics.registry import figure_specs
 from privacy_assets.report.configuration import privacy_configuration
 from privacy_assets.report.report import Report
+from privacy_assets.tables.schema import infer_schema
 from tests.tables import as_table
 
 BUDGET = {"epsilon": 1.5, "delta": 1e-5, "unpaid": ["range of age"], "accountant": "Renyi", "covers": "one row"}

@@ -8,10 +8,10 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from privacy_assets.engine.metrics.memorization.metric import alpha_table
-from privacy_assets.engine.results import Figure, MetricResult
+from privacy_assets.metrics.memorization.metric import alpha_table
 from privacy_assets.report.drawings import plots_of
 from privacy_assets.report.memorization_drawings import before_and_after, shares_svg
+from privacy_assets.stats.results import Figure, MetricResult
 
 ROOM = 324  # pixels of the whole axis
 

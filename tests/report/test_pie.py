@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from privacy_assets.engine.metrics.membership_inference.gretel import level_table
+from privacy_assets.metrics.membership_inference.gretel import level_table
 from privacy_assets.report.pie import pie_svg
 
 CENTRE, RADIUS = 112, 84

@@ -7,12 +7,12 @@ import json
 import pytest
 from test_report import Page, dcr, failing, figure, not_assessable, passing, report
 
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.registry import METRICS, figure_specs
-from privacy_assets.engine.results import Figure, MetricResult
+from privacy_assets.metrics.registry import METRICS, figure_specs
+from privacy_assets.policy import Policy
 from privacy_assets.report.configuration import privacy_configuration
 from privacy_assets.report.recourse import RECOURSES, recourses, state_of
 from privacy_assets.stats.limits import Limit, judge_limit
+from privacy_assets.stats.results import Figure, MetricResult
 
 LOSSES = ["none", "small", "medium", "large"]
 

@@ -13,15 +13,15 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 
-from privacy_assets.engine.policy import Policy
-from privacy_assets.engine.results import Figure, MetricResult
-from privacy_assets.engine.version import ENGINE_VERSION
 from privacy_assets.errors import ConfigError
+from privacy_assets.policy import Policy
 from privacy_assets.report import plots
 from privacy_assets.report.bars import bars_svg
 from privacy_assets.report.report import Report, installed_versions, plain
 from privacy_assets.report.text import clean, headline, number, what_to_do, width
 from privacy_assets.stats.limits import Limit, judge_limit
+from privacy_assets.stats.results import Figure, MetricResult
+from privacy_assets.version import ENGINE_VERSION
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u202egnp.exe\x1b[31m\x00\n" + "W" * 5000
 PRIVATE_HASH = "f00d" * 16
@@ -383,7 +383,7 @@ def test_limits_that_were_not_judged_are_not_called_broken():
 
 
 def test_every_figure_of_the_registry_is_explained():
-    from privacy_assets.engine.registry import figure_specs
+    from privacy_assets.metrics.registry import figure_specs
 
     for name, spec in figure_specs().items():
         metric, _, short = name.partition(".")

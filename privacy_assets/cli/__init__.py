@@ -1,0 +1,1 @@
+"""The command ``privacy-assets``: one file a command."""

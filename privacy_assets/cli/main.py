@@ -1,0 +1,203 @@
+"""The command line: ``privacy-assets evaluate``, ``policy`` and ``demo``; the others stand next door.
+
+Exit status: 0 = the policy holds, 1 = broken or not assessable, 2 = bad input or bad settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from privacy_assets.cli.audit import add_audit
+from privacy_assets.cli.calibrate import add_calibrate
+from privacy_assets.cli.gate import add_commands
+from privacy_assets.cli.generate import add_generate
+from privacy_assets.cli.keys import add_keys
+from privacy_assets.cli.prepare import add_prepare
+from privacy_assets.cli.run import add_run
+from privacy_assets.cli.shared import (
+    SET_HELP,
+    add_columns,
+    add_ray,
+    check_out,
+    declared_columns,
+    kinds,
+    leased,
+    progress,
+    settings,
+    workers,
+    write_json,
+)
+from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, StepError
+
+if TYPE_CHECKING:
+    from privacy_assets.report.report import Report
+
+HOLDS, BROKEN, BAD_INPUT = 0, 1, 2
+_EXIT = "Exit status: 0 the policy holds, 1 it is broken or cannot be assessed, 2 bad input."
+_LONGEST_VALUE = 80  # characters
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        status: int = options.run(options)
+    except PrivacyAssetsError as error:
+        shown = _offending(options, error) if getattr(options, "show_values", False) else ""
+        sys.stderr.write(f"privacy-assets: {error}{shown}\n")
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        sys.stderr.write("privacy-assets: interrupted\n")
+        return 130
+    except Exception as error:  # noqa: BLE001 (a library can raise anything, and quote what it read)
+        sys.stderr.write(f"privacy-assets: {StepError.hiding(error)}\n")
+        return BAD_INPUT
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="privacy-assets",
+        description="The privacy gate between a synthetic table and its publication.",
+        epilog=f"{_EXIT} COMMAND --help tells what they mean elsewhere.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_evaluate(commands)
+    add_run(commands)
+    add_audit(commands)
+    add_calibrate(commands)
+    add_generate(commands)
+    add_commands(commands)
+    add_keys(commands)
+    add_prepare(commands)
+    _add_demo(commands)
+    policy = commands.add_parser("policy", help="print the default policy as YAML, to start your own from")
+    policy.set_defaults(run=_policy)
+    return parser
+
+
+def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    what = "measure a synthetic table and judge it by a policy"
+    command = commands.add_parser("evaluate", help=what, description=f"{what.capitalize()}.", epilog=_EXIT)
+    command.set_defaults(run=_evaluate)
+    files = "a Parquet or CSV file, a folder or a glob"
+    command.add_argument("--train", required=True, metavar="FILE", help=f"rows the generator was trained on: {files}")
+    command.add_argument("--holdout", required=True, metavar="FILE", help="rows of the same population it has not seen")
+    command.add_argument("--synthetic", required=True, metavar="FILE", help="the table to be published")
+    command.add_argument("--reference", metavar="FILE", help="further unseen rows, for calibrated attacks")
+    earlier = "a table of the same people that was released before; once for each"
+    command.add_argument("--released", action="append", default=[], metavar="FILE", help=earlier)
+    command.add_argument("--subject", metavar="COLUMN", help="column that tells people apart (real tables only)")
+    add_columns(command)
+    command.add_argument(
+        "--metrics", metavar="A,B", help="metrics to run, comma-separated; default: those of the policy"
+    )
+    made_by = "what made the synthetic table, for metrics that attack it: a name, or MODULE:FUNCTION of your own"
+    command.add_argument("--generator", metavar="NAME", help=made_by)
+    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=SET_HELP)
+    command.add_argument("--policy", metavar="YAML", help="policy file; default: the default limits")
+    command.add_argument("--seed", type=int, default=0, help="the same seed gives the same report (default 0)")
+    command.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default auto)")
+    add_ray(command)
+    command.add_argument("--no-embedder", action="store_true", help="leave out the embedded figures and their training")
+    command.add_argument("--json", metavar="OUT", help="write the results as JSON")
+    command.add_argument("--html", metavar="OUT", help="write the report as one HTML file")
+    command.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    values = "an error about a cell also prints that cell, a private value (default: position only)"
+    command.add_argument("--show-values", action="store_true", help=values)
+
+
+def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser("demo", help="run the whole pipeline on a real health survey")
+    command.set_defaults(run=_demo)
+    command.add_argument("--leak", action="store_true", help="use a generator that memorises: publication is blocked")
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    from privacy_assets.report.evaluate import evaluate
+
+    check_out(options.json, options.html)
+    with workers(options), leased(options, used=not options.no_embedder) as device:
+        report = evaluate(
+            options.train,
+            options.holdout,
+            options.synthetic,
+            reference=options.reference,
+            released=options.released,
+            subject=options.subject,
+            kinds=kinds(options.kind),
+            **declared_columns(options).arguments,
+            policy=options.policy,
+            metrics=options.metrics,
+            generator=_generator(options),
+            embedder=not options.no_embedder,
+            seed=options.seed,
+            device=device,
+            progress=progress(quiet=options.quiet),
+        )
+    _write(report, options.json, options.html)
+    sys.stdout.write(report.to_text() + "\n")
+    return HOLDS if report.verdict == "pass" else BROKEN
+
+
+def _generator(options: argparse.Namespace) -> dict[str, Any] | None:
+    if options.generator is None and options.set:
+        raise ConfigError("--set is for a generator: name it by --generator.")
+    return None if options.generator is None else {"name": options.generator, "settings": settings(options.set)}
+
+
+def _offending(options: argparse.Namespace, error: PrivacyAssetsError) -> str:
+    """The cell that ``error`` names, read again from its table; empty when it names none.
+
+    Only the command line shows private values, and only when it is asked to: errors never hold one.
+    """
+    if not isinstance(error, InputError) or error.column is None or error.row is None:
+        return ""
+    from privacy_assets.tables.reading import read_table
+
+    for role in ("train", "holdout", "synthetic", "reference"):
+        path = getattr(options, role)
+        if path and error.where in (role, path, f"{role} ({path})"):
+            (value,) = read_table(path)[error.column].iloc[[error.row]].tolist()
+            return f" The value is {repr(value)[:_LONGEST_VALUE]}"
+    return ""
+
+
+def _write(report: Report, json_out: str | None, html_out: str | None) -> None:
+    from privacy_assets.storage.files import put_atomic
+
+    try:
+        if json_out:
+            write_json(json_out, report.to_json())
+        if html_out:
+            put_atomic(Path(html_out), report.to_html().encode(), mode=0o644)
+    except OSError as error:
+        raise ConfigError(f"the report cannot be written: {error.strerror}.") from None
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from privacy_assets.dagster.demo import run_demo
+
+    return run_demo(leak=options.leak, say=_line)
+
+
+def _policy(_: argparse.Namespace) -> int:
+    import yaml
+
+    from privacy_assets.policy import Policy
+
+    sys.stdout.write(yaml.safe_dump(Policy.default().to_dict(), sort_keys=False, width=110, allow_unicode=True))
+    return HOLDS
+
+
+def _line(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,48 @@
+"""The command ``privacy-assets prepare``: places in an object store, made ready once. It needs no dagster."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from privacy_assets.cli.gate import PRIVATE_VARIABLE, RELEASES_VARIABLE, YES, Commands, add_command, add_folders, say
+from privacy_assets.errors import ConfigError
+from privacy_assets.gate.prepared import Role, prepare
+from privacy_assets.storage.objects import ObjectPath, location
+
+_HELP = f"""\
+Checks that the store refuses to write over an object when it is told so (S3: If-None-Match), and marks each place with
+its role and the deployment that it belongs to. Releases and the private folder are used only where that mark is: a
+wrong name would be an empty memory, which has forgotten every failure and every release. Folders on disk need nothing.
+
+exit status:
+  0  every URL is ready, now or since before
+  2  the store cannot be reached or writes over what is there, or a place has another role or deployment
+
+defaults:
+  --releases  {RELEASES_VARIABLE}
+  --private   {PRIVATE_VARIABLE}
+
+example:
+  privacy-assets prepare --releases s3://released/releases --private s3://privacy/private
+"""
+
+
+def add_prepare(commands: Commands[argparse.ArgumentParser]) -> None:
+    """Add the command to the command line."""
+    command = add_command(commands, "prepare", _prepare, "make places in an object store ready for the gate", _HELP)
+    add_folders(command, private=True)
+
+
+def _prepare(options: argparse.Namespace) -> int:
+    given: dict[Role, str | None] = {
+        "releases": options.releases or os.environ.get(RELEASES_VARIABLE),
+        "private": options.private or os.environ.get(PRIVATE_VARIABLE),
+    }
+    found = {role: location(text) for role, text in given.items() if text}
+    places: dict[Role, ObjectPath] = {role: place for role, place in found.items() if isinstance(place, ObjectPath)}
+    if not places:
+        raise ConfigError("no URL of an object store was given by --releases or --private. A folder needs nothing.")
+    new = prepare(places)
+    say(*(f"{role:<9} {place}: {'ready' if new[role] else 'was ready before'}" for role, place in places.items()))
+    return YES

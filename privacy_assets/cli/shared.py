@@ -1,0 +1,172 @@
+"""What several commands of the command line share: tables, kinds of columns, progress, and the file for JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from privacy_assets.errors import ConfigError, shown
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from privacy_assets.tables.roles import Declared
+    from privacy_assets.tables.schema import Kind
+    from privacy_assets.tables.table import Table
+
+_EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
+KIND_HELP = "override an inferred kind: numeric, integer, categorical, boolean or datetime (repeatable)"
+COLUMNS = ("kind", "drop", "generated", "domain")  # what add_columns adds
+SET_HELP = "a setting of the generator, as YAML (repeatable)"
+
+
+def kinds(pairs: Sequence[str]) -> dict[str, Kind] | None:
+    """Parse COLUMN=KIND; the column may itself hold an equals sign."""
+    found: dict[str, Kind] = {}
+    for pair in pairs:
+        column, sign, kind = pair.rpartition("=")
+        if not sign or not column:
+            raise ConfigError(f"--kind {pair}: write COLUMN=KIND.")
+        found[column] = cast("Kind", kind)  # checked with the table at hand
+    return found or None
+
+
+def read_data(options: argparse.Namespace) -> tuple[Table, np.ndarray | None]:
+    """The table of --data without the column --subject, and the person of each row."""
+    from privacy_assets.evaluation import take_subjects
+    from privacy_assets.tables.reading import read_table
+    from privacy_assets.tables.roles import with_roles
+    from privacy_assets.tables.schema import infer_schema
+    from privacy_assets.tables.table import Table
+
+    frame = read_table(options.data)
+    declared = declared_columns(options)
+    declared.check(list(frame.columns))
+    frames = {"train": declared.left(frame)}
+    people = take_subjects(frames, {"train": options.data}, options.subject).get("train")
+    given = kinds(options.kind)
+    schema = infer_schema(frames["train"], given, where=options.data)
+    table = Table.of(frames["train"], schema, where=options.data)
+    return table.under(with_roles(schema, [table], people, declared, given, where=options.data)), people
+
+
+def add_columns(command: argparse.ArgumentParser, *, generated: bool = True) -> None:
+    """Add the options that say what columns are: --kind, --drop and, where there is a synthetic table, the others."""
+    command.add_argument("--kind", action="append", default=[], metavar="COLUMN=KIND", help=KIND_HELP)
+    left = "leave a column out, for example an identifier (repeatable)"
+    command.add_argument("--drop", action="append", default=[], metavar="COLUMN", help=left)
+    if generated:
+        reason = "new values are allowed in this column of the synthetic table, and why (repeatable)"
+        command.add_argument("--generated", action="append", default=[], metavar="COLUMN=REASON", help=reason)
+        also = "values that may stand in a column beside the real ones (repeatable)"
+        command.add_argument("--domain", action="append", default=[], metavar="COLUMN=A,B", help=also)
+
+
+def declared_columns(options: argparse.Namespace) -> Declared:
+    """What the options of :func:`add_columns` say, beside kinds."""
+    from privacy_assets.tables.roles import Declared
+
+    reasons = _pairs("generated", getattr(options, "generated", []), "COLUMN=REASON")
+    domains = _pairs("domain", getattr(options, "domain", []), "COLUMN=A,B")
+    values = {name: [value.strip() for value in text.split(",")] for name, text in domains.items()}
+    return Declared.of(options.drop, reasons, values, subject=options.subject)
+
+
+def _pairs(option: str, given: Sequence[str], form: str) -> dict[str, str]:
+    """NAME=TEXT of a repeatable option; ConfigError for another form, and for a name that is given twice."""
+    found: dict[str, str] = {}
+    for pair in given:
+        name, sign, text = pair.partition("=")
+        if not sign or not name or name in found:
+            raise ConfigError(f"--{option} {pair}: write {form}, once for each column.")
+        found[name] = text
+    return found
+
+
+def settings(pairs: Sequence[str]) -> dict[str, Any]:
+    """Parse KEY=VALUE, the values as YAML."""
+    from privacy_assets.storage.strict_yaml import load_yaml
+
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, sign, value = pair.partition("=")
+        if not sign or not key:
+            raise ConfigError(f"--set {shown(pair)}: write KEY=VALUE.")
+        documents = load_yaml(value, f"--set {shown(pair)}")
+        found[key] = _numbers(documents[0]) if documents else None
+    return found
+
+
+def _numbers(value: Any) -> Any:
+    """1e-5 as a number, which YAML 1.1 takes for text."""
+    if isinstance(value, list):
+        return [_numbers(part) for part in value]
+    if isinstance(value, dict):
+        return {key: _numbers(part) for key, part in value.items()}
+    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
+
+
+def add_ray(command: argparse.ArgumentParser) -> None:
+    """Add the option --ray."""
+    where = "measure on a Ray cluster: its address, auto for the one that runs here, local to start one"
+    command.add_argument("--ray", metavar="ADDRESS", help=where)
+
+
+@contextmanager
+def workers(options: argparse.Namespace) -> Iterator[None]:
+    """Use the cluster that --ray names, if any, in the ``with`` block."""
+    if getattr(options, "ray", None) is None:
+        yield
+        return
+    from privacy_assets.compute.on_ray import on_ray
+
+    with on_ray(options.ray):
+        yield
+
+
+@contextmanager
+def leased(options: argparse.Namespace, *, used: bool = True) -> Iterator[str]:
+    """The device of --device for the ``with`` block: leased, as steps of Dagster lease it, if it will be ``used``."""
+    from privacy_assets.compute.devices import lease_device, pick_device
+
+    if not used:
+        yield pick_device(options.device)
+        return
+    with lease_device(device=options.device, on_wait=progress(quiet=options.quiet)) as device:
+        yield device
+
+
+def progress(*, quiet: bool) -> Callable[[str], None]:
+    """Where progress goes: standard error, or nowhere."""
+    return _quiet if quiet else _progress
+
+
+def check_out(*paths: str | None) -> None:
+    """ConfigError unless every path that is given can be that of a file: its folder exists, and it is none."""
+    for path in paths:
+        if path and Path(path).is_dir():
+            raise ConfigError(f"{path}: this is a folder. Fix: name a file.")
+        if path and not Path(path).resolve().parent.is_dir():
+            raise ConfigError(f"{path}: the folder does not exist.")
+
+
+def write_json(path: str, data: Mapping[str, Any]) -> None:
+    """Place ``data`` as a JSON file."""
+    from privacy_assets.storage.files import put_atomic
+
+    put_atomic(Path(path), json.dumps(data, indent=2, allow_nan=False).encode(), mode=0o644)
+
+
+def _progress(message: str) -> None:
+    sys.stderr.write(f"  {message}\n")
+    sys.stderr.flush()
+
+
+def _quiet(message: str) -> None:
+    """Drop a progress message."""

@@ -1,0 +1,1 @@
+"""Devices and their lease, threads, Ray, compilation, and who is told of progress."""

@@ -1,0 +1,249 @@
+"""Storage of the pipeline's values: one private folder an asset and partition, every file placed atomically."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from privacy_assets.dagster.fixed import FixedConfig
+from privacy_assets.dagster.resources import home_of
+from privacy_assets.dagster.scrubbing import scrubbed
+from privacy_assets.errors import InputError, PublicationRefused
+from privacy_assets.gate.keys import key_path
+from privacy_assets.gate.releases import read_published
+from privacy_assets.gate.statements import KINDS, Kind, Place, Sealed, quoted
+from privacy_assets.pipeline.encoded import StoredEncoded
+from privacy_assets.pipeline.training import StoredTrained
+from privacy_assets.storage.files import names, open_regular, private_folder, put_atomic, read_regular
+from privacy_assets.storage.objects import Location, ObjectPath, local_copy, location
+from privacy_assets.storage.work import WorkFolder
+
+TABLE, MODEL, REPORT, PAGE = "table.parquet", "model.json", "report.json", "report.html"
+PUBLISHED = "published.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """That a table was published. It names no folder: a reader believes its own configuration, not this file."""
+
+    table: str
+    partition: str | None
+    release: str
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """Where a reader finds releases, and which keys it trusts (None: the default)."""
+
+    releases: Location
+    trusted_keys: Path | None = None
+
+
+class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
+    """Stores tables as Parquet, results as JSON and models as folders, readable by the own user only.
+
+    ``base`` is the folder (default ``DAGSTER_HOME/storage/privacy_assets``), with one folder an asset and partition.
+    A value is stored by its type. Loading gives it back, of a generator the folder: its seal is checked before anything
+    of it is read (:class:`StoredTrained`). A published table comes as a DataFrame when the input is annotated so, read
+    and verified from the release folder ``releases`` (default ``DAGSTER_HOME/releases``) with ``trusted_keys`` (default
+    as in :class:`ReleaseResource`); the synthetic table, which may never be released, does not: depend on
+    ``published``. Several partitions of tables come as one frame. ``base`` and ``releases`` may be URLs of an object
+    store (``s3://bucket/storage``). Run configuration cannot change these values.
+    """
+
+    base: str | None = None
+    releases: str | None = None
+    trusted_keys: str | None = None
+
+    @scrubbed
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
+        """Store ``obj``; nothing for None."""
+        if obj is None:
+            return
+        partition = context.asset_partition_key if context.has_asset_partitions else None
+        folder = self.folder(context.asset_key, partition, home=home_of(context.step_context.instance))
+        if isinstance(obj, pd.DataFrame) and context.asset_key.path[-1] in _RECORDS:
+            fix = "name the asset otherwise, or give it another IO manager"
+            raise InputError("only a record of the gate can be stored there", where=str(folder), fix=fix)
+        store_value(obj, folder)
+        shown = folder / PAGE if type(obj).__name__ == "Report" else folder
+        context.add_output_metadata({"path": dg.MetadataValue.path(str(shown))})
+
+    @scrubbed
+    def load_input(self, context: dg.InputContext) -> Any:
+        """Load what the upstream asset stored; InputError when that was never materialised."""
+        home = home_of(context.instance)
+        keys: list[str | None] = list(context.asset_partition_keys) if context.has_asset_partitions else [None]
+        wanted = context.dagster_type.typing_type if len(keys) == 1 else pd.DataFrame  # nothing else can be joined
+        readable = Readable(
+            Path(str(home)) / "releases" if self.releases is None else location(self.releases),
+            None if self.trusted_keys is None else key_path(self.trusted_keys),
+        )
+        found = [
+            load_value(self.folder(context.asset_key, key, home=home), context.asset_key, key, wanted, readable)
+            for key in keys
+        ]
+        return found[0] if len(found) == 1 else _joined(found, context.asset_key)
+
+    def folder(self, key: dg.AssetKey, partition: str | None = None, *, home: Path | None = None) -> Location:
+        """Folder of one asset and partition; names are quoted, so that none can leave the base."""
+        if self.base is None and home is None:
+            raise InputError("no folder for stored values", fix="set DAGSTER_HOME or give PrivacyIOManager a base")
+        base = Path(str(home)) / "storage" / "privacy_assets" if self.base is None else location(self.base)
+        parts = [*key.path, *([] if partition is None else [f"partition={partition}"])]
+        return base.joinpath(*[quoted(part) for part in parts])
+
+
+def store_value(value: Any, folder: Location) -> None:
+    """Store ``value`` in ``folder`` by its type; InputError for a type that is not stored here."""
+    private_folder(folder)
+    if isinstance(value, pd.DataFrame):
+        table = pa.Table.from_pandas(value.reset_index(drop=True), preserve_index=False)
+        kept = put_atomic(folder / TABLE, lambda stream: pq.write_table(table, stream, compression="zstd"))
+    elif isinstance(value, Sealed):
+        kept = put_atomic(folder / f"{value.kind}.json", value.data)
+    elif isinstance(value, Published):
+        kept = put_atomic(folder / PUBLISHED, json.dumps(asdict(value)).encode())
+    elif type(value).__name__ == "Report":
+        put_atomic(folder / PAGE, value.to_html().encode())
+        kept = put_atomic(folder / REPORT, json.dumps(value.to_json(), allow_nan=False).encode())
+    elif callable(getattr(value, "save", None)):
+        kept = _store_model(value, folder)
+    else:
+        fix = "give the asset another IO manager"
+        raise InputError(f"PrivacyIOManager does not store {type(value).__name__}", fix=fix)
+    for name in set(names(folder)) & set(_LOADERS):  # what an earlier definition of the asset left would be read
+        if name != kept.name:
+            (folder / name).unlink(missing_ok=True)
+
+
+def load_value(
+    folder: Location, key: dg.AssetKey, partition: str | None, wanted: Any = None, readable: Readable | None = None
+) -> Any:
+    """Load what :func:`store_value` put into ``folder``; as a DataFrame when ``wanted`` is one.
+
+    InputError when nothing was stored; where a sealed record is wanted, an empty one, which no gate lets through.
+    """
+    # Whatever else lies beside a record, a release is read through the record alone.
+    kinds = [_RECORDS[key.path[-1]]] if key.path[-1] in _RECORDS else list(_LOADERS)
+    there = set(names(folder))
+    for name in kinds:
+        if name in there:
+            return _as_wanted(_LOADERS[name](folder / name), wanted, key, partition, readable)
+    if wanted is Sealed:  # the gate refuses it in its own words, and its check alerts
+        return Sealed(_KINDS.get(key.path[-1], "result"), b"")
+    raise InputError("it was not materialised yet", where=_shown(key, partition), fix="materialise it first")
+
+
+def _shown(key: dg.AssetKey, partition: str | None) -> str:
+    return key.to_user_string() + (f", partition {partition}" if partition is not None else "")
+
+
+def _as_wanted(value: Any, wanted: Any, key: dg.AssetKey, partition: str | None, readable: Readable | None) -> Any:
+    if wanted is not pd.DataFrame:
+        return value
+    if isinstance(value, Sealed):
+        text = f"{key.to_user_string()} is not released: depend on {key.path[0]}/published, which is."
+        raise PublicationRefused(text)
+    if isinstance(value, Published):
+        told = Place(value.table, value.partition)
+        if readable is None or told != Place(key.path[0], partition):
+            raise PublicationRefused(f"{_shown(key, partition)}: this record is of {told}; materialise it again.")
+        return read_published(readable.releases, told.table, told.partition, trusted_keys=readable.trusted_keys)
+    return value
+
+
+def _joined(frames: list[Any], key: dg.AssetKey) -> Any:
+    if not frames:
+        raise InputError("no partition to load", where=key.to_user_string(), fix="check the partition mapping")
+    if not all(isinstance(frame, pd.DataFrame) for frame in frames):
+        fix = "map each partition to one upstream partition"
+        raise InputError(
+            "several partitions can be loaded together for tables only", where=key.to_user_string(), fix=fix
+        )
+    joined = pd.concat(frames, ignore_index=True)
+    joined.attrs = dict(frames[0].attrs)
+    return joined
+
+
+def _store_model(value: Any, folder: Location) -> Location:
+    """Save into a new folder and point to it: a reader never sees half a model."""
+    name = f"model-{uuid.uuid4().hex}"
+    place = folder / name
+    if isinstance(place, ObjectPath):
+        with WorkFolder() as made:
+            value.save(made)
+            place.upload(made)
+    else:
+        value.save(private_folder(place))
+    pointer = put_atomic(folder / MODEL, json.dumps({"kind": _model_kind(value), "folder": name}).encode())
+    for old in names(folder):
+        if old.startswith("model-") and old != name:
+            _remove(folder / old)
+    return pointer
+
+
+def _remove(folder: Location) -> None:
+    if isinstance(folder, ObjectPath):
+        folder.remove_below()
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _model_kind(value: Any) -> str:
+    return {"Embedder": "embedder", "Encoded": "encoded"}.get(type(value).__name__, "generator")
+
+
+def _load_model(path: Location) -> Any:
+    pointer = json.loads(read_regular(path))
+    place = path.parent / pointer["folder"]
+    if pointer["kind"] == "encoded":
+        return StoredEncoded(place)
+    if pointer["kind"] != "embedder":
+        return StoredTrained(place)
+    from privacy_assets.embedding.embedder import Embedder
+
+    with local_copy(place) as folder:
+        return Embedder.load(folder)
+
+
+def _load_table(path: Location) -> pd.DataFrame:
+    with open_regular(path) as stream:
+        frame: pd.DataFrame = pq.ParquetFile(stream).read().to_pandas()
+    return frame
+
+
+def _load_report(path: Location) -> Any:
+    from privacy_assets.report.report import Report
+
+    return Report.from_json(json.loads(read_regular(path)))
+
+
+def _load_sealed(kind: Kind, path: Location) -> Sealed:
+    return Sealed(kind, read_regular(path))
+
+
+def _load_published(path: Location) -> Published:
+    return Published(**json.loads(read_regular(path)))
+
+
+_KINDS: dict[str, Kind] = {"synthetic": "snapshot", "attestation": "attestation"}
+_RECORDS = {**{asset: f"{kind}.json" for asset, kind in _KINDS.items()}, "published": PUBLISHED}
+_LOADERS: dict[str, Callable[[Location], Any]] = {
+    TABLE: _load_table,
+    MODEL: _load_model,
+    REPORT: _load_report,
+    PUBLISHED: _load_published,
+    **{f"{kind}.json": partial(_load_sealed, kind) for kind in KINDS},
+}

@@ -1,0 +1,206 @@
+"""Metadata of assets and checks: sizes, columns, lineage, figures. Never a private value."""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import dagster as dg
+import pandas as pd
+
+from privacy_assets.pipeline.tagging import schema_of, subject_of
+from privacy_assets.stats.limits import LimitOutcome
+from privacy_assets.stats.results import MetricResult
+from privacy_assets.tables.schema import TableSchema
+
+if TYPE_CHECKING:
+    from privacy_assets.report.configuration import Protection
+
+PACKAGE = Path(__file__).parents[1]
+_SMALL = 1000  # the UI renders longer markdown only behind a dialog
+
+
+def column_schema(schema: TableSchema, subject: str | None = None) -> dg.TableSchema:
+    """Columns with type, kind and nullability."""
+    text, required = "Tells people apart; the generator never sees it.", dg.TableColumnConstraints(nullable=False)
+    subjects = [dg.TableColumn(subject, "text", text, constraints=required)] if subject else []
+    columns = [
+        dg.TableColumn(
+            column.name, column.dtype, column.kind, constraints=dg.TableColumnConstraints(nullable=column.nullable)
+        )
+        for column in schema.columns
+    ]
+    return dg.TableSchema([*subjects, *columns])
+
+
+def lineage(names: list[str], *upstream: dg.AssetKey) -> dg.TableColumnLineage:
+    """Every column comes from the columns of the same name."""
+    return dg.TableColumnLineage(
+        {name: [dg.TableColumnDep(asset_key=key, column_name=name) for key in upstream] for name in names}
+    )
+
+
+def table_metadata(frame: pd.DataFrame, where: str, upstream: dg.AssetKey | None = None) -> dict[str, Any]:
+    """Rows, subjects, columns and column lineage of a tagged private table."""
+    schema, subject = schema_of(frame, where), subject_of(frame, where)
+    facts: dict[str, Any] = {
+        "dagster/row_count": len(frame),
+        "dagster/column_schema": column_schema(schema, subject),
+        "subjects": int(frame[subject].nunique()) if subject else len(frame),
+    }
+    if upstream is not None:
+        facts["dagster/column_lineage"] = lineage([*([subject] if subject else []), *schema.names], upstream)
+    return facts
+
+
+def synthetic_metadata(frame: pd.DataFrame, sha256: str, *upstream: dg.AssetKey) -> dict[str, Any]:
+    """Rows, hash, columns (as they are in the file) and lineage of a synthetic or published table."""
+    columns = [
+        dg.TableColumn(
+            name, str(frame[name].dtype), constraints=dg.TableColumnConstraints(nullable=bool(frame[name].isna().any()))
+        )
+        for name in frame.columns
+    ]
+    return {
+        "dagster/row_count": len(frame),
+        "dagster/column_schema": dg.TableSchema(columns),
+        "dagster/column_lineage": lineage(list(frame.columns), *upstream),
+        "sha256": sha256,
+    }
+
+
+def score_metadata(result: MetricResult, outcomes: Sequence[LimitOutcome]) -> dict[str, Any]:
+    """Each figure as a number that the UI plots over time, intervals, ranked row numbers, and a picture a limit."""
+    facts: dict[str, Any] = {f.name: float(f.value) for f in result.figures if math.isfinite(f.value)}
+    rows: list[dict[str, str | int]] = [
+        {"figure": f.name, "value": _shown(f.value), "low": _shown(f.low), "high": _shown(f.high), "rows": f.n,
+         "subjects": f.subjects, "note": f.note}
+        for f in result.figures
+    ]  # fmt: skip
+    if rows:
+        facts["figures"] = dg.MetadataValue.table([dg.TableRecord(row) for row in rows])
+    if ranking := result.tables.get("ranking"):
+        records = [dg.TableRecord({key: _cell(cell) for key, cell in row.items()}) for row in ranking]
+        facts["most exposed records"] = dg.MetadataValue.table(records)
+    facts |= {f"limit: {outcome.limit.key}": picture(outcome) for outcome in outcomes}
+    facts["seconds"] = float(result.seconds) if math.isfinite(result.seconds) else 0.0
+    return facts
+
+
+def limit_metadata(outcome: LimitOutcome, configuration: Sequence[Protection] = ()) -> dict[str, Any]:
+    """What was measured against one limit, a small picture of it and, when it does not hold, what can be done.
+
+    ``configuration`` are the protections of the table, where they are known.
+    """
+    from privacy_assets.report.text import what_to_do
+
+    limit, figure = outcome.limit, outcome.figure
+    facts: dict[str, Any] = {
+        "status": outcome.status,
+        "reason": outcome.reason,
+        "limit": limit.value,
+        "bound": limit.bound,
+        "picture": picture(outcome),
+    }
+    if limit.source:
+        facts["source of the limit"] = limit.source
+    if figure is not None:
+        facts["n"] = f"{figure.n} rows, {figure.subjects} subjects; at least {limit.smallest_n} subjects are needed"
+        facts["confidence"] = f"{figure.confidence:g}"
+        numbers = {"value": figure.value, "low": figure.low, "high": figure.high, "measured": outcome.measured}
+        facts |= {name: float(number) for name, number in numbers.items() if math.isfinite(number)}
+    if what_to_do(outcome):
+        facts["what to do"] = what_to_do(outcome)
+    return facts | _recourses([outcome], configuration)
+
+
+def _recourses(outcomes: Sequence[LimitOutcome], configuration: Sequence[Protection]) -> dict[str, Any]:
+    """What can be done about limits that do not hold, as a table."""
+    from privacy_assets.report.recourse import recourses
+
+    records = [
+        dg.TableRecord({"loss of usefulness": found["loss"], "what": found["action"], "why": found["why"]})
+        for found in recourses(outcomes, configuration)
+    ]
+    return {"what can be done": dg.MetadataValue.table(records)} if records else {}
+
+
+def picture(outcome: LimitOutcome) -> dg.MetadataValue[Any]:
+    """Interval and limit as a small picture; the reason in words when it is too long for the UI."""
+    from privacy_assets.report.plots import figure_markdown
+
+    markdown = figure_markdown(outcome)
+    return dg.MetadataValue.md(markdown) if len(markdown) < _SMALL else dg.MetadataValue.text(outcome.reason)
+
+
+def broken_metadata(outcomes: Sequence[LimitOutcome], configuration: Sequence[Protection] | None) -> dict[str, Any]:
+    """One entry a limit that does not hold: what was measured and what to do about it; and what can be done.
+
+    ``configuration`` are the protections of the table; None where another step has told what can be done.
+    """
+    from privacy_assets.report.text import what_to_do
+
+    texts = {x.limit.key: f"{x.status}: {x.reason}. {what_to_do(x)}".strip() for x in outcomes}
+    facts = {key: dg.MetadataValue.text(text) for key, text in texts.items()}
+    return facts if configuration is None else facts | _recourses(outcomes, configuration)
+
+
+def training_metadata(history: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
+    """The training curve as a picture, its last row as numbers, and at most thirty rows of it as a table."""
+    if not history:
+        return {}
+    known = [{key: value for key, value in row.items() if value is not None} for row in history]
+    rows = [known[i] for i in sorted({round(i * (len(known) - 1) / 29) for i in range(30)})]
+    records = [dg.TableRecord({key: _shown(value) for key, value in row.items()}) for row in rows]
+    facts: dict[str, Any] = {"epochs": len(history), "training": dg.MetadataValue.table(records)}
+    for key in [key for key in rows[0] if key != "epoch"]:
+        told = key.replace("_", " ")
+        if image := line_picture(told, list(enumerate(row[key] for row in rows if key in row))):
+            facts[f"{told} by epoch"] = image
+    return facts | {f"last {key}": float(value) for key, value in rows[-1].items() if key != "epoch"}
+
+
+def line_picture(alt: str, points: Sequence[tuple[float, float]]) -> dg.MetadataValue[Any] | None:
+    """A line through ``points`` (x, y) as a small picture, 240 x 60 pixels; None for fewer than two finite ones."""
+    finite = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
+    if len(finite) < 2:
+        return None
+    (left, width), (low, height) = (_span(values) for values in zip(*finite, strict=True))
+    path = " ".join(f"{5 + 230 * (x - left) / width:.0f},{55 - 50 * (y - low) / height:.0f}" for x, y in finite)
+    head = "<svg xmlns='http://www.w3.org/2000/svg' width='240' height='60'>"
+    line = f"<polyline fill='none' stroke='steelblue' stroke-width='2' points='{path}'/>"
+    return dg.MetadataValue.md(f"![{alt}](data:image/svg+xml,{quote(f'{head}{line}</svg>', safe='=/:;,.')})")
+
+
+def _span(values: Sequence[float]) -> tuple[float, float]:
+    """The least value, and how far the largest lies above it; 1 where all are equal."""
+    return min(values), (max(values) - min(values)) or 1.0
+
+
+def _shown(number: float) -> str:
+    return f"{number:.4g}" if math.isfinite(number) else "not measurable"
+
+
+def _cell(value: float | str) -> int | str:
+    return _shown(value) if isinstance(value, float) else value
+
+
+def caller_reference() -> Mapping[str, Any]:
+    """Code reference to the line outside this package that built the table."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and PACKAGE in Path(frame.f_code.co_filename).parents:
+        frame = frame.f_back
+    path = frame.f_code.co_filename
+    if not Path(path).is_file():
+        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dg.BetaWarning)
+        reference = dg.LocalFileCodeReference(
+            file_path=path, line_number=frame.f_lineno, label="definition of the table"
+        )
+        return {"dagster/code_references": dg.CodeReferencesMetadataValue(code_references=[reference])}

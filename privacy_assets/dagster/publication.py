@@ -1,0 +1,134 @@
+"""Attestation and publication: the verdict, and the one step that releases a table."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+
+from privacy_assets.dagster.assets import RELEASES, SEALED, common, common_out, split_ins
+from privacy_assets.dagster.io import Published
+from privacy_assets.dagster.metadata import broken_metadata, synthetic_metadata
+from privacy_assets.dagster.places import steps_of
+from privacy_assets.dagster.refusals import REFUSALS, failure, refused_check
+from privacy_assets.dagster.scores import encoded_in, given_scores, score_ins, synthetic_in
+from privacy_assets.dagster.scrubbing import guarded
+from privacy_assets.dagster.settings import TableSettings
+from privacy_assets.dagster.versions import CHECK
+from privacy_assets.gate.releases import Release
+from privacy_assets.pipeline.steps import Attested, Steps
+
+HOLDS, RELEASED = "policy_holds", "released"
+ATTESTATION, REPORT = "attestation", "privacy_report"
+_VERDICT = "The verdict of the policy over all scores, bound to the exact bytes of the synthetic table."
+_PAGE = "What the synthetic table gives away about real people: verdict, figures, limits. One HTML page."
+
+
+def build_attestation(settings: TableSettings) -> dg.AssetsDefinition:
+    """The verdict, bound to the bytes of the synthetic table, its page, and the one blocking check, in one step."""
+    key = settings.key(ATTESTATION)
+
+    @dg.multi_asset(
+        name=f"{settings.name}__attestation",
+        outs={
+            ATTESTATION: common_out(settings, ATTESTATION, "json", description=_VERDICT, kept=SEALED),
+            REPORT: common_out(settings, REPORT, "html", description=_PAGE),
+        },
+        ins={**score_ins(settings), **split_ins(settings), **encoded_in(settings), **synthetic_in(settings)},
+        partitions_def=settings.partitions_def,
+        required_resource_keys={RELEASES},
+        check_specs=[
+            dg.AssetCheckSpec(
+                HOLDS,
+                asset=key,
+                blocking=True,
+                description="Every limit of the policy holds. Nothing is published unless it does.",
+                partitions_def=settings.partitions_def,
+                metadata={CHECK: HOLDS},
+            )
+        ],
+    )
+    @guarded
+    def attestation(context: dg.AssetExecutionContext, encoded: Any, synthetic: Any, **inputs: Any) -> Iterator[Any]:
+        try:
+            tables = {role: inputs[role] for role in settings.roles}
+            scores = given_scores(settings, inputs)
+            found = steps_of(context, settings).attestation(tables, encoded, synthetic, scores)
+        except REFUSALS as error:
+            yield refused_check(key, HOLDS, error)
+            raise failure(error) from None
+        yield from _attested(settings, found)
+
+    return attestation
+
+
+def _attested(settings: TableSettings, found: Attested) -> Iterator[Any]:
+    """The record, its page, and then the check: a refused table has its page, where the reason stands."""
+    stated, broken = found.stated, found.judgement.broken
+    facts: dict[str, Any] = {
+        "verdict": stated.verdict,
+        "attempt": stated.attempt,
+        "sha256": stated.sha256,
+        "policy": settings.policy.name,
+        "policy_digest": stated.policy_digest,
+        "signed by": stated.keyid,
+        "limits": len(stated.limits),
+    }
+    yield dg.Output(found.sealed, output_name=ATTESTATION, metadata=facts)
+    told = {"verdict": found.report.verdict, "broken limits": len(broken)}
+    yield dg.Output(found.report, output_name=REPORT, metadata=told)
+    yield dg.AssetCheckResult(
+        asset_key=settings.key(ATTESTATION),
+        check_name=HOLDS,
+        passed=stated.verdict == "pass",
+        description=found.reason,
+        metadata={"verdict": stated.verdict, **broken_metadata(broken, found.protections)},
+    )
+
+
+def build_published(settings: TableSettings) -> dg.AssetsDefinition:
+    """The release. It does not trust Dagster's checks: the gate verifies attestation, policy and bytes itself."""
+    key = settings.key("published")
+
+    @dg.asset(
+        **common(settings, "published", "parquet"),
+        ins={
+            "attestation": dg.AssetIn(key=settings.key("attestation"), dagster_type=SEALED),
+            **synthetic_in(settings),
+        },
+        required_resource_keys={RELEASES},
+        check_specs=[
+            dg.AssetCheckSpec(
+                RELEASED,
+                asset=key,
+                description="Passes when the gate verified attestation, policy and bytes; else nothing is published.",
+                partitions_def=settings.partitions_def,
+                metadata={CHECK: RELEASED},
+            )
+        ],
+        automation_condition=dg.AutomationCondition.eager() & dg.AutomationCondition.all_deps_blocking_checks_passed(),
+        description="The released table, the only one other teams may read. Verified before it is moved into place.",
+    )
+    @guarded
+    def published(context: dg.AssetExecutionContext, attestation: Any, synthetic: Any) -> Iterator[Any]:
+        try:
+            steps = steps_of(context, settings)
+            release = steps.publish(attestation, synthetic)
+        except REFUSALS as error:
+            yield refused_check(key, RELEASED, error)
+            raise failure(error) from None
+        yield from _released(settings, steps, release)
+
+    return published
+
+
+def _released(settings: TableSettings, steps: Steps, release: Release) -> Iterator[Any]:
+    rows, stated = steps.released(release)
+    facts = {
+        **synthetic_metadata(rows, stated.sha256, settings.key("synthetic")),
+        "release": release.id,
+        "folder": dg.MetadataValue.path(str(release.folder)),
+    }
+    key = settings.key("published")
+    yield dg.AssetCheckResult(asset_key=key, check_name=RELEASED, passed=True, metadata={"release": release.id})
+    value = Published(steps.place.table, steps.place.partition, release.id)
+    yield dg.MaterializeResult(value=value, metadata=facts, data_version=dg.DataVersion(stated.sha256))

@@ -1,0 +1,133 @@
+"""Checks beside the gate: schema and values of source and synthetic, exchangeability of train and holdout."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+import pandas as pd
+
+from privacy_assets.dagster.assets import FRAME, RELEASES
+from privacy_assets.dagster.expectations import Expected, check_source, check_synthetic
+from privacy_assets.dagster.places import place_of, steps_of
+from privacy_assets.dagster.scrubbing import guarded
+from privacy_assets.dagster.settings import TableSettings
+from privacy_assets.dagster.versions import CHECK
+from privacy_assets.pipeline.measuring import metric_inputs
+from privacy_assets.pipeline.tagging import data_columns, schema_of
+from privacy_assets.tables.table import Table
+
+ALPHA = 0.001  # one false alarm in a thousand splits
+
+
+def build_table_checks(settings: TableSettings) -> list[dg.AssetChecksDefinition]:
+    """The checks of one table that do not come from its policy."""
+    made = [] if settings.brought else [_source_check(settings)]
+    return [*made, _synthetic_check(settings), _exchangeability_check(settings)]
+
+
+def _source_check(settings: TableSettings) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=settings.key("source"),
+        name="schema",
+        metadata={CHECK: "schema"},
+        description="Columns, types and nullability are those that the pipeline works with.",
+        partitions_def=settings.partitions_def,
+    )
+    @guarded
+    def schema(context: dg.AssetCheckExecutionContext, source: pd.DataFrame) -> dg.AssetCheckResult:
+        place_of(context, settings)
+        return expectation_result(check_source(data_columns(source, "source")))
+
+    return schema
+
+
+def _synthetic_check(settings: TableSettings) -> dg.AssetChecksDefinition:
+    key = settings.key("synthetic")
+    spec = dg.AssetCheckSpec(
+        "schema_and_values",
+        asset=key,
+        additional_deps=[settings.key(role) for role in settings.roles],
+        metadata={CHECK: "schema_and_values"},
+        description="The synthetic table has the columns and types of train, and no value that may not stand in it.",
+        partitions_def=settings.partitions_def,
+    )
+
+    @dg.multi_asset_check(
+        name=spec.get_python_identifier(),
+        specs=[spec],
+        ins={role: dg.AssetIn(key=settings.key(role)) for role in ("synthetic", *settings.roles)},
+        required_resource_keys={RELEASES},
+    )
+    @guarded
+    def schema_and_values(
+        context: dg.AssetCheckExecutionContext, synthetic: Any, **tables: pd.DataFrame
+    ) -> Iterator[dg.AssetCheckResult]:
+        rows, schema = steps_of(context, settings).rows(synthetic), schema_of(tables["train"], "train")
+        made = Table.of(rows, schema, where="synthetic")
+        real = [data_columns(table, role) for role, table in tables.items()]
+        yield expectation_result(check_synthetic(made.frame(), real))
+
+    return schema_and_values
+
+
+def _exchangeability_check(settings: TableSettings) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=settings.key("holdout"),
+        name="exchangeable_with_train",
+        metadata={CHECK: "exchangeable_with_train"},
+        additional_ins={"train": dg.AssetIn(key=settings.key("train"), dagster_type=FRAME)},
+        description=(
+            "Train and holdout look like two draws from one population. Where they do not, a difference between them"
+            " is no evidence of a leak."
+        ),
+        partitions_def=settings.partitions_def,
+    )
+    @guarded
+    def exchangeable_with_train(
+        context: dg.AssetCheckExecutionContext, holdout: pd.DataFrame, train: pd.DataFrame
+    ) -> dg.AssetCheckResult:
+        place_of(context, settings)
+        return exchangeability_result({"train": train, "holdout": holdout}, settings.seed)
+
+    return exchangeable_with_train
+
+
+def exchangeability_result(tables: dict[str, pd.DataFrame], seed: int) -> dg.AssetCheckResult:
+    """Test tagged train and holdout; red when p is below 0.001."""
+    from privacy_assets.pipeline.exchangeability import exchangeability
+
+    synthetic = data_columns(tables["train"], "train").frame()
+    found = exchangeability(metric_inputs(tables, synthetic, seed=seed))
+    passed = found.p_value > ALPHA
+    worst = max(found.columns, key=lambda record: float(record["z"]))
+    text = "train and holdout are alike" if passed else f"train and holdout differ most in column {worst['column']}"
+    records = [
+        dg.TableRecord({k: v if isinstance(v, str) else f"{v:.4g}" for k, v in r.items()}) for r in found.columns
+    ]
+    return dg.AssetCheckResult(
+        passed=passed,
+        severity=dg.AssetCheckSeverity.ERROR,
+        description=text,
+        metadata={
+            "p_value": found.p_value,
+            "limit": ALPHA,
+            "n": found.n,
+            "subjects": found.subjects,
+            "columns": dg.MetadataValue.table(records),
+        },
+    )
+
+
+def expectation_result(outcomes: list[Expected]) -> dg.AssetCheckResult:
+    """One check result from many expectations: names, verdicts and counts."""
+    broken = [outcome for outcome in outcomes if not outcome.passed]
+    records = [dg.TableRecord({"expectation": o.name, "column": o.column, "rows": o.unexpected}) for o in broken]
+    facts: dict[str, Any] = {"expectations": len(outcomes), "broken": len(broken)}
+    if records:
+        facts["broken expectations"] = dg.MetadataValue.table(records)
+    return dg.AssetCheckResult(
+        passed=not broken,
+        severity=dg.AssetCheckSeverity.ERROR,
+        description=f"{len(outcomes) - len(broken)} of {len(outcomes)} expectations hold",
+        metadata=facts,
+    )

@@ -1,0 +1,82 @@
+"""Versions of a source: cheap facts first, the bytes only when those changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import dagster as dg
+
+from privacy_assets.dagster.settings import AssetFeed, key_of
+from privacy_assets.errors import ConfigError, did_you_mean, shown
+from privacy_assets.pipeline.feeds import partition_path
+from privacy_assets.pipeline.plan import Feed
+from privacy_assets.storage.objects import ObjectPath
+from privacy_assets.tables.fingerprints import file_fingerprint, keyed
+from privacy_assets.tables.reading import table_files
+
+FINGERPRINT, STAT = "privacy_assets/source_fingerprint", "privacy_assets/source_stat"
+SOURCE, CHECK = "privacy_assets/source", "privacy_assets/check"
+
+
+def stat_token(path: str) -> str:
+    """Digest over path, size and time (or tag) of the files that ``path`` names; InputError when there is none."""
+    facts = []
+    for file in table_files(path):
+        if isinstance(file, ObjectPath):
+            facts.append([str(file), *file.version()])
+            continue
+        found = file.stat()
+        facts.append([str(file), found.st_size, found.st_mtime_ns])
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+
+
+def files_fingerprint(path: str, key: bytes) -> str:
+    """Keyed fingerprint of the bytes of the files that ``path`` names, by name."""
+    parts = [[file.name, file_fingerprint(file)] for file in table_files(path)]
+    return keyed(json.dumps(parts), key)[:32]
+
+
+def source_version(feed: Feed, partition: str | None, key: bytes, instance: dg.DagsterInstance) -> dict[str, str]:
+    """What identifies the rows that a feed gives now, as metadata of the ``source`` asset.
+
+    Files: path, size and time, and a keyed fingerprint of the bytes. The demo set has one version; an upstream asset's
+    is its latest materialisation.
+    """
+    if feed.kind == "demo":
+        return {FINGERPRINT: "demo"}
+    if isinstance(feed, AssetFeed):
+        return {FINGERPRINT: _materialisation(instance, feed.key)}
+    path = partition_path(feed.path, partition)
+    return {STAT: stat_token(path), FINGERPRINT: files_fingerprint(path, key)}
+
+
+def _materialisation(instance: dg.DagsterInstance, key: dg.AssetKey) -> str:
+    event = instance.get_latest_materialization_event(key)
+    return f"{event.run_id}:{event.timestamp}" if event is not None else "unknown"
+
+
+def feed_metadata(feed: Feed) -> dict[str, Any]:
+    """Definition metadata by which schedules find the source again."""
+    key = key_of(feed)
+    return {SOURCE: {"kind": feed.kind, "path": feed.path, "asset": key.to_user_string() if key else ""}}
+
+
+def feed_from_metadata(data: Any) -> Feed:
+    """Inverse of :func:`feed_metadata`."""
+    if data["asset"]:
+        return AssetFeed("given", key=dg.AssetKey.from_user_string(data["asset"]))
+    return Feed(data["kind"], data["path"])
+
+
+def table_feed(graph: Any, name: str) -> Feed | None:
+    """The source of table ``name`` in an asset graph; None when its rows are brought. ConfigError for no such table."""
+    key = dg.AssetKey([name, "source"])
+    if graph.has(key):
+        found = graph.get(key).metadata[SOURCE]
+        return feed_from_metadata(getattr(found, "value", found))
+    tables = {asset.path[0] for asset in graph.get_all_asset_keys() if asset.path[-1] == "attestation"}
+    if name not in tables:
+        raise ConfigError(f"no table {shown(name)} in this code location.{did_you_mean(name, tables)}")
+    return None

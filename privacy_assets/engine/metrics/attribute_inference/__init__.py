@@ -1,5 +1,0 @@
-"""Attribute inference: attacks by the nearest synthetic rows, and statistics of their success."""
-
-from privacy_assets.engine.metrics.attribute_inference.metric import AttributeInference
-
-__all__ = ["AttributeInference"]

@@ -1,0 +1,25 @@
+"""Generators: one protocol, one file each (DESIGN section 6)."""
+
+from privacy_assets.generators.base import FittedGenerator, Generator, PrivacyBudget
+from privacy_assets.generators.registry import (
+    GENERATORS,
+    GeneratorInfo,
+    GeneratorLike,
+    as_generator,
+    build_generator,
+    generator_info,
+    load_generator,
+)
+
+__all__ = [
+    "GENERATORS",
+    "FittedGenerator",
+    "Generator",
+    "GeneratorInfo",
+    "GeneratorLike",
+    "PrivacyBudget",
+    "as_generator",
+    "build_generator",
+    "generator_info",
+    "load_generator",
+]

@@ -1,0 +1,419 @@
+"""Compiled parts of the Bayesian networks: structure, conditionals and sampling, on codes.
+
+A network of F columns is ``order`` (F,), the columns as they are drawn, and ``parents`` (F, degree): row i holds the
+columns that column ``order[i]`` depends on, -1 for none. Its conditionals are those of :func:`learn_conditionals`.
+All in one file: compiled code is stored, and made anew when its own file changes, not when one does that it calls.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from privacy_assets.compute.compiling import compiled
+
+_SAME = 1e-9  # nats; mutual informations that differ by less are equal but for rounding
+
+
+@compiled
+def room(n: int) -> int:
+    """Size of tables over possible keys; beyond it, sorting is cheaper than clearing."""
+    return max(65_536, 64 * n)
+
+
+@compiled
+def relabel(keys: np.ndarray, span: int, lookup: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct ``keys`` (int64, 0..span - 1), ascending, and the place of each key among them (uint32).
+
+    ``lookup`` (uint32) is scratch space, zero before and after.
+    """
+    places = np.empty(len(keys), dtype=np.uint32)
+    if span > len(lookup):
+        distinct = np.unique(keys)
+        for i in range(len(keys)):
+            places[i] = np.searchsorted(distinct, keys[i])
+        return distinct, places
+    for key in keys:
+        lookup[np.uint64(key)] = 1
+    distinct = np.empty(min(len(keys), span), dtype=np.int64)
+    found = 0
+    for key in range(np.uint64(span)):
+        if lookup[key] > 0:
+            lookup[key] = found
+            distinct[found] = key
+            found += 1
+    for i in range(len(keys)):
+        places[i] = lookup[np.uint64(keys[i])]
+    lookup[:span] = 0
+    return distinct[:found], places
+
+
+@compiled
+def _spread(
+    first: np.ndarray, second: np.ndarray, levels: int, span: int, scaled: np.ndarray, counts: np.ndarray
+) -> int:
+    """Sum of ``scaled[c]`` over the counts c of the pairs (first, second), numbered first * levels + second < span.
+
+    ``scaled[c]`` is c log c as an int64, so that the order of the rows does not matter. ``counts`` (uint32) is scratch
+    space, zero before and after. Unsigned indices are not tested for being negative; the halves of the rows
+    are counted apart because adding to one place twice in a row has to wait.
+    """
+    n, half, width = np.uint64(len(first)), np.uint64(len(first) // 2), np.uint32(levels)
+    total = 0
+    if 2 * span > len(counts):
+        keys = np.empty(n, dtype=np.int64)
+        for i in range(n):
+            keys[i] = np.int64(first[i]) * levels + second[i]
+        keys.sort()
+        run = 0
+        for i in range(n):
+            run += 1
+            if i + 1 == n or keys[i] != keys[i + 1]:
+                total += scaled[run]
+                run = 0
+        return total
+    others = counts[span : 2 * span]
+    for i in range(half):
+        counts[first[i] * width + second[i]] += 1
+        others[first[half + i] * width + second[half + i]] += 1
+    if 2 * half < n:
+        counts[first[n - 1] * width + second[n - 1]] += 1
+    if span <= 2 * n:
+        for pair in range(np.uint64(span)):
+            total += scaled[counts[pair] + others[pair]]
+        counts[: 2 * span] = 0
+        return total
+    for i in range(n):
+        pair = first[i] * width + second[i]
+        total += scaled[counts[pair] + others[pair]]
+        counts[pair] = 0
+        others[pair] = 0
+    return total
+
+
+@compiled
+def _sets(newest: int, size: int) -> np.ndarray:
+    """All sets of ``size`` (1 to 3) of the places 0..newest that hold ``newest``, ascending: (sets, size)."""
+    if size == 1:
+        return np.full((1, 1), newest, dtype=np.int64)
+    out = np.full((newest if size == 2 else newest * (newest - 1) // 2, size), newest, dtype=np.int64)
+    row = 0
+    for i in range(newest):
+        if size == 2:
+            out[row, 0] = i
+            row += 1
+        else:
+            for j in range(i + 1, newest):
+                out[row, 0], out[row, 1] = i, j
+                row += 1
+    return out
+
+
+@compiled
+def keys_of(codes: np.ndarray, sizes: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, int]:
+    """One int64 key (n,) for the codes in ``columns`` (the first counts most; -1 ends them), and the number of keys."""
+    keys = np.zeros(codes.shape[1], dtype=np.int64)
+    span = 1
+    for column in columns:
+        if column >= 0:
+            span *= sizes[column]
+            row = codes[column]
+            for i in range(len(keys)):
+                keys[i] = keys[i] * sizes[column] + row[i]
+    return keys, span
+
+
+@compiled
+def sensitivity(n: int, binary: bool) -> float:
+    """Most that the mutual information (nats) of two columns changes when one of n rows is replaced.
+
+    Zhang et al. (2017), lemma 4.1; ``binary``: one of the two has at most two values.
+    """
+    if n == 1:
+        return 0.0
+    if binary:
+        return np.log(n) / n + (n - 1) / n * np.log(n / (n - 1))
+    return 2 / n * np.log((n + 1) / 2) + (n - 1) / n * np.log((n + 1) / (n - 1))
+
+
+@compiled
+def _best(
+    shared: np.ndarray,
+    child: np.ndarray,
+    sets: np.ndarray,
+    sizes: np.ndarray,
+    n: int,
+    rate: float,
+    rng: np.random.Generator,
+) -> int:
+    """Place of the largest mutual information, or of a draw of the exponential mechanism (by Gumbel noise)."""
+    best, most = 0, -np.inf
+    for pair in range(len(shared)):
+        score, same = shared[pair], _SAME
+        if rate > 0:
+            possible = 1
+            for column in sets[pair]:
+                possible = min(possible * sizes[column], 3)
+            change = sensitivity(n, sizes[child[pair]] <= 2 or possible <= 2)
+            score = (score * rate / (2 * change) if change > 0 else 0.0) - np.log(rng.standard_exponential())
+            same = 0.0
+        if score > most + same:
+            best, most = pair, score
+    return best
+
+
+@compiled
+def learn_structure(
+    codes: np.ndarray, sizes: np.ndarray, degree: int, root: int, rate: float, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """GreedyBayes (Zhang et al. 2017, algorithm 2): order and parents for ``codes`` uint32 (F, n), n >= 1.
+
+    From ``root`` on, each round adds the pair of a new column and min(degree, columns so far) of the columns so far
+    with the largest mutual information; equal ones go to the pair that was possible first. A ``rate`` > 0 makes it the
+    exponential mechanism instead, in which each of the F - 1 rounds spends ``rate``; 0 means without noise.
+    """
+    columns, n = codes.shape
+    order = np.full(columns, root, dtype=np.int64)
+    parents = np.full((columns, degree), -1, dtype=np.int64)
+    open_ = np.ones(columns, dtype=np.bool_)
+    open_[root] = False
+    scale = 2.0**61 / (n * np.log(n) + 1)
+    scaled = np.zeros(n + 1, dtype=np.int64)
+    for c in range(2, n + 1):
+        scaled[c] = np.rint(c * np.log(c) * scale)
+    counts = np.zeros(room(n), dtype=np.uint32)
+    nothing = np.zeros(n, dtype=np.uint32)
+    alone = np.empty(columns, dtype=np.int64)
+    for column in range(columns):
+        alone[column] = _spread(nothing, codes[column], sizes[column], sizes[column], scaled, counts)
+    most = 0
+    for newest in range(columns - 1):
+        most += len(_sets(newest, min(newest + 1, degree))) * (columns - 1 - newest)
+    child = np.empty(most, dtype=np.int64)
+    sets = np.empty((most, degree), dtype=np.int64)
+    shared = np.empty(most)
+    pairs = 0
+    for chosen in range(1, columns):
+        size = min(chosen, degree)
+        kept = 0
+        if chosen > degree:  # else larger sets take the place of all smaller ones
+            for pair in range(pairs):
+                if open_[child[pair]]:
+                    child[kept], sets[kept], shared[kept] = child[pair], sets[pair], shared[pair]
+                    kept += 1
+        pairs = kept
+        for places in _sets(chosen - 1, size):
+            group = order[places]
+            if size == 1:
+                joint, levels, spread = codes[group[0]], sizes[group[0]], alone[group[0]]
+            else:
+                keys, span = keys_of(codes, sizes, group)
+                distinct, joint = relabel(keys, span, counts)
+                levels = len(distinct)
+                spread = _spread(nothing, joint, levels, levels, scaled, counts)
+            for column in range(columns):
+                if open_[column]:
+                    both = _spread(codes[column], joint, levels, sizes[column] * levels, scaled, counts)
+                    child[pairs], sets[pairs, :size] = column, group
+                    shared[pairs] = (both - alone[column] - spread) / (scale * n) + np.log(n)
+                    pairs += 1
+        best = _best(shared[:pairs], child, sets[:, :size], sizes, n, rate, rng)
+        order[chosen] = child[best]
+        parents[chosen, :size] = sets[best, :size]
+        open_[child[best]] = False
+    return order, parents
+
+
+@compiled
+def conditional(
+    pairs: np.ndarray, levels: int, weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Distribution of a column of ``levels`` codes given its parents, from weighted cells of their joint table.
+
+    ``pairs`` (int64, ascending, repeats allowed) are key of the parents * levels + code. Returns (groups, starts,
+    values, ends): group g has the key ``groups[g]`` (int64, ascending; the first is -1 and holds all cells), its codes
+    are ``values[starts[g] : starts[g + 1]]`` (uint32), and their weights, added up within the group, stand in ``ends``.
+    """
+    most = levels + len(pairs)
+    groups, starts = np.full(len(pairs) + 1, -1, dtype=np.int64), np.zeros(len(pairs) + 2, dtype=np.int64)
+    values, ends = np.arange(most).astype(np.uint32), np.zeros(most)
+    entry, group, base, last = levels - 1, 0, -levels, np.int64(-1)
+    for i in range(len(pairs)):
+        if pairs[i] - base >= levels:
+            group += 1
+            groups[group], starts[group] = pairs[i] // levels, entry + 1
+            base = groups[group] * levels
+        code = pairs[i] - base
+        if pairs[i] != last:
+            entry, last = entry + 1, pairs[i]
+            values[entry] = code
+            ends[entry] = ends[entry - 1] if entry > starts[group] else 0.0
+        ends[entry] += weights[i]
+        ends[code] += weights[i]
+    for code in range(1, levels):
+        ends[code] += ends[code - 1]
+    starts[group + 1] = entry + 1
+    return groups[: group + 1], starts[: group + 2], values[: entry + 1], ends[: entry + 1]
+
+
+@compiled
+def _joint(
+    codes: np.ndarray,
+    sizes: np.ndarray,
+    columns: np.ndarray,
+    scale: float,
+    noise: np.random.Generator,
+    lookup: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Keys (ascending) and weights > 0 of the cells of the joint table of ``columns``.
+
+    A ``scale`` > 0 adds Laplace noise of that scale to the count of every cell that is possible.
+    """
+    keys, span = keys_of(codes, sizes, columns)
+    if scale == 0:
+        cells, places = relabel(keys, span, lookup)
+        weights = np.zeros(len(cells))
+        for place in places:
+            weights[place] += 1
+        return cells, weights
+    counts = np.zeros(span)
+    for key in keys:
+        counts[key] += 1
+    for key in range(span):
+        counts[key] += noise.laplace(0.0, scale)
+    if counts.max() <= 0:
+        counts[:] = 1
+    cells = np.flatnonzero(counts > 0)
+    return cells, counts[cells]
+
+
+@compiled
+def learn_conditionals(
+    codes: np.ndarray,
+    sizes: np.ndarray,
+    order: np.ndarray,
+    parents: np.ndarray,
+    scale: float,
+    noise: np.random.Generator,
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    """A :func:`conditional` for each column of ``order`` (Zhang et al. 2017, algorithms 1 and 3), from codes (F, n).
+
+    The first k + 1 of the F columns share one joint table, k = min(degree, F - 1), so that there are F - k tables; one
+    row changes each in two cells. ``scale`` is that of their Laplace noise, in counts; 0 means without noise.
+    """
+    lookup = np.zeros(room(codes.shape[1]), dtype=np.uint32)
+    together = min(parents.shape[1] + 1, len(order))
+    cells, weights = _joint(codes, sizes, order[:together], scale, noise, lookup)
+    made = [_derived(cells, weights, sizes, order[:together])]
+    for i in range(1, len(order)):
+        if i >= together:
+            cells, weights = _joint(codes, sizes, np.append(parents[i], order[i]), scale, noise, lookup)
+        made.append(_derived(cells, weights, sizes, order[i : max(together, i + 1)]))
+    return made
+
+
+@compiled
+def _derived(
+    cells: np.ndarray, weights: np.ndarray, sizes: np.ndarray, last: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Conditional of column ``last[0]`` given those before it, in a joint table that ends in the columns ``last``."""
+    tail = 1
+    for column in last[1:]:
+        tail *= sizes[column]
+    return conditional(cells if tail == 1 else cells // tail, sizes[last[0]], weights)
+
+
+@compiled
+def draw_column(
+    groups: np.ndarray,
+    starts: np.ndarray,
+    values: np.ndarray,
+    ends: np.ndarray,
+    keys: np.ndarray,
+    span: int,
+    rng: np.random.Generator,
+    lookup: np.ndarray,
+) -> np.ndarray:
+    """One code (uint32) for each of the keys of its parents, from a :func:`conditional`; unseen keys take all rows."""
+    out = np.empty(len(keys), dtype=np.uint32)
+    dense = span <= len(lookup)
+    if dense:
+        for group in range(1, len(groups)):
+            lookup[groups[group]] = group
+    for i in range(len(keys)):
+        if dense:
+            group = lookup[keys[i]]
+        else:
+            group = np.searchsorted(groups, keys[i])
+            if group == len(groups) or groups[group] != keys[i]:
+                group = 0
+        low, high = starts[group], starts[group + 1] - 1
+        point = rng.random() * ends[high]
+        while low < high:
+            middle = (low + high) // 2
+            if ends[middle] > point:
+                high = middle
+            else:
+                low = middle + 1
+        out[i] = values[low]
+    if dense:
+        for group in range(1, len(groups)):
+            lookup[groups[group]] = 0
+    return out
+
+
+@compiled
+def decode(
+    codes: np.ndarray,
+    first: np.ndarray,
+    starts: np.ndarray,
+    spans: np.ndarray,
+    whole: np.ndarray,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Cells float64 (F, size) of codes (F, size): uniform within the bin of each, see :class:`domains.Domains`."""
+    cells = np.empty(codes.shape)
+    for column in range(len(codes)):
+        for i in range(codes.shape[1]):
+            code = first[column] + codes[column, i]
+            span = spans[code]
+            if span > whole[column]:
+                offset = rng.random() * span
+                cells[column, i] = starts[code] + (np.floor(offset) if whole[column] else offset)
+            else:
+                cells[column, i] = starts[code]
+    return cells
+
+
+@compiled
+def fit_and_draw(
+    everyone: np.ndarray,
+    sizes: np.ndarray,
+    first: np.ndarray,
+    starts: np.ndarray,
+    spans: np.ndarray,
+    whole: np.ndarray,
+    degree: int,
+    rate: float,
+    scale: float,
+    rows: np.ndarray,
+    size: int,
+    rng: np.random.Generator,
+    noise: np.random.Generator,
+) -> np.ndarray:
+    """Cells (F, size) of a network learned from the columns ``rows`` of ``everyone``, uint32 (F, N).
+
+    ``rate`` and ``scale`` are those of :func:`learn_structure` and :func:`learn_conditionals`.
+    """
+    codes = np.empty((len(everyone), len(rows)), dtype=np.uint32)
+    for column in range(len(everyone)):
+        for i in range(len(rows)):
+            codes[column, i] = everyone[column, rows[i]]
+    order, parents = learn_structure(codes, sizes, degree, rng.integers(0, len(codes)), rate, noise)
+    drawn = np.empty((len(codes), size), dtype=np.uint32)
+    lookup = np.zeros(room(size), dtype=np.uint32)
+    conditionals = learn_conditionals(codes, sizes, order, parents, scale, noise)
+    for i in range(len(order)):
+        groups, begins, values, ends = conditionals[i]
+        keys, span = keys_of(drawn, sizes, parents[i])
+        drawn[order[i]] = draw_column(groups, begins, values, ends, keys, span, rng, lookup)
+    return decode(drawn, first, starts, spans, whole, rng)

@@ -1,0 +1,159 @@
+"""Layouts: a mixed table as numbers between 0 and 1 and codes, which is what neural generators learn; and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from privacy_assets.generators.domains import Domain, Domains
+from privacy_assets.tables.coding import Coding
+from privacy_assets.tables.precision import decimals_of, round_decimals
+
+_KNOTS = 1000  # quantiles of a number that has many values
+_OFTEN, _FEW = 5, 10  # numbers that as many rows share on average are values to draw from, and so are so few of them
+_ALL_DECIMALS = 15
+
+
+@dataclass(frozen=True, eq=False)
+class Scale:
+    """The distribution function of a number's training values, and its inverse.
+
+    ``values`` (k,) float64 ascend; ``levels`` (k + 1 in ``steps``, else k) are shares from 0 to 1. In ``steps``, for
+    numbers that many rows share, value v stands for all levels from its own to the next. Otherwise the function is
+    linear between values, which are quantiles, and numbers are rounded to ``decimals``: those of single rows are not
+    repeated. A quantile that stands twice (0 of an income) keeps all levels in between.
+    """
+
+    values: np.ndarray
+    levels: np.ndarray
+    steps: bool
+    decimals: int
+
+    @classmethod
+    def of_cells(cls, known: np.ndarray) -> Scale:
+        """The scale of the numbers ``known`` (n,), n >= 1, none missing."""
+        values, counts = np.unique(known, return_counts=True)
+        if len(values) <= min(_KNOTS, max(_FEW, len(known) // _OFTEN)):  # else single rows' numbers would be repeated
+            return cls(values, np.concatenate([[0.0], np.cumsum(counts) / len(known)]), True, _ALL_DECIMALS)
+        levels = np.linspace(0, 1, min(_KNOTS, len(known)))
+        knots = np.quantile(known, levels)
+        rises = np.diff(knots) > 0
+        ends = np.concatenate([[True], rises]) | np.concatenate([rises, [True]])  # of each run of one quantile
+        decimals = decimals_of(values)
+        return cls(knots[ends], levels[ends], False, _ALL_DECIMALS if decimals is None else decimals)
+
+    def encode(self, cells: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Levels float64 (n,) in [0, 1] of known numbers: uniform within the levels of a value that has several."""
+        if not self.steps:
+            first = np.clip(np.searchsorted(self.values, cells, side="left"), 0, len(self.values) - 1)
+            last = np.clip(np.searchsorted(self.values, cells, side="right") - 1, 0, len(self.values) - 1)
+            within = self.levels[first] + rng.random(len(cells)) * (self.levels[last] - self.levels[first])
+            return np.where(last > first, within, np.interp(cells, self.values, self.levels))
+        place = np.clip(np.searchsorted(self.values, cells), 0, len(self.values) - 1)
+        return self.levels[place] + rng.random(len(cells)) * (self.levels[place + 1] - self.levels[place])
+
+    def decode(self, levels: np.ndarray) -> np.ndarray:
+        """Numbers float64 (n,) of levels in [0, 1]."""
+        if self.steps:
+            place = np.searchsorted(self.levels[1:-1], levels, side="right")
+            return self.values[place]
+        return round_decimals(np.interp(levels, self.levels, self.values), self.decimals)
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """What each column of the cells (F, n) of a :class:`Coding` becomes: a code of ``domains`` (all columns), and of
+    numbers with a scale (``scales`` has None for all others) a level besides; their codes say "there" and "missing".
+    """
+
+    domains: Domains
+    scales: tuple[Scale | None, ...]
+
+    @classmethod
+    def of_cells(cls, cells: np.ndarray, coding: Coding) -> Layout:
+        """Scales and categories of the cells (F, n), n >= 1. A column without any value has a code for missing only."""
+        domains: list[Domain] = []
+        scales: list[Scale | None] = []
+        for row, number in zip(cells, coding.is_number, strict=True):
+            missing = np.isnan(row)
+            if not number or missing.all():
+                domains.append(Domain.of_values(np.unique(row)))
+                scales.append(None)
+                continue
+            domains.append(Domain.of_values(np.array([0.0, np.nan][: 1 + missing.any()])))
+            scales.append(Scale.of_cells(row[~missing]))
+        return cls(Domains(tuple(domains)), tuple(scales))
+
+    @classmethod
+    def of_domains(cls, domains: Domains) -> Layout:
+        """Codes for every column, numbers in bins."""
+        return cls(domains, (None,) * len(domains.columns))
+
+    @cached_property
+    def numbers(self) -> list[int]:
+        """Places of the columns that have levels."""
+        return [place for place, scale in enumerate(self.scales) if scale is not None]
+
+    @cached_property
+    def choices(self) -> list[int]:
+        """Places of the columns that have more than one code."""
+        return np.flatnonzero(self.domains.sizes > 1).tolist()
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Number of codes of each of the ``choices``."""
+        return [int(self.domains.sizes[place]) for place in self.choices]
+
+    def encode(self, cells: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Levels float32 (n, numbers), random where missing, and codes int64 (n, choices)."""
+        levels = np.empty((cells.shape[1], len(self.numbers)), dtype=np.float32)
+        plain = cells.copy()
+        for at, place in enumerate(self.numbers):
+            missing, scale = np.isnan(cells[place]), self.scales[place]
+            levels[:, at] = rng.random(len(missing))
+            if scale is not None:
+                levels[~missing, at] = scale.encode(cells[place][~missing], rng)
+            plain[place] = np.where(missing, np.nan, 0.0)
+        codes = self.domains.encode(plain)[self.choices].T
+        return levels, np.ascontiguousarray(codes, dtype=np.int64)
+
+    def decode(self, levels: np.ndarray, codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Cells float64 (F, n); numbers in bins are drawn anew within their bin."""
+        from privacy_assets.generators._bayes_kernels import decode
+
+        every = np.zeros((len(self.scales), len(codes)), dtype=np.uint32)
+        every[self.choices] = codes.T
+        cells: np.ndarray = decode(every, *self.domains.flat, rng)
+        for at, place in enumerate(self.numbers):
+            scale = self.scales[place]
+            if scale is not None:
+                cells[place] = np.where(np.isnan(cells[place]), np.nan, scale.decode(levels[:, at].astype(np.float64)))
+        return cells
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Arrays to store."""
+        out = self.domains.to_arrays()
+        for place in self.numbers:
+            scale = self.scales[place]
+            if scale is not None:
+                out |= {f"scale.values.{place}": scale.values, f"scale.levels.{place}": scale.levels}
+                out[f"scale.flags.{place}"] = np.array([scale.steps, scale.decimals], dtype=np.int64)
+        return out
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Layout:
+        """Inverse of :meth:`to_arrays`; KeyError when one is missing."""
+        domains = Domains.from_arrays(arrays)
+        scales: list[Scale | None] = []
+        for place in range(len(domains.columns)):
+            if f"scale.flags.{place}" not in arrays:
+                scales.append(None)
+                continue
+            steps, decimals = arrays[f"scale.flags.{place}"].tolist()
+            scales.append(
+                Scale(arrays[f"scale.values.{place}"], arrays[f"scale.levels.{place}"], bool(steps), decimals)
+            )
+        return cls(domains, tuple(scales))

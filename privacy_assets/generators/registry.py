@@ -1,0 +1,182 @@
+"""The registry of generators: one line each. Everything that lists or loads generators reads it from here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, did_you_mean, shown
+from privacy_assets.generators.base import DAMAGED, FittedGenerator, Generator, PrivacyBudget, read_manifest
+from privacy_assets.generators.baynet import BayNet
+from privacy_assets.generators.commands import CommandGenerator
+from privacy_assets.generators.copies import Copy, NoisyCopy
+from privacy_assets.generators.ctgan import CTGAN, TVAE
+from privacy_assets.generators.dpctgan import DPCTGAN
+from privacy_assets.generators.dpgan import DPGAN
+from privacy_assets.generators.functions import CallableGenerator
+from privacy_assets.generators.pategan import PATEGAN
+from privacy_assets.generators.privbayes import PrivBayes
+from privacy_assets.generators.realtabformer import RealTabFormer
+from privacy_assets.generators.rvae import RVAE
+from privacy_assets.generators.synthpop import SynthPop
+from privacy_assets.generators.wgan_gp import WGANGP
+from privacy_assets.settings import default_of
+
+GENERATORS: dict[str, type[Generator]] = {
+    kind.name: kind
+    for kind in (
+        SynthPop,
+        BayNet,
+        PrivBayes,
+        CTGAN,
+        TVAE,
+        RVAE,
+        WGANGP,
+        DPGAN,
+        DPCTGAN,
+        PATEGAN,
+        RealTabFormer,
+        Copy,
+        NoisyCopy,
+        CallableGenerator,
+        CommandGenerator,
+    )
+}
+
+GeneratorLike = str | Mapping[str, Any] | Callable[[pd.DataFrame, int, int], pd.DataFrame] | Generator
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorInfo:
+    """A registered generator and whether it can run here; ``missing`` are modules that are not installed.
+
+    ``repeatable``: the same seed gives the same rows. ``settings`` are those with a default, ``required`` the others.
+    ``apart`` is the command that makes the environment it needs beside this one, if it does.
+    """
+
+    name: str
+    summary: str
+    licence: str
+    extra: str | None
+    missing: tuple[str, ...]
+    repeatable: bool
+    settings: Mapping[str, Any]
+    required: tuple[str, ...]
+    apart: str | None
+
+    @classmethod
+    def of(cls, kind: type[Generator]) -> GeneratorInfo:
+        """What is known of a generator; imports none of its modules."""
+        missing = tuple(module for module in kind.modules if not _there(module))
+        settings, required = {}, []
+        for field in fields(kind):  # type: ignore[arg-type]
+            default = default_of(field)
+            if default is MISSING:
+                required.append(field.name)
+            else:
+                settings[field.name] = default
+        what = (kind.name, kind.summary, kind.licence, kind.extra)
+        apart = kind.apart[1] if kind.apart is not None and not _there(kind.apart[0]) else None
+        return cls(*what, missing, kind.repeatable, settings, tuple(required), apart)
+
+    @property
+    def available(self) -> bool:
+        """True when nothing is missing."""
+        return not self.missing
+
+    @property
+    def install(self) -> str | None:
+        """The command that installs what is missing; None when nothing is."""
+        if self.available:
+            return None
+        return f"pip install '{f'privacy-assets[{self.extra}]' if self.extra else self.missing[0]}'"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain mapping."""
+        return {**asdict(self), "available": self.available, "install": self.install}
+
+    def check_available(self) -> None:
+        """ConfigError naming what is missing and how to install it."""
+        if not self.available:
+            raise ConfigError(f"generator {self.name} needs {self.missing[0]}. Fix: {self.install}.")
+
+
+def generator_info() -> list[GeneratorInfo]:
+    """Every registered generator, in the order of the registry; imports nothing heavy."""
+    return [GeneratorInfo.of(kind) for kind in GENERATORS.values()]
+
+
+def build_generator(
+    generator: str | Callable[[pd.DataFrame, int, int], pd.DataFrame], settings: Mapping[str, Any] | None = None
+) -> Generator:
+    """Return a generator by registry name, by ``"module:function"``, or around a function, with ``settings``.
+
+    Raises ConfigError for an unknown name or setting, a missing extra, and a function that another process could not
+    import by its name (a lambda or a nested function).
+    """
+    given = dict(settings or {})
+    if callable(generator) or ":" in generator:
+        if given:
+            raise ConfigError("a function takes no settings; bind them inside the function.")
+        return CallableGenerator(generator)
+    if generator not in GENERATORS:
+        raise ConfigError(f"unknown generator {shown(generator)}.{did_you_mean(generator, GENERATORS)}")
+    kind = GENERATORS[generator]
+    info = GeneratorInfo.of(kind)
+    known = {*info.settings, *info.required}
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"generator {generator} has no setting {shown(key)}.{did_you_mean(key, known)}")
+    absent = [key for key in info.required if key not in given]
+    if absent:
+        raise ConfigError(f"generator {generator} needs the settings {', '.join(absent)}.")
+    info.check_available()
+    return kind(**given)
+
+
+def as_generator(given: GeneratorLike) -> Generator:
+    """A generator from itself, a name, a mapping of ``name`` and ``settings``, a function, or ``"module:function"``."""
+    if isinstance(given, Generator):
+        return given
+    named: Any = given
+    settings: Any = None
+    if isinstance(given, Mapping):
+        if "name" not in given or set(given) - {"name", "settings"}:
+            raise ConfigError("generator is a name, or a mapping of 'name' and 'settings'.")
+        named, settings = given["name"], given.get("settings")
+    if not isinstance(named, str) and not callable(named):
+        raise ConfigError("generator must be a name, a mapping, a function or 'module:function'.")
+    if not isinstance(settings, Mapping | None):
+        raise ConfigError("the settings of a generator must be a mapping of names to values.")
+    return build_generator(named, settings)
+
+
+def load_generator(folder: str | Path) -> FittedGenerator:
+    """Read a fitted generator that :meth:`FittedGenerator.save` wrote; ConfigError when a module of it is missing."""
+    manifest = read_manifest(folder)
+    name = str(manifest.get("name"))
+    if name not in GENERATORS:
+        raise InputError(f"unknown generator {shown(name)}.{did_you_mean(name, GENERATORS)}", where=str(folder))
+    GeneratorInfo.of(GENERATORS[name]).check_available()
+    try:
+        fitted = GENERATORS[name].load(Path(folder), manifest)
+        fitted.history, fitted.privacy = tuple(manifest["history"]), PrivacyBudget(**manifest["privacy"])
+        fitted.levels = manifest["levels"]
+    except PrivacyAssetsError:
+        raise
+    except DAMAGED as error:
+        wrong = f"the fitted generator is not complete ({type(error).__name__})"
+        raise InputError(wrong, where=str(folder), fix="fit it again") from None
+    return fitted
+
+
+def _there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False

@@ -1,0 +1,230 @@
+"""Attribute inference attacks: guesses of a column from the synthetic rows nearest in other columns.
+
+An attack has a number of quasi-identifiers (columns that the attacker knows) and of neighbours. The guess is the value
+of the nearest synthetic row, or of several the mode (ties: the nearest of them) and for numbers the mean of those that
+are there. Missing is a value of its own. Neighbours are exact; ties go to a random synthetic row, the same for any
+order of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from privacy_assets.metrics.inputs import MetricInputs
+from privacy_assets.stats.subjects import Subjects
+from privacy_assets.tables.column import ranked, stacked
+from privacy_assets.tables.encoding import EncodedTable
+
+NEIGHBOURS = (1, 5)
+FEW = 3  # quasi-identifiers of Gretel's own attack
+GIOMI, GRETEL = 0.05, 0.01  # tolerance of a number, relative to its true value
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Attacked(Subjects):
+    """The people under attack, and the positions ``rows`` (n,) of their rows in train and holdout stacked."""
+
+    rows: np.ndarray
+
+    @classmethod
+    def choose(cls, inputs: MetricInputs, attacks: int) -> Attacked:
+        """All rows of equally many random people of train and of holdout, about ``attacks`` rows a side.
+
+        Rows stand by person and content, so that their order in the tables steers nothing.
+        """
+        people, rng = inputs.people, inputs.rng("attribute_inference people")
+        wanted = max(1, round(attacks * len(people) / len(people.codes)))
+        count = min(wanted, people.smallest_side)
+        sides = [np.flatnonzero(people.member == side) for side in (True, False)]
+        chosen = np.concatenate([rng.choice(side, count, replace=False) for side in sides])
+        content = np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]])
+        rows = np.flatnonzero(np.isin(people.codes, chosen))
+        rows = rows[np.lexsort((content[rows], people.codes[rows]))]
+        some = people.take(rows)
+        return cls(some.codes, some.member, rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Secret:
+    """A column: the truth (n,) of the attacked rows and the synthetic values (n_S,), with a rule for equality.
+
+    Categories and booleans are int64 codes, -1 missing; numbers and dates float64 (days), NaN missing. ``spread`` is
+    None for numbers, whose tolerance is relative to the truth, and for dates, which have no zero, the standard
+    deviation that the encoder found.
+    """
+
+    name: str
+    truth: np.ndarray
+    synthetic: np.ndarray
+    spread: float | None = None
+
+    @property
+    def numeric(self) -> bool:
+        """True for numbers and dates."""
+        return self.truth.dtype == np.float64
+
+    def guess(self, neighbours: np.ndarray) -> np.ndarray:
+        """Guesses (n,) from the synthetic rows (n, k), nearest first."""
+        values = self.synthetic[neighbours]
+        if values.shape[1] == 1:
+            return values[:, 0]
+        if not self.numeric:
+            votes = (values[:, :, None] == values[:, None, :]).sum(axis=2)
+            return np.take_along_axis(values, votes.argmax(axis=1)[:, None], axis=1)[:, 0]
+        there = ~np.isnan(values)
+        count = there.sum(axis=1)
+        mean = np.where(there, values, 0.0).sum(axis=1) / np.maximum(count, 1)
+        return np.where(2 * count > values.shape[1], mean, np.nan)
+
+    def reach(self, truth: np.ndarray, tolerance: float) -> np.ndarray:
+        """How far a guess may be from each true number."""
+        wide = np.abs(truth) if self.spread is None else np.full(len(truth), self.spread)
+        return tolerance * (1 + _ROUNDING) * wide
+
+    def correct(self, guess: np.ndarray, tolerance: float) -> np.ndarray:
+        """Which guesses (n,) are right: equal, both missing, or a number within the tolerance of the true one."""
+        if not self.numeric:
+            return np.asarray(guess == self.truth)
+        missing = np.isnan(guess) & np.isnan(self.truth)
+        return np.asarray(missing | (np.abs(guess - self.truth) <= self.reach(self.truth, tolerance)))
+
+    def baseline(self, tolerance: float) -> float:
+        """Share of right guesses without any quasi-identifier: the best constant, or a random synthetic value.
+
+        The constant is the synthetic value that is right for the most synthetic rows, the smallest of several.
+        """
+        if not self.numeric:
+            values, counts = np.unique(self.synthetic, return_counts=True)
+            there = np.minimum(np.searchsorted(values, self.truth), len(values) - 1)
+            random = np.where(values[there] == self.truth, counts[there], 0).mean() / len(self.synthetic)
+            return float(max(np.mean(self.truth == values[counts.argmax()]), random))
+        known = np.sort(self.synthetic[~np.isnan(self.synthetic)])
+        absent, reach = np.isnan(self.truth), self.reach(self.truth, tolerance)
+        within = np.searchsorted(known, self.truth + reach, "right") - np.searchsorted(known, self.truth - reach)
+        within = np.where(absent, len(self.synthetic) - len(known), within)
+        constant = self.correct(self._constant(known, tolerance), tolerance)
+        return float(max(constant.mean(), within.mean() / len(self.synthetic)))
+
+    def _constant(self, known: np.ndarray, tolerance: float) -> np.ndarray:
+        """The best constant, as guesses (n,), from the sorted synthetic numbers."""
+        missing = len(self.synthetic) - len(known)
+        if len(known) == 0:
+            return np.full(len(self.truth), np.nan)
+        low, high = self._truths(known, tolerance)
+        right = np.searchsorted(known, high, "right") - np.searchsorted(known, low, "left")
+        best = known[right.argmax()] if right.max() >= missing else np.nan
+        return np.full(len(self.truth), best)
+
+    def _truths(self, guess: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
+        """The range of true numbers for which each guess is right."""
+        if self.spread is not None:
+            return guess - tolerance * self.spread, guess + tolerance * self.spread
+        ends = np.sort([guess / (1 + tolerance), guess / (1 - tolerance)], axis=0)
+        return ends[0], ends[1]
+
+
+@dataclass(frozen=True, eq=False)
+class Attack:
+    """One attack: right guesses and guesses of each person and column, float32 (s, columns)."""
+
+    quasi_identifiers: int
+    neighbours: int
+    right: np.ndarray
+    guesses: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """Attacked rows, secrets, and both tables by part, float32 (parts, rows), as :mod:`._kernels` has them.
+
+    ``queries`` are the attacked rows, ``points`` the synthetic ones; the parts of a column stand together.
+    """
+
+    attacked: Attacked
+    secrets: tuple[Secret, ...]
+    queries: np.ndarray
+    points: np.ndarray
+    category: np.ndarray
+    start: np.ndarray
+
+    @classmethod
+    def of(cls, inputs: MetricInputs, attacked: Attacked) -> Trial:
+        """Gather rows and columns; the synthetic rows are shuffled from an order that their content decides."""
+        order = np.argsort(inputs.row_ids["synthetic"], kind="stable")
+        order = order[inputs.rng("attribute_inference ties").permutation(len(order))]
+        secrets = tuple(_secrets(inputs, attacked.rows, order))
+        encoded = [inputs.encoded(role) for role in ("train", "holdout")]
+        places = [inputs.encoder.places[name] for name in inputs.schema.names]
+        by_column, start = np.concatenate(places), np.cumsum([0, *map(len, places)])
+        queries = np.concatenate([_parts(table) for table in encoded])[attacked.rows]
+        points = _parts(inputs.encoded("synthetic"))[order]
+        turned, searched = (np.ascontiguousarray(table.T[by_column]) for table in (queries, points))
+        return cls(attacked, secrets, turned, searched, by_column >= len(inputs.encoder.numbers), start)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of quasi-identifiers: 3, half of the columns, all but one, as far as there are."""
+        most = len(self.secrets) - 1
+        return tuple(sorted({min(FEW, most), min(len(self.secrets) // 2, most), most}))
+
+    def attacks(self, rng: np.random.Generator) -> tuple[list[Attack], Attack]:
+        """Gretel's attacks of all sizes and neighbours, and Giomi's.
+
+        Below all but one, every row has quasi-identifiers of its own, drawn at random; the other columns are secret.
+        """
+        from privacy_assets.metrics.attribute_inference import _kernels as kernels
+
+        k, found = min(NEIGHBOURS[-1], self.points.shape[1]), []
+        n, width = len(self.attacked.rows), len(self.secrets)
+        slack = 0.0 if self.category.all() else (len(self.category) + 4) * float(np.finfo(np.float32).eps)
+        shared = (self.queries, self.points, self.category, self.start, slack)
+        for size in self.sizes[:-1]:
+            known = rng.permuted(np.tile(np.arange(width), (n, 1)), axis=1)[:, :size]
+            secret = np.ones((n, width), dtype=bool)
+            np.put_along_axis(secret, known, False, axis=1)
+            places = np.repeat(kernels.nearest_by(*shared, known, k)[:, None, :], width, axis=1)
+            found += [self._attack(size, few, places, secret, GRETEL) for few in NEIGHBOURS]
+        places, secret = kernels.nearest_without(*shared, k), np.ones((n, width), dtype=bool)
+        found += [self._attack(width - 1, few, places, secret, GRETEL) for few in NEIGHBOURS]
+        return found, self._attack(width - 1, 1, places, secret, GIOMI)
+
+    def _attack(self, size: int, few: int, places: np.ndarray, secret: np.ndarray, tolerance: float) -> Attack:
+        right = [x.correct(x.guess(places[:, at, :few]), tolerance) for at, x in enumerate(self.secrets)]
+        return Attack(size, few, self._by_person(np.stack(right, axis=1) & secret), self._by_person(secret))
+
+    def _by_person(self, cells: np.ndarray) -> np.ndarray:
+        return np.stack([self.attacked.totals(column) for column in cells.T], axis=1).astype(np.float32)
+
+
+def entropies(inputs: MetricInputs) -> np.ndarray:
+    """Entropy (columns,) of each column over train and holdout in nats, missing a value; the weights before scaling."""
+    found = []
+    for name in inputs.schema.names:
+        codes = ranked([inputs.train[name], inputs.holdout[name]])[0]
+        share = np.unique(np.concatenate(codes), return_counts=True)[1] / sum(map(len, codes))
+        found.append(-float(share @ np.log(share)))
+    return np.abs(found)
+
+
+def _secrets(inputs: MetricInputs, rows: np.ndarray, order: np.ndarray) -> Sequence[Secret]:
+    scales = {number.name: number.scale for number in inputs.encoder.numbers}
+    secrets = []
+    for column in inputs.schema.columns:
+        real = stacked([inputs.train[column.name], inputs.holdout[column.name]]).take(rows)
+        synthetic = inputs.synthetic[column.name].take(order)
+        if column.name not in scales:
+            truth, guesses = ranked([real, synthetic])[0]
+            secrets.append(Secret(column.name, truth, guesses))
+            continue
+        spread = scales[column.name] if column.kind == "datetime" else None
+        secrets.append(Secret(column.name, real.floats(), synthetic.floats(), spread))
+    return secrets
+
+
+def _parts(table: EncodedTable) -> np.ndarray:
+    return np.concatenate([table.numeric, table.codes.astype(np.float32)], axis=1)

@@ -1,0 +1,98 @@
+"""The one form of a metric; assets, checks, command line, report and policy are derived from it."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from privacy_assets.metrics.inputs import MetricInputs
+from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.limits import Limit
+from privacy_assets.stats.results import MetricResult
+from privacy_assets.version import ENGINE_VERSION
+
+if TYPE_CHECKING:
+    from privacy_assets.generators.base import Generator
+    from privacy_assets.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What :meth:`Metric.measure` returns: figures and small tables for the report."""
+
+    figures: tuple[Figure, ...]
+    tables: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+
+class Metric(ABC):
+    """A metric: subclass it as a frozen dataclass whose fields are the settings, each with a default.
+
+    ``name`` is file name, asset name and policy prefix. ``needs`` are the inputs it reads ("train", "holdout",
+    "synthetic", "reference", "released", "embedder"); ``optional`` those it uses when there. One that does not run
+    ``by_default`` runs when it is asked for, by name or by a limit on one of its figures, or where all tables of
+    ``if_brought`` came from outside, so that nobody saw how they were made. One that is not ``in_studies`` speaks of
+    what surrounds a table, so that tables of known truth tell nothing about it.
+    """
+
+    part: ClassVar[str] = "metric"
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    needs: ClassVar[frozenset[str]]
+    optional: ClassVar[frozenset[str]] = frozenset()
+    figures: ClassVar[tuple[FigureSpec, ...]]
+    default_limits: ClassVar[tuple[Limit, ...]]
+    by_default: ClassVar[bool] = True
+    if_brought: ClassVar[frozenset[str]] = frozenset()
+    in_studies: ClassVar[bool] = True
+
+    @classmethod
+    def spec(cls, name: str) -> FigureSpec:
+        """The spec of the figure called ``name``; KeyError when there is none."""
+        for spec in cls.figures:
+            if spec.name == name:
+                return spec
+        raise KeyError(f"{cls.name} has no figure {name!r}")
+
+    @property
+    def uses_device(self) -> bool:
+        """True when it runs a network of its own, so that it is given an accelerator where there is one."""
+        return False
+
+    def for_generator(self, generator: Generator | None) -> Metric:
+        """The metric for tables of ``generator``, where it asks for one; None: the table was brought without."""
+        return self
+
+    def under(self, policy: Policy, metrics: Mapping[str, Metric]) -> Metric:
+        """The metric where it runs under ``policy`` beside ``metrics`` (by name), where it asks for these."""
+        return self
+
+    @abstractmethod
+    def measure(self, inputs: MetricInputs) -> Measured:
+        """Compute figures and tables. Deterministic for ``inputs.seed``."""
+
+    def not_measurable(self, reason: str, counts: tuple[int, int], **tables: list[dict[str, Any]]) -> Measured:
+        """Every figure without a number, for what these tables are too small for; ``counts`` are rows and subjects."""
+        return Measured(tuple(spec.not_measurable(reason, counts) for spec in self.figures), tables)
+
+    def settings(self) -> dict[str, Any]:
+        """The metric's settings as a plain mapping."""
+        return asdict(self) if is_dataclass(self) else {}
+
+    def evaluate(self, inputs: MetricInputs) -> MetricResult:
+        """Measure and wrap the outcome with settings, seed, version, input fingerprints and wall seconds."""
+        started = time.perf_counter()
+        measured = self.measure(inputs)
+        read = [role for role in inputs.fingerprints if role in self.needs | self.optional]
+        return MetricResult(
+            metric=self.name,
+            figures=measured.figures,
+            tables=measured.tables,
+            settings=self.settings(),
+            inputs={role: inputs.fingerprints[role] for role in read},
+            seed=inputs.seed,
+            engine_version=ENGINE_VERSION,
+            seconds=time.perf_counter() - started,
+        )

@@ -1,0 +1,76 @@
+"""Are the isolated people members to whom a synthetic table comes nearest? Among all of them, and among the nearest."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+
+from privacy_assets.metrics.membership_inference.scores import (
+    SMALLEST_SIDE,
+    Population,
+    advantages,
+    named_entries,
+)
+from privacy_assets.stats import inference
+from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.inference import REPLICATES
+from privacy_assets.stats.intervals import CONFIDENCE
+from privacy_assets.stats.leaked import leaked_people
+
+MOST_EXPOSED = 40  # people; of fewer than four times as many a quarter is taken
+_TOO_FEW = f"fewer than {SMALLEST_SIDE} isolated subjects on a side"
+EVIDENCE = 8.9  # of so many people, all members, 40 suffice where four in five are
+
+ADVANTAGE_ISOLATED = FigureSpec(
+    "advantage_isolated",
+    "The same among the tenth of the people who are least like anybody else.",
+    "two_sided",
+)
+ISOLATED_EXCESS = FigureSpec(
+    "isolated_excess",
+    "Excess share of members among the 40 people unlike all others to whom the table comes nearest.",
+    "two_sided",
+)
+
+
+def advantage_isolated(population: Population, permutations: int, rng: np.random.Generator) -> Figure:
+    """Figure ``advantage_isolated``: the strongest evidence over scores and thresholds, of the isolated tenth of rows.
+
+    Labels are permuted, and subjects drawn anew, among everybody, so that how many isolated people are members varies.
+    NaN with fewer than 20 isolated subjects on a side.
+    """
+    isolated = population.isolated()
+    if not isolated.measurable:
+        return ADVANTAGE_ISOLATED.not_measurable(_TOO_FEW, isolated.counts)
+    statistic = partial(advantages, isolated.fitted())
+    found = inference.test(statistic, population, permutations, rng, replicates=REPLICATES)
+    return found.worst(ADVANTAGE_ISOLATED, isolated.counts, named_entries(isolated), "strongest")
+
+
+def isolated_excess(population: Population) -> Figure:
+    """Figure ``isolated_excess`` of the rows under attack: leaked people among the most exposed, over their number.
+
+    Of the tenth of the rows that are least like anybody else's, S picks out the 40 people with the smallest distance
+    to S over distance to the nearest other person: a person counts by the nearest row, at ties who stands farther from
+    others comes first, and who ties with the last one counts too. Where more than four in five people are members, 40
+    who all are say little: as many more are taken as make that as unlikely, 8.9 / -ln(share). Rates over all isolated
+    people cannot see so few; of 40 alone nearly all must be members before chance is ruled out, so that generators
+    which are merely close to their training rows pass at any number of rows. Exact interval, see
+    :mod:`privacy_assets.stats.leaked`; NaN with fewer than 20 isolated subjects on a side.
+    """
+    isolated = population.isolated()
+    if not isolated.measurable:
+        return ISOLATED_EXCESS.not_measurable(_TOO_FEW, isolated.counts)
+    keys = np.column_stack([isolated.scores["distance / neighbour"], -isolated.neighbour])
+    rank = np.unique(keys, axis=0, return_inverse=True)[1].ravel()
+    people, codes = np.unique(isolated.codes, return_inverse=True)
+    best = np.full(len(people), len(rank))
+    np.minimum.at(best, codes, rank)
+    wanted = max(MOST_EXPOSED, math.ceil(EVIDENCE / -math.log(isolated.member.mean())))
+    exposed = people[best <= np.sort(best)[min(wanted, len(people) // 4) - 1]]
+    found = leaked_people(people, exposed, isolated.member, CONFIDENCE) / len(exposed)
+    value, low, high, resolution = found.tolist()
+    note = f"the {len(exposed)} most exposed of {len(people)} isolated people"
+    return ISOLATED_EXCESS.estimate(value, low, high, isolated.counts, resolution=resolution, note=note)

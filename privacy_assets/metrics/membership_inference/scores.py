@@ -1,0 +1,167 @@
+"""The real rows under attack: how member-like they look from the synthetic table, and rates at cross-fitted cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from privacy_assets.metrics.inputs import MetricInputs
+from privacy_assets.neighbours.radius import distance_to_other_subjects
+from privacy_assets.stats.intervals import ratio
+from privacy_assets.stats.subjects import Subjects, order_by_content
+from privacy_assets.tables.encoding import EncodedTable
+
+SMALLEST_SIDE = 20  # subjects; with fewer a half may hold no non-member
+RATES = (0.01, 0.02, 0.05, 0.10, 0.20, 0.50)  # shares of the non-members that the thresholds let through
+
+
+class CrossFittedScore:
+    """Rates of one score at thresholds set on one half of the subjects and applied to the other, for many labellings.
+
+    ``score`` float (n,), a smaller one more member-like; ``codes`` (n,) subject codes 0..s-1; ``half`` bool (s,). A
+    threshold lets through exactly the wanted share of the non-members of its half: rows tied at it count with the
+    weight that makes it so, in both halves. A share below one row is a weight below one on the nearest non-member.
+    """
+
+    def __init__(self, score: np.ndarray, codes: np.ndarray, half: np.ndarray) -> None:
+        rank = np.unique(score, return_inverse=True)[1]
+        levels = np.arange(int(rank.max(initial=-1)) + 1)
+        self._subjects, self._ranks, self._below, self._upto = [], [], [], []
+        for side in (False, True):
+            rows = np.flatnonzero(half[codes] == side)
+            rows = rows[np.argsort(rank[rows], kind="stable")]
+            self._subjects.append(codes[rows])
+            self._ranks.append(rank[rows])
+            self._below.append(np.searchsorted(rank[rows], levels, side="left"))
+            self._upto.append(np.searchsorted(rank[rows], levels, side="right"))
+
+    def rates(
+        self, labels: np.ndarray, shares: tuple[float, ...], times: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """True and false positive rates, float64 (b, shares), means of both halves; ``labels`` (b, s), 1 = member.
+
+        ``times`` (b, s) says how often a subject counts, once without it; its labels may be one row for all.
+        """
+        counted = labels if times is None else labels * times
+        members = [_cumulative(counted[:, subjects]) for subjects in self._subjects]
+        if times is None:
+            others = [np.arange(counts.shape[1], dtype=np.int32) - counts for counts in members]
+        else:
+            totals = (_cumulative(times[:, subjects]) for subjects in self._subjects)
+            others = [total - counts for total, counts in zip(totals, members, strict=True)]
+        found = np.zeros((2, len(counted), len(shares)))
+        for fit, test in ((0, 1), (1, 0)):
+            rank, weight = self._threshold(fit, others[fit], shares)
+            for kind, counts in enumerate((members[test], others[test])):
+                below = np.take_along_axis(counts, self._below[test][rank], axis=1)
+                upto = np.take_along_axis(counts, self._upto[test][rank], axis=1)
+                found[kind] += (below + weight * (upto - below)) / np.maximum(counts[:, -1:], 1) / 2
+        return found[0], found[1]
+
+    def _threshold(self, fit: int, others: np.ndarray, shares: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Rank of each threshold (b, shares) and the weight of the rows tied at it."""
+        width = others.shape[1]
+        target = others[:, -1:] * np.array(shares)
+        wanted = np.maximum(np.ceil(target - 1e-9), 1).astype(others.dtype)
+        position = np.stack([np.searchsorted(counts, least) for counts, least in zip(others, wanted, strict=True)])
+        rank = self._ranks[fit][np.clip(position - 1, 0, width - 2)]
+        below = np.take_along_axis(others, self._below[fit][rank], axis=1)
+        upto = np.take_along_axis(others, self._upto[fit][rank], axis=1)
+        return rank, np.clip((target - below) / np.maximum(upto - below, 1), 0, 1)
+
+
+def _cumulative(labels: np.ndarray) -> np.ndarray:
+    counts = np.zeros((labels.shape[0], labels.shape[1] + 1), dtype=np.int32)
+    np.cumsum(labels, axis=1, dtype=np.int32, out=counts[:, 1:])
+    return counts
+
+
+@dataclass(frozen=True, eq=False)
+class Population(Subjects):
+    """The real rows under attack, T stacked on H: scores by name, and the ``half`` (s,) of each subject.
+
+    ``neighbour`` (n,) is the distance to the nearest row of another subject, attacked or not. ``rows`` (n,) are the
+    positions in T stacked on H, all of them when None.
+    """
+
+    scores: Mapping[str, np.ndarray]
+    neighbour: np.ndarray
+    half: np.ndarray
+    rows: np.ndarray | None = None
+
+    @property
+    def isolated_rows(self) -> np.ndarray:
+        """The tenth of the rows farthest from everybody else, ties at the cut included: bool (n,)."""
+        return np.asarray(self.neighbour >= np.quantile(self.neighbour, 0.9, method="inverted_cdf"))
+
+    def isolated(self) -> Population:
+        """The isolated rows alone; subjects keep their codes."""
+        return self.among(self.isolated_rows)
+
+    def among(self, rows: np.ndarray) -> Population:
+        """The rows where ``rows``, bool (n,), is true; subjects keep their codes."""
+        scores = {name: score[rows] for name, score in self.scores.items()}
+        places = np.flatnonzero(rows) if self.rows is None else self.rows[rows]
+        return Population(self.codes[rows], self.member, scores, self.neighbour[rows], self.half, places)
+
+    def of_people(self, rows: np.ndarray) -> Population:
+        """The rows at these positions (n,), all that some people have; nobody else is a subject of it."""
+        some = self.take(rows)
+        scores = {name: score[rows] for name, score in self.scores.items()}
+        half = self.half[np.unique(self.codes[rows])]
+        return Population(some.codes, some.member, scores, self.neighbour[rows], half, rows)
+
+    @property
+    def measurable(self) -> bool:
+        """True when both sides have enough subjects for thresholds to be set."""
+        return min(self.side(True)[1], self.side(False)[1]) >= SMALLEST_SIDE
+
+    def fitted(self) -> list[CrossFittedScore]:
+        """The scores, ready for rates."""
+        return [CrossFittedScore(score, self.codes, self.half) for score in self.scores.values()]
+
+
+def advantages(fitted: Sequence[CrossFittedScore], labels: np.ndarray, times: np.ndarray | None = None) -> np.ndarray:
+    """True less false positive rates (b, scores x ``RATES``), see :meth:`CrossFittedScore.rates`."""
+    rates = (score.rates(labels, RATES, times) for score in fitted)
+    return np.column_stack([tpr - fpr for tpr, fpr in rates])
+
+
+def named_entries(population: Population) -> np.ndarray:
+    """What each of the :func:`advantages` is of."""
+    return np.array([f"{name} at {rate:.0%} of the non-members" for name in population.scores for rate in RATES])
+
+
+def build_population(
+    inputs: MetricInputs, known: Mapping[str, np.ndarray] | None = None, rows: np.ndarray | None = None
+) -> Population:
+    """Score the rows of T and H against S (and R), with halves of the subjects drawn blind to their labels.
+
+    Subjects are numbered by the content of their rows, so that the order of rows changes nothing. ``known`` are the
+    distances (n,) to the nearest row of "synthetic" and "reference", where these have been searched. ``rows`` (n,) are
+    the positions in T stacked on H of the rows under attack, all rows of some people; all when None. Whoever is not
+    attacked is a neighbour nevertheless.
+    """
+    from privacy_assets.neighbours.nearest import nearest_rows
+
+    pool = EncodedTable.stack([inputs.encoded("train"), inputs.encoded("holdout")])
+    raw = inputs.subject_codes("train", "holdout")
+    codes = order_by_content(raw, np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]]))
+    subjects = Subjects.of(codes, len(inputs.train))
+    attacked = pool if rows is None else pool.take(rows)
+
+    def nearest(role: str) -> np.ndarray:
+        if known is not None:
+            return known[role]
+        return nearest_rows(attacked, inputs.encoded(role), device=inputs.device).distances[:, 0]
+
+    distance = nearest("synthetic")
+    neighbour = distance_to_other_subjects(pool, codes, inputs.device, rows)
+    scores = {"distance": distance, "distance / neighbour": ratio(distance, neighbour)}
+    if inputs.reference is not None:
+        scores["distance / reference"] = ratio(distance, nearest("reference"))
+    subjects = subjects if rows is None else subjects.take(rows)
+    half = inputs.rng("membership_inference.halves").permutation(len(subjects)) % 2 == 1
+    return Population(subjects.codes, subjects.member, scores, neighbour, half, rows)

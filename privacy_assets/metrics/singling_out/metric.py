@@ -1,0 +1,205 @@
+"""Singling out: queries that isolate one synthetic row, asked of real people (Palacios eq. 5-7; Giomi et al.).
+
+An attack is the guess "exactly one person of the train table matches this query". Guesses come true by chance as well,
+so each is held against its own chance: a query that k members and m other people match has k = 1 with the
+hypergeometric probability of drawing one of k + m when the members were drawn from everyone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from privacy_assets.compute.parallel import in_parallel
+from privacy_assets.metrics.base import Measured, Metric
+from privacy_assets.metrics.inputs import MetricInputs
+from privacy_assets.metrics.singling_out.evidence import Configuration, describe, label_sets, risks
+from privacy_assets.metrics.singling_out.predicates import (
+    CodedTable,
+    Queries,
+    Scheme,
+    bin_scheme,
+    code_tables,
+    matched_subjects,
+    multivariate,
+    threshold_scheme,
+    univariate,
+)
+from privacy_assets.settings import Tuple, declared
+from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.inference import Evidence, reaching
+from privacy_assets.stats.limits import Limit
+from privacy_assets.stats.subjects import Subjects
+
+_Plan = tuple[str, int, Scheme | None, np.ndarray]  # attack, columns, what queries ask, rows they aim at
+
+POOL_FROM = 6  # configurations of this many columns and more are pooled in the limited figures
+_UP_TO_1 = (-math.inf, 1.0)  # where others match too a risk can exceed 1
+_NONE = "no query isolates a synthetic row"
+NEIGHBOURS = 5  # an outlier is far from this many of its nearest synthetic rows
+
+
+@declared
+class SinglingOut(Metric):
+    """Singling-out risk of the synthetic rows.
+
+    A query *hits* when exactly one person of the train table matches it, with one row or several: the law speaks of
+    people. With one row a person this is the papers' "exactly one record". For a configuration, that is an attack with
+    a number of columns,
+
+        risk = mean over its queries of ([k = 1] - h(k + m)) / (1 - n_T / (n_T + n_H)),
+
+    where k members and m other people match, n counts people, and h(K) is the probability of drawing exactly one of K
+    when n_T of all n_T + n_H are drawn. It is 0 on average for a table that does not depend on who was in train, at any
+    sizes, and 1 when every query hits one member and nobody else. It can exceed 1 when others match too (h falls), so
+    figures are cut off at 1. Intervals permute the labels of people; h is exact under that law, with several rows a
+    person as well.
+
+    Queries must match exactly one row of S, rows that S repeats counting once: otherwise writing every copy twice,
+    beside rows of no interest that stand once, would hide it, and a table too coarse to single anyone out could not be
+    judged.
+    Fewer attacks than wanted mean that S holds hardly any more of them; a configuration without any is not measurable.
+
+    Settings: ``columns`` of a query (at most the table's), ``attacks`` a configuration, ``permutations`` of labels,
+    ``candidates`` tried a configuration at most, ``patience`` candidates in a row without success, ``outliers`` the
+    number of most isolated synthetic rows that the embedded attack aims at.
+    """
+
+    name: ClassVar[str] = "singling_out"
+    summary: ClassVar[str] = "How often queries that isolate a synthetic row isolate a real person."
+    needs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
+    optional: ClassVar[frozenset[str]] = frozenset({"embedder"})
+    figures: ClassVar[tuple[FigureSpec, ...]] = (
+        FigureSpec("risk", "Share of multivariate queries (6 to 12 columns) that isolate a member beyond chance."),
+        FigureSpec("risk_univariate", "The same for queries on one extreme or unique value."),
+        FigureSpec("risk_embedded", "The same for queries on outliers of the embedding (6 to 12 columns)."),
+        FigureSpec(
+            "risk_max",
+            "The largest risk over all configurations: the best of several, so above 0 by chance.",
+            null=None,
+        ),
+    )
+    default_limits: ClassVar[tuple[Limit, ...]] = (
+        Limit(
+            "singling_out.risk",
+            at_most=0.09,
+            smallest_n=500,
+            source="re-identification ceiling of 0.09 of EMA Policy 0070 and Health Canada",
+        ),
+    )
+
+    columns: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Tuple] = Field(
+        default=(3, 4, 6, 8, 10, 12), min_length=1, description="numbers of columns in a query, a configuration each"
+    )
+    attacks: int = Field(default=8000, ge=1, description="queries a configuration, at most")
+    permutations: int = Field(default=1000, ge=99, description="permutations of the labels of people")
+    candidates: int = Field(default=1_000_000, ge=1, description="queries that are tried for these, at most")
+    patience: int = Field(default=100_000, ge=1, description="tries without a new query that end a configuration")
+    outliers: int = Field(default=2000, ge=1, description="synthetic rows farthest from others in the embedding")
+
+    def measure(self, inputs: MetricInputs) -> Measured:
+        """Attack with every configuration; see the class for the definitions."""
+        people = inputs.people
+        if people.smallest_side == 0 or len(inputs.synthetic) == 0:
+            note = "train, holdout and synthetic need at least one row each"
+            figures = tuple(spec.missing(note, people.counts) for spec in self.figures)
+            return Measured(figures, {"configurations": []})
+        attacked = self._attack(inputs, people)
+        measured = [found for found in attacked if len(found)]
+        evidence = risks([[found] for found in measured], people) if measured else None
+        figures = (
+            self._pooled("risk", _pool(attacked, "multivariate"), people),
+            self._univariate(attacked[0], evidence, people),
+            self._pooled("risk_embedded", _pool(attacked, "embedded"), people),
+            self._largest(evidence, people),
+        )
+        return Measured(figures, {"configurations": _table(attacked, evidence, people)})
+
+    def _pooled(self, name: str, pool: Sequence[Configuration], people: Subjects) -> Figure:
+        """The figure of some configurations together."""
+        spec, measured = self.spec(name), [found for found in pool if len(found)]
+        if not measured:
+            return spec.missing(_NONE if pool else "no embedder was given", people.counts)
+        widest = max(found.columns for found in pool)
+        note = "" if widest >= POOL_FROM else f"queries have {widest} columns, not {POOL_FROM} and more"
+        return risks([measured], people).estimate(spec, people.counts, within=_UP_TO_1, note=note)
+
+    def _univariate(self, found: Configuration, evidence: Evidence | None, people: Subjects) -> Figure:
+        spec = self.spec("risk_univariate")
+        if evidence is None or not len(found):
+            return spec.missing("no value is unique among the synthetic rows", people.counts)
+        return evidence.estimate(spec, people.counts, within=_UP_TO_1)
+
+    def _largest(self, evidence: Evidence | None, people: Subjects) -> Figure:
+        spec = self.spec("risk_max")
+        if evidence is None:
+            return spec.missing(_NONE, people.counts)
+        note = f"the largest of {len(evidence)} configurations; its interval holds for all of them at once"
+        return evidence.largest(spec, people.counts, note)
+
+    def _attack(self, inputs: MetricInputs, people: Subjects) -> list[Configuration]:
+        """Every configuration with the people that its queries match; each has its own random stream and thread."""
+        # Distinct synthetic rows, shuffled from an order that only their content decides.
+        distinct = np.unique(inputs.row_ids["synthetic"], return_index=True)[1]
+        rows = inputs.rng("singling_out rows").permutation(distinct)
+        targets = np.arange(len(rows))
+        table, real = code_tables([[inputs.synthetic], [inputs.train, inputs.holdout]], inputs.schema, rows)
+        widths = sorted({min(width, len(table.start)) for width in self.columns})
+        plans: list[_Plan] = [("univariate", 1, None, targets)]
+        thresholds = threshold_scheme(table)
+        plans += [("multivariate", width, thresholds, targets) for width in widths]
+        if inputs.embedder is not None:
+            outliers = _outliers(inputs.embedded("synthetic")[rows], self.outliers, inputs.device)
+            bins = bin_scheme(table)
+            plans += [("embedded", width, bins, outliers) for width in widths]
+        labels = label_sets(people, self.permutations, inputs.rng("singling_out labels"))
+
+        def attack(planned: tuple[_Plan, np.random.Generator]) -> Configuration:
+            (name, width, scheme, aims), rng = planned
+            queries = self._queries(table, scheme, aims, width, rng)
+            counts, hits = matched_subjects(queries, real, people.codes, people.member, labels)
+            return Configuration(name, width, counts[:, 1], counts[:, 0], hits[: self.permutations])
+
+        inputs.progress(f"singling out: {len(plans)} configurations of queries")
+        return in_parallel(attack, [(plan, inputs.rng(f"singling_out {plan[0]} {plan[1]}")) for plan in plans])
+
+    def _queries(
+        self, table: CodedTable, scheme: Scheme | None, targets: np.ndarray, width: int, rng: np.random.Generator
+    ) -> Queries:
+        if scheme is None:
+            return univariate(table, self.attacks, rng)
+        return multivariate(
+            table, scheme, targets, width, self.attacks, rng, candidates=self.candidates, patience=self.patience
+        )
+
+
+def _outliers(embedding: np.ndarray, number: int, device: str) -> np.ndarray:
+    """Positions of the ``number`` rows with the largest mean distance to their 5 nearest other rows."""
+    neighbours = min(NEIGHBOURS, len(embedding) - 1)
+    if neighbours == 0:
+        return np.arange(len(embedding))
+    from privacy_assets.neighbours.nearest import nearest
+
+    found = nearest(embedding, embedding, neighbours, exclude_self=True, device=device)
+    return np.argsort(-found.distances.mean(axis=1), kind="stable")[:number]
+
+
+def _pool(attacked: Sequence[Configuration], attack: str) -> list[Configuration]:
+    """The configurations that a limited figure pools: 6 columns and more, else the widest there is."""
+    own = [found for found in attacked if found.attack == attack]
+    widest = max((found.columns for found in own), default=0)
+    return [found for found in own if found.columns >= min(POOL_FROM, widest)]
+
+
+def _table(attacked: Sequence[Configuration], evidence: Evidence | None, people: Subjects) -> list[dict[str, Any]]:
+    """One row a configuration; intervals hold for all at once."""
+    rows = [describe(found, people) for found in attacked]
+    if evidence is not None:
+        ends = np.minimum([evidence.observed, *reaching(evidence.band(), 0.0)], 1.0)
+        for row, found in zip((row for row in rows if row["attacks"]), ends.T.tolist(), strict=True):
+            row |= dict(zip(("risk", "low", "high"), found, strict=True))
+    return rows

@@ -1,0 +1,198 @@
+"""The policy: limits on figures, and the judgement of results against them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from privacy_assets.errors import ConfigError, did_you_mean, door, shown
+from privacy_assets.settings import Tuple, declared
+from privacy_assets.stats.limits import Limit, LimitOutcome, Verdict, judge_limit
+from privacy_assets.stats.results import MetricResult
+from privacy_assets.storage.files import is_path, not_a_file
+from privacy_assets.storage.objects import location
+from privacy_assets.storage.strict_yaml import load_yaml
+
+_DEFAULT = "default"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict of a policy over a set of results."""
+
+    verdict: Verdict
+    outcomes: tuple[LimitOutcome, ...]
+
+    @property
+    def broken(self) -> tuple[LimitOutcome, ...]:
+        """Outcomes that did not pass."""
+        return tuple(outcome for outcome in self.outcomes if not outcome.passed)
+
+
+@declared
+class Policy:
+    """A named list of limits, one per (figure, bound). An empty policy is an error: it would publish anything."""
+
+    part: ClassVar[str] = "policy"
+
+    limits: Annotated[tuple[Limit, ...], Tuple] = Field(title="a list of limits", description="one a figure and bound")
+    name: str = Field(default="custom", description="for the report")
+    extends: bool = Field(default=False, description="the limits of metrics for tables that were brought join it")
+
+    def __post_init__(self) -> None:
+        if not self.limits:
+            fix = "Fix: add limits, or a metric that has some"
+            raise ConfigError(f"Policy {shown(self.name)} has no limits: it would let every table through. {fix}.")
+        _check_once(self.limits, f"Policy {shown(self.name)}")
+
+    @classmethod
+    def default(cls, metrics: Iterable[str] | None = None) -> Policy:
+        """Return the default limits of ``metrics`` (all registered metrics that run by default when None).
+
+        The name says so when limits of the default policy are left out: such a verdict is one of a weaker policy.
+        """
+        from privacy_assets.metrics.registry import METRICS, default_metrics
+
+        names = list(dict.fromkeys(metrics)) if metrics is not None else default_metrics()
+        whole = all(name in names for name in default_metrics() if METRICS[name].default_limits)
+        limits = tuple(limit for name in names for limit in METRICS[name].default_limits)
+        return cls(limits, _DEFAULT if whole else f"{_DEFAULT}, of {' and '.join(names)} only")
+
+    @classmethod
+    @door
+    def from_dict(cls, data: Mapping[str, Any], *, source: str = "policy") -> Policy:
+        """Build a policy from ``{"name", "limits": [{"figure", "at_most", ...}], "extends": "default"}``.
+
+        With ``extends: default`` the given limits replace or join the default ones; otherwise they stand alone. The
+        name ``default`` is that of the default policy only. ConfigError for a limit outside of the range of its figure,
+        and for one that is given twice.
+        """
+        known = ("name", "limits", "extends")
+        if not isinstance(data, Mapping):
+            raise ConfigError(f"{source}: expected a mapping with 'limits', not {type(data).__name__}.")
+        for key in data:
+            if key not in known:
+                raise ConfigError(f"{source}: unknown key {shown(key)}.{did_you_mean(key, known)}")
+        name, extends, entries = data.get("name", "custom"), data.get("extends"), data.get("limits", [])
+        if not isinstance(entries, list):
+            raise ConfigError(f"{source}: 'limits' must be a list of mappings.")
+        if not isinstance(name, str) or not name.strip():
+            raise ConfigError(f"{source}: 'name' must be a text.")
+        if extends is not None and not (isinstance(extends, str) and extends == "default"):
+            raise ConfigError(f"{source}: 'extends' can only be 'default'.")
+        given = [_limit(entry, source) for entry in entries]
+        _check_once(given, source)
+        base = cls.default().limits if extends else ()
+        merged = {limit.key: limit for limit in (*base, *given)}
+        return cls(tuple(merged.values()), name=name, extends=bool(extends)).checked_name(source)
+
+    @classmethod
+    @door
+    def from_yaml(cls, path: str | Path) -> Policy:
+        """Read a policy file; errors name the file."""
+        place = location(path)
+        if isinstance(place, Path) and not is_path(place):
+            raise ConfigError(f"a text of {len(str(place))} characters is no path of a policy file.")
+        wrong = not_a_file(place) if isinstance(place, Path) else "this is a URL, not a file"
+        if wrong:
+            raise ConfigError(f"{place}: {wrong}. Fix: give the path of a policy file.")
+        try:
+            text = place.read_bytes().decode("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = "not UTF-8" if isinstance(error, ValueError) else error.strerror
+            ConfigError(f"{place}: cannot be read ({reason}).").raise_alone()
+        documents = load_yaml(text, str(place))
+        if len(documents) != 1 or not isinstance(documents[0], dict):
+            raise ConfigError(f"{place}: expected a mapping with 'limits', not {_found(documents)}.")
+        return cls.from_dict(documents[0], source=str(place))
+
+    def checked_name(self, source: str) -> Policy:
+        """The policy; ConfigError when it bears the name of the default policy, and is another one."""
+        name = self.name.strip().casefold()
+        if name != _DEFAULT and not name.startswith(f"{_DEFAULT}, of "):
+            return self
+        from privacy_assets.metrics.registry import METRICS
+
+        meant = [limit for metric in self.metrics if metric in METRICS for limit in METRICS[metric].default_limits]
+        if name == _DEFAULT:
+            meant += type(self).default().limits
+        if set(map(_deciding, meant)) != set(map(_deciding, self.limits)):
+            fix = "Fix: give it a name of its own; 'extends: default' says what it is built on"
+            raise ConfigError(f"{source}: the policy names itself {_DEFAULT!r} and differs from it. {fix}.")
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """Inverse of :meth:`from_dict`."""
+        rows = [{key: x for key, x in asdict(limit).items() if x not in (None, "")} for limit in self.limits]
+        return {"name": self.name, "limits": rows}
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics that the limits need, in order of first use."""
+        return tuple(dict.fromkeys(limit.metric for limit in self.limits))
+
+    def digest(self) -> str:
+        """SHA-256 over what decides: figure, bound, limit and smallest n of each limit (not names or texts)."""
+        rows = sorted(_deciding(limit) for limit in self.limits)
+        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+    def judge(self, results: Mapping[str, MetricResult], attempt: int = 1) -> Judgement:
+        """Hold every limit against ``results`` (by metric name), at the level of this ``attempt`` at publishing.
+
+        "fail" when any limit is demonstrably broken, else "not_assessable" when any could not be judged, else "pass".
+        """
+        outcomes = tuple(judge_limit(limit, results.get(limit.metric), attempt) for limit in self.limits)
+        statuses = {outcome.status for outcome in outcomes}
+        order: tuple[Verdict, ...] = ("fail", "not_assessable", "pass")
+        return Judgement(next(status for status in order if status in statuses), outcomes)
+
+
+def _deciding(limit: Limit) -> tuple[Any, ...]:
+    return limit.figure, limit.bound, limit.at_least is None, limit.value, limit.smallest_n
+
+
+def _check_once(limits: Iterable[Limit], source: str) -> None:
+    seen: set[str] = set()
+    for limit in limits:
+        if limit.key in seen:
+            raise ConfigError(f"{source}: {limit.key} is limited twice. Fix: keep one of them.")
+        seen.add(limit.key)
+
+
+def _found(documents: list[Any]) -> str:
+    if len(documents) > 1:
+        return f"{len(documents)} documents"
+    kind = type(documents[0]).__name__ if documents else "NoneType"
+    return {"list": "a list", "NoneType": "an empty file"}.get(kind, kind)
+
+
+def _limit(entry: Any, source: str) -> Limit:
+    names = [field.name for field in fields(Limit)]
+    if not isinstance(entry, Mapping):
+        raise ConfigError(f"{source}: each limit is a mapping with at least 'figure' and 'at_most'.")
+    for key in entry:
+        if key not in names:
+            raise ConfigError(f"{source}: unknown key {shown(key)} in a limit.{did_you_mean(key, names)}")
+    try:
+        limit = Limit(**entry)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error} It is the limit on {shown(entry.get('figure'))}.") from None
+    from privacy_assets.metrics.registry import figure_specs
+
+    specs = figure_specs()
+    if limit.figure not in specs:
+        raise ConfigError(f"{source}: unknown figure {shown(limit.figure)}.{did_you_mean(limit.figure, specs)}")
+    if (specs[limit.figure].direction == "lower_is_riskier") != (limit.at_most is None):
+        side = "at_least" if limit.at_most is not None else "at_most"
+        raise ConfigError(f"{source}: {limit.figure} takes {side}.")
+    low, high = specs[limit.figure].limits
+    if not low <= limit.value <= high:
+        outside = f"{limit.value:g} lies outside of its range, {low:g} to {high:g}"
+        raise ConfigError(f"{source}: the limit on {limit.figure}, {outside}.")
+    return limit

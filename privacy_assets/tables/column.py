@@ -1,0 +1,167 @@
+"""One column of a table: codes or numbers, and nothing of pandas until somebody asks for a series.
+
+Cells by kind: categorical and boolean int8 to int32 places in the sorted ``values`` of the column, missing -1; numeric
+float64, missing NaN; integer int64 and datetime int64 microseconds since 1970 (UTC), missing :data:`MISSING`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from privacy_assets.tables.blocks import block, joined, kept, taken
+
+if TYPE_CHECKING:
+    from privacy_assets.tables.schema import Kind
+
+MISSING = int(np.iinfo(np.int64).min)  # a whole number or a time that is not there; no table can hold it as a value
+_DAY = 86_400e6  # microseconds
+_TRUTH = (False, True)
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """``cells`` (n,) of a column, and of a category or boolean the sorted ``values`` that its cells are places of.
+
+    ``values`` may hold some that no row has: the tables of one release share theirs, so that in a column equal cells
+    are equal values.
+    """
+
+    name: str
+    kind: Kind
+    cells: np.ndarray
+    values: tuple[Any, ...] | None = None
+
+    @classmethod
+    def of_codes(cls, name: str, kind: Kind, codes: np.ndarray, values: Sequence[Any] = _TRUTH) -> Column:
+        """A categorical or boolean column of places (n,) in its sorted ``values``; -1 is missing."""
+        small = next(dtype for dtype in (np.int8, np.int16, np.int32) if len(values) <= np.iinfo(dtype).max)
+        return cls(name, kind, kept(codes.astype(small, copy=False)), tuple(values))
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    @property
+    def missing(self) -> np.ndarray:
+        """Bool (n,): cells without a value."""
+        if self.values is not None:
+            return np.asarray(self.cells < 0)
+        return np.isnan(self.cells) if self.kind == "numeric" else np.asarray(self.cells == MISSING)
+
+    def floats(self) -> np.ndarray:
+        """Float64 (n,): numbers, dates in days since 1970, or codes; missing is NaN. Beyond 2**53 they are rounded."""
+        if self.kind == "numeric":
+            return self.cells
+        floats = self.cells.astype(np.float64)
+        floats[self.missing] = np.nan
+        return floats / _DAY if self.kind == "datetime" else floats
+
+    def present(self) -> Column:
+        """The cells that are not missing, in their order."""
+        missing = self.missing
+        return self.take(~missing) if missing.any() else self
+
+    def distinct(self) -> Column:
+        """The values that are there, each once, ascending."""
+        return replace(self, cells=np.unique(self.present().cells))
+
+    def take(self, rows: np.ndarray | slice) -> Column:
+        """The cells at these positions, or where bool (n,) says so."""
+        return replace(self, cells=self.cells[rows] if isinstance(rows, slice) else taken(self.cells, rows))
+
+    def at(self, places: np.ndarray) -> Column:
+        """The cells at these positions (n,); missing where a position is -1."""
+        nothing = -1 if self.values is not None else np.nan if self.kind == "numeric" else MISSING
+        return replace(self, cells=np.append(self.cells, np.array([nothing], dtype=self.cells.dtype))[places])
+
+    def where(self, keep: np.ndarray, other: Column) -> Column:
+        """Its own cells where ``keep`` (n,) says so, else those of ``other``, of as many rows."""
+        first, second = of_one_vocabulary([self, other])
+        return replace(first, cells=np.where(keep, first.cells, second.cells))
+
+    def objects(self) -> list[Any]:
+        """The values (n,) as str, bool, float, int or Timestamp; None where missing."""
+        if self.values is not None:
+            known = [*self.values, None]  # -1, missing, is the last
+            return [known[code] for code in self.cells.tolist()]
+        values = self.series().tolist()
+        return [None if gone else value for value, gone in zip(values, self.missing.tolist(), strict=True)]
+
+    def series(self) -> pd.Series:
+        """The same as a pandas column: float64, Int64, object of str and None, boolean, or datetime64[us]."""
+        if self.kind == "categorical":
+            texts = np.array([*(self.values or ()), None], dtype=object)[self.cells]
+            return pd.Series(texts, name=self.name, dtype=object)
+        if self.kind == "boolean":
+            return pd.Series(pd.arrays.BooleanArray(self.cells == 1, self.missing), name=self.name)
+        if self.kind == "integer":
+            missing = self.missing
+            return pd.Series(pd.arrays.IntegerArray(np.where(missing, 0, self.cells), missing), name=self.name)
+        cells = self.cells.view("datetime64[us]") if self.kind == "datetime" else self.cells
+        return pd.Series(cells, name=self.name)
+
+
+def of_one_vocabulary(columns: Sequence[Column]) -> list[Column]:
+    """The same column of several tables with the same ``values``, so that equal cells are equal values."""
+    first = columns[0].values
+    if first is None or all(column.values is first or column.values == first for column in columns):
+        return [replace(column, values=first) for column in columns]
+    every = tuple(sorted(set().union(*(column.values or () for column in columns))))
+    place = {value: at for at, value in enumerate(every)}
+    return [
+        Column.of_codes(
+            column.name, column.kind, looked_up([place[value] for value in column.values or ()], column.cells), every
+        )
+        for column in columns
+    ]
+
+
+def looked_up(places: Sequence[int], codes: np.ndarray) -> np.ndarray:
+    """``places[code]`` of each of the codes (n,), -1 of a code of -1."""
+    table = np.array([*places, -1], dtype=np.int32)
+    out = block(len(codes), np.int32)
+    np.take(table, codes, out=out, mode="wrap")  # -1 is the last
+    return out
+
+
+def stacked(columns: Sequence[Column]) -> Column:
+    """The same column of several tables, one after the other."""
+    if len(columns) == 1:
+        return columns[0]
+    alike = of_one_vocabulary(columns)
+    return replace(alike[0], cells=joined([column.cells for column in alike]))
+
+
+def ranked(columns: Sequence[Column]) -> tuple[list[np.ndarray], Column]:
+    """Rank the values of the same column of several tables.
+
+    Returns int64 ranks per table, missing -1, and the different values ascending: equal values have equal ranks, a
+    smaller one a smaller rank, and every rank stands in some row.
+    """
+    whole = stacked(columns)
+    missing, ends = whole.missing, np.cumsum([len(column) for column in columns])[:-1]
+    ranks = np.full(len(whole), -1, dtype=np.int64)
+    if whole.values is not None:
+        seen = np.bincount(whole.cells[~missing], minlength=len(whole.values)) > 0
+        ranks = np.append(np.cumsum(seen) - 1, -1)[whole.cells]
+        cells = np.flatnonzero(seen).astype(whole.cells.dtype)
+    else:
+        cells, ranks[~missing] = np.unique(whole.cells[~missing], return_inverse=True)
+    return np.split(ranks, ends), replace(whole, cells=cells)
+
+
+def row_ids(tables: Sequence[Mapping[str, Column]], names: Sequence[str]) -> list[np.ndarray]:
+    """Int64 ids of rows, equal exactly when two rows agree in every named column (missing equals missing).
+
+    Ids count up from 0 and do not depend on the order of rows: they rank the rows lexicographically by column values.
+    """
+    lengths = [len(next(iter(table.values()))) if table else 0 for table in tables]
+    ids = np.zeros(sum(lengths), dtype=np.int64)
+    for name in names:
+        ranks, values = ranked([table[name] for table in tables])
+        ids = np.unique(ids * (len(values) + 1) + np.concatenate(ranks) + 1, return_inverse=True)[1].astype(np.int64)
+    return np.split(ids, np.cumsum(lengths)[:-1])

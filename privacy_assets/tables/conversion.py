@@ -1,0 +1,267 @@
+"""Conversion of single pandas columns into :class:`~.column.Column` and back; :mod:`.table` applies it to tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from privacy_assets.errors import InputError
+from privacy_assets.tables.blocks import copied
+from privacy_assets.tables.column import MISSING, Column, looked_up, of_one_vocabulary
+from privacy_assets.tables.precision import (
+    UNITS,
+    Precision,
+    decimals_of,
+    round_decimals,
+    round_to_multiple,
+    unit_of,
+    whole_decimals_of,
+)
+
+if TYPE_CHECKING:
+    from privacy_assets.tables.schema import ColumnSchema, Kind
+
+_A = {"numeric": "a number", "integer": "a whole number", "boolean": "true or false", "datetime": "a date or time"}
+_WORDS = {"true": True, "false": False, 1: True, 0: False}
+# What pandas holds to the nanosecond: the generators compute with these, and the year 9999 means "no date".
+_TIMES = np.array(["1678-01-01", "2261-12-31T23:59:59.999999"], dtype="datetime64[us]").view(np.int64).tolist()
+_YEARS = "a date lies outside of the years 1678 to 2261"
+_CONTAINERS = (bytes, bytearray, list, tuple, dict, set, frozenset, np.ndarray)
+
+
+def column_of(series: pd.Series, column: ColumnSchema, where: str, *, synthetic: bool = False) -> Column:
+    """A pandas column as one of the kind that ``column`` says; InputError names the first row that does not convert.
+
+    ``synthetic`` numbers and times are rounded to the precision of the column, which all real ones have: the digits
+    after that could carry anything.
+    """
+    if column.kind == "categorical":
+        codes, texts = _texts(series.reset_index(drop=True), column.name, where)
+        order = sorted(range(len(texts)), key=texts.__getitem__)
+        places = np.empty(len(texts), dtype=np.int32)
+        places[order] = np.arange(len(texts))
+        return Column.of_codes(column.name, column.kind, looked_up(places.tolist(), codes), [texts[at] for at in order])
+    converted = _converted(series.reset_index(drop=True), column, where)
+    if column.kind == "boolean":
+        codes = converted.to_numpy(np.float64, na_value=-1).astype(np.int8)
+        return Column.of_codes(column.name, column.kind, codes)
+    if column.kind == "numeric":
+        cells = converted.to_numpy(np.float64, na_value=np.nan)
+    elif column.kind == "integer":
+        cells = converted.to_numpy(np.int64, na_value=MISSING)
+    else:
+        cells = converted.to_numpy().view(np.int64)
+    found = Column(column.name, column.kind, copied(cells))  # what was given may change
+    check_cells(found, where)
+    return rounded(found, column) if synthetic else found
+
+
+def _converted(series: pd.Series, column: ColumnSchema, where: str) -> pd.Series:
+    """Numbers, times and truth values: Int64, float64, datetime64[us] or boolean, whole numbers within 64 bits."""
+    missing = series.isna()
+    convert = {"datetime": _datetimes, "boolean": _booleans}.get(column.kind, _numbers)
+    converted = convert(series)
+    bad = np.flatnonzero((converted.isna() & ~missing).to_numpy())
+    if len(bad):
+        raise InputError(
+            f"a value is not {_A[column.kind]}", where=where, column=column.name, row=int(bad[0]),
+            fix=f"convert it, or declare the column as categorical; {len(bad)} rows are affected",
+        )  # fmt: skip
+    if column.kind == "integer":
+        _check_finite(converted.to_numpy(dtype=np.float64, na_value=np.nan), column.name, where)
+        return _whole(converted, column.name, where)
+    return converted.astype("float64") if column.kind == "numeric" else converted
+
+
+def check_cells(column: Column, where: str) -> None:
+    """InputError for a number that is infinite, and for a date outside of the years that there may be."""
+    if column.kind == "numeric":
+        _check_finite(column.cells, column.name, where)
+    elif column.kind == "datetime":
+        outside = np.flatnonzero(((column.cells < _TIMES[0]) | (column.cells > _TIMES[1])) & ~column.missing)
+        if len(outside):
+            fix = f"leave it empty where it stands for no date; {len(outside)} rows are affected"
+            raise InputError(_YEARS, where=where, column=column.name, row=int(outside[0]), fix=fix)
+
+
+def _check_finite(values: np.ndarray, name: str, where: str) -> None:
+    infinite = np.flatnonzero(np.isinf(values))
+    if len(infinite):
+        fix = "replace it by a number or a missing value"
+        raise InputError("a value is infinite", where=where, column=name, row=int(infinite[0]), fix=fix)
+
+
+def precision_of(series: pd.Series, kind: Kind, dtype: str) -> Precision:
+    """The precision of a column as it was read: the coarsest at which each of its values stays itself in ``dtype``."""
+    if kind == "datetime":
+        return unit_of(_datetimes(series).dropna().astype("int64").to_numpy())
+    if kind not in ("numeric", "integer"):
+        return None
+    numbers = _numbers(series).dropna()
+    if pd.api.types.is_integer_dtype(numbers.dtype) and kind == "integer":
+        return whole_decimals_of(numbers.to_numpy())
+    values = numbers.to_numpy(dtype=np.float64)
+    values = values[np.isfinite(values)]
+    if kind == "numeric":
+        return decimals_of(values, _float_dtype(dtype))
+    return whole_decimals_of(values[np.abs(values) < 2**63].astype(np.int64))
+
+
+def rounded(column: Column, schema: ColumnSchema) -> Column:
+    """A column at the precision that ``schema`` states: the nearest number or time of it, the even one of two.
+
+    What is at that precision stays bit for bit what it is, but for -0.0, which becomes 0.0; what is missing stays so.
+    """
+    cells = column.cells
+    if column.kind == "numeric":
+        values, fine = cells, _float_dtype(schema.dtype)
+        if isinstance(schema.precision, int):
+            values = round_decimals(values, schema.precision)
+        with np.errstate(over="ignore"):
+            short = values.astype(fine).astype(np.float64)
+        # What overflows a short float stays: that it does not fit is found by :func:`restored`.
+        return replace(column, cells=np.where(np.isinf(short), values, short) + 0.0)
+    step = 1
+    if column.kind == "integer" and isinstance(schema.precision, int) and schema.precision < 0:
+        step = 10**-schema.precision
+    elif column.kind == "datetime" and isinstance(schema.precision, str):
+        step = UNITS[schema.precision]
+    if step == 1:
+        return column
+    there = cells != MISSING
+    return replace(column, cells=np.where(there, round_to_multiple(np.where(there, cells, 0), step), MISSING))
+
+
+def _float_dtype(name: str) -> np.dtype[Any]:
+    """The short float that values of the dtype ``name`` are; else float64."""
+    dtype = pd.api.types.pandas_dtype(name)
+    found: Any = getattr(dtype, "numpy_dtype", dtype)
+    short = isinstance(found, np.dtype) and found.kind == "f" and found.itemsize < 8
+    return found if short else np.dtype(np.float64)
+
+
+def _texts(series: pd.Series, name: str, where: str) -> tuple[np.ndarray, list[str]]:
+    """Codes (n,) of each value's text, -1 where missing, and the different texts.
+
+    Whole floats read as whole numbers, since CSV and missing values turn codes into floats.
+    """
+    dtype = series.dtype
+    if isinstance(dtype, pd.CategoricalDtype):
+        codes, different = series.cat.codes.to_numpy(), series.cat.categories
+    elif pd.api.types.is_object_dtype(dtype) and pd.api.types.infer_dtype(series, skipna=True) != "string":
+        for row, value in enumerate(series):
+            if isinstance(value, _CONTAINERS):
+                problem, fix = f"a {type(value).__name__} is not a category", "convert it to text"
+                raise InputError(problem, where=where, column=name, row=row, fix=fix)
+        texts = [None if gone else _text(value) for value, gone in zip(series, series.isna(), strict=True)]
+        codes, found = pd.factorize(np.array([*texts, None], dtype=object)[:-1])
+        different = pd.Index(found)
+    else:
+        codes, different = pd.factorize(series)
+    every = [_text(value) for value in pd.Series(different).astype(object)]
+    seen = np.bincount(codes[codes >= 0], minlength=len(every)) > 0
+    own: dict[str, int] = {}  # different values can have one text, and a dtype texts that no row has
+    places = [own.setdefault(text, len(own)) if there else -1 for text, there in zip(every, seen, strict=True)]
+    return looked_up(places, codes), list(own)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (float, np.floating)) and float(value).is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def _datetimes(series: pd.Series) -> pd.Series:
+    if pd.api.types.is_numeric_dtype(series.dtype):
+        return pd.Series(pd.NaT, index=series.index, dtype="datetime64[us]")
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        series = series.astype(object)
+    times = pd.to_datetime(series, errors="coerce", utc=True, format=None if _is_time(series) else "ISO8601")
+    return times.dt.tz_localize(None).astype("datetime64[us]")
+
+
+def _is_time(series: pd.Series) -> bool:
+    return pd.api.types.is_datetime64_any_dtype(series.dtype)
+
+
+def _booleans(series: pd.Series) -> pd.Series:
+    if pd.api.types.is_bool_dtype(series.dtype):
+        return series.astype("boolean")
+    return series.astype(object).map(_truth).astype("boolean")
+
+
+def _truth(value: object) -> bool | None:
+    """True, 1, 1.0 and "true" in any case are true; likewise false; anything else is None."""
+    if isinstance(value, str):
+        return _WORDS.get(value.lower())
+    return _WORDS.get(value) if isinstance(value, (bool, np.bool_, int, float)) else None
+
+
+def _numbers(series: pd.Series) -> pd.Series:
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        series = series.astype(object)
+    dtype = series.dtype
+    if pd.api.types.is_object_dtype(dtype) or pd.api.types.is_string_dtype(dtype):
+        # Nullable: beside missing values whole numbers beyond 2**53 would otherwise lose their last digits.
+        return pd.to_numeric(series, errors="coerce", dtype_backend="numpy_nullable")
+    if pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_complex_dtype(dtype):
+        return series
+    return pd.Series(np.nan, index=series.index)
+
+
+def _whole(series: pd.Series, name: str, where: str) -> pd.Series:
+    large = np.abs(series.to_numpy(dtype=np.float64, na_value=np.nan)) >= 2**63
+    if large.any():
+        fix = "declare the column as categorical"
+        raise InputError(
+            "a whole number does not fit 64 bits", where=where, column=name, row=int(large.argmax()), fix=fix
+        )
+    if pd.api.types.is_integer_dtype(series.dtype):
+        return series.astype("Int64")
+    values = series.to_numpy(dtype=np.float64, na_value=np.nan)
+    broken = np.flatnonzero(~np.isnan(values) & (values != np.round(values)))
+    if len(broken):
+        fix = f"declare the column as numeric; {len(broken)} rows are affected"
+        raise InputError("a value is not a whole number", where=where, column=name, row=int(broken[0]), fix=fix)
+    return pd.Series(values, index=series.index, name=series.name).astype("Int64")
+
+
+def restored(column: Column, schema: ColumnSchema) -> pd.Series:
+    """A column in the dtype of the private table; InputError when a value does not survive."""
+    misfit = InputError(
+        f"a value does not fit the dtype {schema.dtype} of the private table", column=schema.name,
+        fix="make the generator keep to the range and form of the column",
+    )  # fmt: skip
+    try:
+        out = _in_dtype(column.series(), schema.dtype)
+        again = column_of(out, schema, "restored")
+    except (ValueError, TypeError, OverflowError):
+        raise misfit from None
+    rounds = pd.api.types.is_float_dtype(out.dtype) or pd.api.types.is_datetime64_any_dtype(out.dtype)
+    before, after = of_one_vocabulary([column, again])
+    if not rounds and not np.array_equal(before.cells, after.cells, equal_nan=before.kind == "numeric"):
+        raise misfit
+    return out
+
+
+def _in_dtype(series: pd.Series, name: str) -> pd.Series:
+    has_missing = bool(series.isna().any())
+    if has_missing and name == "bool":
+        name = "boolean"
+    if has_missing and name.startswith(("int", "uint")) and "[" not in name:
+        name = name.replace("int", "Int").replace("uInt", "UInt")
+    dtype = pd.api.types.pandas_dtype(name)
+    if isinstance(dtype, pd.DatetimeTZDtype):
+        return series.dt.tz_localize("UTC").astype(dtype)
+    if pd.api.types.is_object_dtype(dtype):
+        return series.astype(object).where(series.notna(), None)
+    if pd.api.types.is_bool_dtype(dtype):
+        return _booleans(series).astype(dtype)
+    if pd.api.types.is_numeric_dtype(dtype):
+        series = pd.to_numeric(series) if pd.api.types.is_object_dtype(series.dtype) else series
+        with np.errstate(over="ignore"):  # what overflows is found afterwards
+            return series.astype(dtype)
+    return series.astype(dtype)

@@ -1,0 +1,176 @@
+"""Fingerprints: of a table's content whatever the order of its rows, and of a file's bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from privacy_assets.storage.objects import Location, location
+from privacy_assets.tables.column import Column, ranked
+
+_MISSING = frozenset(("", "na", "n/a", "nan", "nat", "none", "null", "<na>"))  # what a CSV file makes missing
+_TRUTH = {"true": "1", "false": "0"}
+_AT_ONCE = 8  # columns whose cells are held at a time
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?")
+
+
+def content_fingerprint(columns: Mapping[str, Column], rows: int) -> str:
+    """SHA-256 (hex) of a table's content: column names, and rows as a multiset.
+
+    The order of rows and of columns does not matter, nor does the file format the table came from. What is hashed are
+    the values of each column and, sorted, the rows as places of their values; two tables share it only when they hold
+    the same rows.
+    """
+    coded = {}
+    for name, column in columns.items():
+        (ranks,), values = ranked([column])
+        coded[name] = ranks, _spelled_cells(values)
+    return _fingerprint(coded, rows)
+
+
+def lasting_fingerprint(frame: pd.DataFrame) -> str:
+    """Like :func:`content_fingerprint`, of any frame, and blind to how its values are stored.
+
+    1, 1.0, "1" and True are one value, and so are a moment and its ISO text, or an empty text and a missing value: rows
+    keep their fingerprint when a column changes its kind or dtype, or the file its format.
+    """
+    coded = {name: pd.factorize(frame[name]) for name in frame.columns}
+    spelled = {name: (codes, [_lasting_bytes(value) for value in values]) for name, (codes, values) in coded.items()}
+    return _fingerprint(spelled, len(frame))
+
+
+def keyed_order(frame: pd.DataFrame, key: bytes) -> np.ndarray:
+    """Places of the rows, int64 (n,), in an order that only their content and ``key`` decide.
+
+    A row stands by its HMAC-SHA256, equal rows by that of their number. Whoever does not know the key can neither
+    foretell the order nor read anything from it, and the same rows come in the same order however they came before.
+    """
+    contents, names = [b""] * len(frame), list(frame.columns)
+    for start in range(0, len(names), _AT_ONCE):
+        cells = [_cells(frame[name]) for name in names[start : start + _AT_ONCE]]
+        contents = [hashlib.sha256(b"".join(row)).digest() for row in zip(contents, *cells, strict=True)]
+    seen, tags = Counter[bytes](), []
+    for content in contents:
+        tags.append(hmac.digest(key, content + seen[content].to_bytes(8, "big"), "sha256"))
+        seen[content] += 1
+    return np.array(sorted(range(len(tags)), key=tags.__getitem__), dtype=np.int64)
+
+
+def _cells(series: pd.Series) -> list[bytes]:
+    """Bytes of each value that tell where they end; of a missing one, those of nothing."""
+    codes, uniques = pd.factorize(series)
+    cells = [len(value).to_bytes(8, "big") + value for value in [*_spelled(uniques), b""]]
+    return [cells[code] for code in codes.tolist()]
+
+
+def cells_fingerprint(cells: np.ndarray, *facts: Any) -> str:
+    """SHA-256 (hex) of coded cells as they stand, order of rows included, and of facts that JSON can hold."""
+    digest = hashlib.sha256(json.dumps([*facts, cells.shape], sort_keys=True, default=repr).encode())
+    digest.update(np.ascontiguousarray(cells).data)
+    return digest.hexdigest()
+
+
+def _fingerprint(columns: Mapping[str, tuple[np.ndarray, Sequence[bytes | None]]], rows: int) -> str:
+    """Of each column codes (rows,), -1 missing, and the bytes of the value of each code, None for one that is missing.
+
+    Different values may have the same bytes, and then are one.
+    """
+    names = sorted(columns)
+    places = np.empty((rows, len(names)), dtype=">u4")
+    outer = hashlib.sha256()
+    for position, name in enumerate(names):
+        codes, spelled = columns[name]
+        known = sorted({value for value in spelled if value is not None})
+        place = {value: at for at, value in enumerate(known)} | {None: len(known)}
+        places[:, position] = np.array([place[value] for value in [*spelled, None]], dtype=np.uint32)[codes]
+        outer.update(_framed([name.encode()]) + _framed(known))
+    if names:  # all rows of a table without columns are alike
+        places.view(f"V{4 * len(names)}").sort(axis=0)
+    outer.update(rows.to_bytes(8, "big"))
+    outer.update(places.data)
+    return outer.hexdigest()
+
+
+def _framed(parts: Sequence[bytes]) -> bytes:
+    """Bytes from which the parts can be told: how many they are, how long each is, and then all of them."""
+    lengths = np.array([len(parts), *map(len, parts)], dtype=">u8")
+    return lengths.tobytes() + b"".join(parts)
+
+
+def file_fingerprint(path: str | Location) -> str:
+    """SHA-256 (hex) of a file's bytes."""
+    with location(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def keyed(fingerprint: str, key: bytes) -> str:
+    """HMAC-SHA256 (hex) of a fingerprint, the only form in which a private table's may leave the machine."""
+    return hmac.new(key, fingerprint.encode(), hashlib.sha256).hexdigest()
+
+
+def derived(secret: bytes, purpose: str) -> bytes:
+    """A key for one purpose (32 bytes), derived from ``secret``."""
+    return hmac.new(secret, purpose.encode(), hashlib.sha256).digest()
+
+
+def _spelled_cells(column: Column) -> list[bytes]:
+    """:func:`value_bytes` of each value of a column, none of them missing."""
+    if column.values is not None:
+        return [value_bytes(column.values[code]) for code in column.cells.tolist()]
+    if column.kind == "datetime":
+        return [b"t" + text for text in (column.cells * 1000).astype("S").tolist()]  # nanoseconds
+    return _spelled(column.cells)
+
+
+def _spelled(values: Any) -> list[bytes]:
+    """:func:`value_bytes` of each of some values, quicker for numbers."""
+    if pd.api.types.is_integer_dtype(values.dtype):
+        return [b"i" + text for text in np.asarray(values).astype("S").tolist()]
+    if pd.api.types.is_float_dtype(values.dtype):
+        floats = np.asarray(values, dtype=np.float64) + 0.0
+        return [b"f" + cell for cell in floats.view("V8").tolist()]
+    return [value_bytes(value) for value in values]
+
+
+def value_bytes(value: object) -> bytes:
+    """Bytes of one value, distinct for distinct values of a column; 1 and 1.0 and True agree only within their kind."""
+    if isinstance(value, (bool, np.bool_)):
+        return b"b1" if value else b"b0"
+    if isinstance(value, pd.Timestamp):
+        return b"t" + str(value.as_unit("us").value).encode()
+    if isinstance(value, (int, np.integer)):
+        return b"i" + str(int(value)).encode()
+    if isinstance(value, (float, np.floating)):
+        return b"f" + np.float64(value + 0.0).tobytes()
+    return b"s" + str(value).encode("utf-8", "surrogatepass")
+
+
+def _lasting_bytes(value: object) -> bytes | None:
+    text = str(value).strip()
+    if text.lower() in _MISSING:
+        return None
+    try:
+        return repr(float(_TRUTH.get(text.lower(), text)) + 0.0).encode()
+    except ValueError:
+        return _moment(text).encode("utf-8", "surrogatepass")
+
+
+def _moment(text: str) -> str:
+    """The one spelling of a date and time, in UTC when it has an offset; every other text as it is."""
+    if not _MOMENT.fullmatch(text):
+        return text
+    try:
+        moment = pd.Timestamp(text)
+    except ValueError:
+        return text
+    if moment.tzinfo is not None:
+        moment = moment.tz_convert("UTC").tz_localize(None)
+    return moment.isoformat().removesuffix("T00:00:00")

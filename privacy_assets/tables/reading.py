@@ -1,0 +1,161 @@
+"""Reading tables from Parquet and CSV files and globs, through pyarrow."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from privacy_assets.errors import InputError, shown
+from privacy_assets.storage.files import is_path, not_a_file
+from privacy_assets.storage.objects import Location, ObjectPath, location
+from privacy_assets.tables.csv_faults import MISSING, check_header, csv_fault
+from privacy_assets.tables.schema import check_frame
+
+_NO_TABLES = "the folder holds no .parquet or .csv file"
+SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv"}
+
+
+def table_files(path: str | Location) -> list[Location]:
+    """Files that ``path`` names: itself, or the sorted matches of a glob, or the table files of a folder.
+
+    ``path`` may be a URL (``s3://bucket/patients/*.parquet``) of any file system that fsspec has a library for.
+    Raises InputError for anything else; a pipe or device is not opened, because that can wait for ever.
+    """
+    place = location(path)
+    if isinstance(place, Path) and not is_path(place):
+        fix = "give a dataframe, or the path of a .parquet or .csv file"
+        raise InputError(f"a text of {len(str(place))} characters is no path of a table", fix=fix)
+    try:
+        return sorted(_objects(place) if isinstance(place, ObjectPath) else _on_disk(place))
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror})", where=str(place), fix="check path and rights") from None
+
+
+def _objects(place: ObjectPath) -> list[Location]:
+    if glob.has_magic(str(place)):
+        found = [match for match in place.matches() if match.is_file()]
+    else:
+        found = [place] if place.is_file() else [match for suffix in SUFFIXES for match in place.glob(f"*{suffix}")]
+    if not found:
+        raise InputError("there is no such file", where=str(place), fix="check the URL")
+    return list(found)
+
+
+def _on_disk(place: Path) -> list[Location]:
+    if place.is_dir():
+        found, missing = [file for suffix in SUFFIXES for file in place.glob(f"*{suffix}")], _NO_TABLES
+    elif glob.has_magic(str(place)) and not place.exists():
+        found, missing = [Path(match) for match in glob.glob(str(place))], "no file matches the pattern"
+    else:
+        found, missing = [place], ""
+    if not found:
+        raise InputError(missing, where=str(place), fix="check the path")
+    for file in found:
+        wrong = not_a_file(file)
+        if wrong:
+            raise InputError(wrong, where=str(file), fix="give .parquet or .csv files")
+    return list(found)
+
+
+def read_table(path: str | Location) -> pd.DataFrame:
+    """Read a Parquet or CSV file, or several with the same columns, as one frame with a fresh index.
+
+    CSV: header line, UTF-8, empty fields, NA, NaN and null are missing, types inferred per file. Parquet: an index that
+    pandas stored under a name is a column. Raises InputError naming the file.
+    """
+    place = location(path)
+    frames = [(file, _read_file(file)) for file in table_files(place)]
+    first_file, first = frames[0]
+    for file, frame in frames[1:]:
+        check_same_columns(first.columns, str(first_file), frame.columns, str(file))
+    joined = pd.concat([frame[first.columns] for _, frame in frames], ignore_index=True)
+    check_frame(joined, where=str(place))
+    return joined
+
+
+def check_same_columns(first: Iterable[str], first_file: str, names: Iterable[str], file: str) -> None:
+    """Raise InputError unless two files have the same columns, in any order."""
+    differing = sorted(set(first) ^ set(names))
+    if differing:
+        fix = "give all files of a glob the same columns"
+        if not set(first) & set(names):
+            raise InputError(f"it shares no column with {first_file}", where=file, fix=fix)
+        raise InputError(f"the columns differ from {first_file}", where=file, column=differing[0], fix=fix)
+
+
+def kind_of(file: Location) -> str:
+    """Kind of a file, "parquet" or "csv"; InputError for another file, or an empty one."""
+    kind = SUFFIXES.get(file.suffix.lower())
+    size = file.version()[0] if isinstance(file, ObjectPath) else file.stat().st_size
+    if size == 0:
+        raise InputError("the file is empty", where=str(file), fix="give a file with a header and rows")
+    if kind is None:
+        raise InputError(f"unknown file type {shown(file.suffix)}", where=str(file), fix="give .parquet or .csv")
+    return kind
+
+
+def unreadable(kind: str, where: str, error: Exception) -> InputError:
+    """What to raise for a parser's error: its own message can quote cells of the private table."""
+    return InputError(f"cannot be read as {kind} ({type(error).__name__})", where=where)
+
+
+def _read_file(file: Location) -> pd.DataFrame:
+    kind = kind_of(file)
+    if not isinstance(file, ObjectPath):
+        return parse_table(file, kind, where=str(file))
+    try:
+        stream = file.open("rb")
+    except OSError as error:
+        raise unreadable(kind, str(file), error) from None
+    with stream:
+        return parse_table(stream, kind, where=str(file))
+
+
+def parse_table(source: Path | BinaryIO, kind: str, *, where: str) -> pd.DataFrame:
+    """Parse one file, or a stream of its bytes, of ``kind`` "parquet" or "csv"; InputError naming ``where``."""
+    try:
+        if kind == "parquet":
+            return frame_of(pa.parquet.ParquetFile(source).read(), where, kind)
+        options = pa.csv.ConvertOptions(strings_can_be_null=True, null_values=list(MISSING))
+        table = pa.csv.read_csv(source, convert_options=options)
+        # What is no UTF-8 is found late: cells of it become bytes, and a name is decoded when it is asked for.
+        clean = bool(table.column_names) and not any(map(pa.types.is_binary, table.schema.types))
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        fault = None if kind == "parquet" else _second_look(source, where)
+        (fault or unreadable(kind, where, error)).raise_alone()
+    fault = None if clean else _second_look(source, where)
+    if fault is not None:
+        raise fault
+    check_header(table, where)
+    return frame_of(table, where, kind)
+
+
+def _second_look(source: Path | BinaryIO, where: str) -> InputError | None:
+    try:
+        if not isinstance(source, Path):
+            return csv_fault(source, where)
+        with source.open("rb") as stream:
+            return csv_fault(stream, where)
+    except OSError:
+        return None
+
+
+def frame_of(table: pa.Table, where: str, kind: str = "parquet") -> pd.DataFrame:
+    """An Arrow table as a frame; an index that pandas stored under a name is a column. InputError naming ``where``."""
+    repeated = [name for name in table.column_names if table.column_names.count(name) > 1]
+    if repeated:
+        problem = f"the name of column {table.column_names.index(repeated[0])} stands twice"
+        raise InputError(problem, where=where, fix="rename one of the columns")
+    try:
+        frame: pd.DataFrame = table.to_pandas(date_as_object=False)
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        unreadable(kind, where, error).raise_alone()
+    stored = [name for name in frame.index.names if name is not None]
+    return frame.reset_index(level=stored) if stored else frame

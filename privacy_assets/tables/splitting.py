@@ -1,0 +1,86 @@
+"""Sticky split by subject: the side is a keyed hash of the subject's id."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.tables.fingerprints import value_bytes
+
+DEFAULT_SHARES: Mapping[str, float] = {"train": 0.6, "holdout": 0.2, "reference": 0.2}
+
+
+def check_shares(shares: Mapping[str, float]) -> None:
+    """Raise ConfigError unless ``shares`` are positive, name train and holdout, and sum to 1."""
+    if not {"train", "holdout"} <= set(shares) <= {"train", "holdout", "reference"}:
+        raise ConfigError("shares must name train and holdout, and may name reference.")
+    if any(not share > 0 for share in shares.values()) or abs(sum(shares.values()) - 1) > 1e-9:
+        raise ConfigError("shares must be positive and sum to 1.")
+
+
+def assign_sides(ids: pd.Series, key: bytes, shares: Mapping[str, float] = DEFAULT_SHARES) -> np.ndarray:
+    """Side of each row, an object array of role names.
+
+    HMAC-SHA256 of the subject's id under ``key``, read as a number in [0, 1), is cut by ``shares``. A subject keeps its
+    side for as long as key and shares stay, whatever else is in the table. Keep ``key`` secret: who has it can tell
+    members from non-members. A missing id is an InputError.
+    """
+    check_shares(shares)
+    missing = np.flatnonzero(ids.isna().to_numpy())
+    if len(missing):
+        fix = "give every row the id of its person"
+        raise InputError("the subject is missing", column=str(ids.name), row=int(missing[0]), fix=fix)
+    codes, uniques = pd.factorize(ids)
+    names = list(shares)
+    cuts = np.cumsum([shares[name] for name in names])[:-1]
+    points = np.array([_point(value, key) for value in uniques])
+    return np.array(names, dtype=object)[np.searchsorted(cuts, points, side="right")][codes]
+
+
+def split_table(
+    frame: pd.DataFrame,
+    subject: str | None,
+    key: bytes,
+    shares: Mapping[str, float] = DEFAULT_SHARES,
+    *,
+    where: str = "source",
+) -> dict[str, pd.DataFrame]:
+    """Split ``frame`` into one frame a role, disjoint by subject, rows in their order and index kept.
+
+    Without a ``subject`` column identical rows are kept on one side (the row's content is the id), so that a repeated
+    record cannot stand on both. Raises InputError when a side comes out empty.
+    """
+    if subject is not None and subject not in frame.columns:
+        raise InputError("the subject column is missing", where=where, column=subject, fix="name an existing column")
+    ids = frame[subject] if subject is not None else _row_keys(frame)
+    sides = assign_sides(ids, key, shares)
+    parts = {name: frame[sides == name] for name in shares}
+    for name, part in parts.items():
+        if part.empty:
+            raise InputError(f"{len(frame)} rows leave {name} empty", where=where, fix="give more rows or other shares")
+    return parts
+
+
+def _point(value: object, key: bytes) -> float:
+    digest = hmac.new(key, str(_whole(value)).encode("utf-8", "surrogatepass"), hashlib.sha256).digest()
+    return int.from_bytes(digest[:7], "big") / 2**56
+
+
+def _whole(value: object) -> object:
+    """7 and 7.0 are one person: missing values elsewhere turn whole numbers into floats."""
+    return int(value) if isinstance(value, (float, np.floating)) and float(value).is_integer() else value
+
+
+def _row_keys(frame: pd.DataFrame) -> pd.Series:
+    """A text that identifies each row's content, whatever dtype its numbers have today."""
+    keys = [""] * len(frame)
+    for name in frame.columns:
+        codes, uniques = pd.factorize(frame[name])
+        texts = [value_bytes(_whole(value)).hex() for value in uniques] + [""]
+        keys = [f"{key}{texts[code]}," for key, code in zip(keys, codes, strict=True)]
+    return pd.Series(keys, index=frame.index)

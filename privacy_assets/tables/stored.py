@@ -1,0 +1,158 @@
+"""Tables in Parquet files, of which one column is read at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
+
+from privacy_assets.storage.objects import Location, ObjectPath, location
+from privacy_assets.tables.blocks import block
+from privacy_assets.tables.reading import (
+    check_same_columns,
+    frame_of,
+    kind_of,
+    read_table,
+    table_files,
+    unreadable,
+)
+from privacy_assets.tables.schema import Frame, check_frame
+
+
+def open_table(path: str | Location) -> pd.DataFrame | StoredTable:
+    """The table that ``path`` names, see :func:`~.reading.read_table`: in Parquet files as a :class:`StoredTable`.
+
+    A CSV file is read as a whole. Raises InputError naming the file.
+    """
+    place = location(path)
+    files = table_files(place)
+    if {kind_of(file) for file in files} != {"parquet"}:
+        return read_table(place)
+    table = StoredTable(files)
+    check_frame(table, where=str(place))
+    return table
+
+
+class StoredTable:
+    """One or more Parquet files as one table.
+
+    Looks like a frame where checks and conversion need it: ``columns``, ``len``, ``table[name]``, ``drop``. A column is
+    what the frame of all files would have, but for texts: row groups are read one after the other and each different
+    text is kept once, so that it comes as a Categorical. ``texts`` says which columns these are, and their dtype.
+    """
+
+    def __init__(self, files: Sequence[Location]) -> None:
+        self._parts = [_Part(file) for file in files]
+        first = self._parts[0]
+        for part in self._parts[1:]:
+            check_same_columns(first.names, first.where, part.names, part.where)
+        self.columns = pd.Index(first.names)
+        dtypes = {name: {part.texts.get(name, "") for part in self._parts} for name in first.names}
+        self.texts = {name: min(found) for name, found in dtypes.items() if len(found) == 1 and min(found)}
+
+    def __len__(self) -> int:
+        return sum(part.rows for part in self._parts)
+
+    def __getitem__(self, name: str) -> pd.Series:
+        """One column with a fresh index; KeyError when there is none, InputError when a file cannot be read."""
+        if name not in self.columns:
+            raise KeyError(name)
+        if name in self.texts:
+            return self._coded(name)
+        return pd.concat([part.column(name) for part in self._parts], ignore_index=True)
+
+    def drop(self, *, columns: Sequence[str]) -> StoredTable:
+        """The table without these columns."""
+        other = StoredTable.__new__(StoredTable)
+        other.__dict__.update(self.__dict__, columns=self.columns.drop(list(columns)))
+        return other
+
+    def _coded(self, name: str) -> pd.Series:
+        """A column of texts as a Categorical; texts in the order in which they first stand there."""
+        codes, start = block(len(self), np.int32), 0
+        places: dict[str | None, int] = {}
+        for part in self._parts:
+            for chunk in part.chunks(name):
+                known = [-1 if text is None else places.setdefault(text, len(places)) for text in chunk[0]]
+                stop = start + len(chunk[1])
+                np.take(np.array([*known, -1], dtype=np.int32), chunk[1], out=codes[start:stop], mode="wrap")
+                start = stop
+        dtype = pd.CategoricalDtype(pd.Index(list(places), dtype=object))
+        return pd.Series(pd.Categorical.from_codes(codes, dtype=dtype, validate=False), name=name, copy=False)
+
+
+class StackedTable:
+    """Tables of the same columns one after the other, joined a column at a time."""
+
+    def __init__(self, tables: Sequence[Frame]) -> None:
+        self._tables, self.columns = tables, tables[0].columns
+        codes = [getattr(table, "texts", {}) for table in tables]
+        self.texts = {name: codes[0][name] for name in self.columns if all(name in known for known in codes)}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._tables))
+
+    def __getitem__(self, name: str) -> pd.Series:
+        parts = [table[name] for table in self._tables]
+        if name in self.texts:  # each has a vocabulary of its own
+            every = dict.fromkeys(text for part in parts for text in part.cat.categories)
+            parts = [part.cat.set_categories(pd.Index(list(every), dtype=object)) for part in parts]
+        return pd.concat(parts, ignore_index=True)
+
+
+class _Part:
+    """One file: ``names`` of its columns, ``rows``, and the dtype of its columns of ``texts``."""
+
+    def __init__(self, file: Location) -> None:
+        self.where = str(file)
+        try:
+            self._source = file.open("rb") if isinstance(file, ObjectPath) else file  # an object is fetched once
+        except OSError as error:
+            unreadable("parquet", self.where, error).raise_alone()
+        opened = self._opened()
+        layout, self.rows = opened.schema_arrow, opened.metadata.num_rows
+        listed = (layout.pandas_metadata or {}).get("index_columns", [])
+        self._index = [name for name in layout.names if name in listed]
+        plain = [name for name in layout.names if name not in self._index]
+        self._first = plain[:1]
+        index = [name for name in self._frame(self._first).columns if name not in self._first]
+        self.names = [*index, *plain]
+        dtypes = frame_of(layout.empty_table(), self.where).dtypes
+        self.texts = {
+            name: str(dtypes[name])
+            for name in plain
+            if layout.field(name).type in (pa.string(), pa.large_string()) and isinstance(dtypes[name], pd.StringDtype)
+        }
+
+    def column(self, name: str) -> pd.Series:
+        """One column as the frame of the whole file has it."""
+        return self._frame(self._first if name not in self._opened().schema_arrow.names else [name])[name]
+
+    def chunks(self, name: str) -> Iterator[tuple[list[str | None], np.ndarray]]:
+        """Different texts of a part of a row group, and for each row of it the place among them, -1 for missing."""
+        try:
+            opened = self._opened(read_dictionary=[name])
+            for group in range(opened.num_row_groups):
+                for chunk in opened.read_row_group(group, columns=[name]).column(name).chunks:
+                    coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
+                    yield coded.dictionary.to_pylist(), coded.indices.fill_null(-1).to_numpy()
+        except (pa.ArrowException, OSError, ValueError) as error:
+            unreadable("parquet", self.where, error).raise_alone()
+
+    def _frame(self, names: Sequence[str]) -> pd.DataFrame:
+        """The frame of some columns, and of an index that was stored under a name."""
+        try:
+            table = self._opened().read(columns=[*self._index, *(name for name in names if name not in self._index)])
+        except (pa.ArrowException, OSError) as error:
+            unreadable("parquet", self.where, error).raise_alone()
+        return frame_of(table, self.where)
+
+    def _opened(self, **options: Any) -> pa.parquet.ParquetFile:
+        try:
+            return pa.parquet.ParquetFile(self._source, **options)
+        except (pa.ArrowException, OSError) as error:
+            unreadable("parquet", self.where, error).raise_alone()

@@ -1,0 +1,84 @@
+"""The house: imports run one way, from room to room, without a circle; orchestrators stay in theirs."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "privacy_assets"
+# Each may import what stands before it.
+ROOMS = (
+    "errors", "settings", "version", "storage", "compute", "tables", "stats", "neighbours", "embedding", "generators",
+    "shadow", "metrics", "policy", "evaluation", "gate", "calibration", "report", "pipeline", "dagster", "cli",
+)  # fmt: skip
+ORCHESTRATORS = {"dagster": {"dagster", "cli"}}  # by library: the rooms that may import it
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Every module of the package by its dotted name, without the package's own."""
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = ast.parse(path.read_text(encoding="utf-8"))
+    return {name: tree for name, tree in found.items() if name}
+
+
+def statements(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Imports wherever they stand, but for those that only the type checker sees."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            continue
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield node
+        yield from statements(node)
+
+
+def imported(name: str) -> set[str]:
+    """The modules of the package that a module imports."""
+    known, found = modules(), set()
+    for node in statements(known[name]):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("privacy_assets."):
+            base = str(node.module).removeprefix("privacy_assets.")
+            found |= {f"{base}.{one.name}" if f"{base}.{one.name}" in known else base for one in node.names}
+    return found - {name}
+
+
+def room(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def test_every_module_stands_in_a_room() -> None:
+    assert {room(name) for name in modules()} == set(ROOMS)
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_imports_run_one_way(name: str) -> None:
+    above = ROOMS[ROOMS.index(name) + 1 :]
+    wrong = [(one, other) for one in modules() if room(one) == name for other in imported(one) if room(other) in above]
+    assert wrong == []
+
+
+def test_no_module_imports_itself_in_the_end() -> None:
+    known = {name: imported(name) for name in modules()}
+    while free := [name for name, others in known.items() if not others & set(known)]:
+        for name in free:
+            del known[name]
+    assert known == {}, "these import each other in a circle, or such modules"
+
+
+@pytest.mark.parametrize(("library", "rooms"), ORCHESTRATORS.items())
+def test_only_its_room_imports_an_orchestrator(library: str, rooms: set[str]) -> None:
+    def asks(name: str) -> bool:
+        roots = set()
+        for node in statements(modules()[name]):
+            names = [one.name for one in node.names] if isinstance(node, ast.Import) else [str(node.module)]
+            roots |= {one.partition(".")[0] for one in names}
+        return library in roots
+
+    assert {room(name) for name in modules() if asks(name)} <= rooms
