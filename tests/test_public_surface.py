@@ -175,6 +175,6 @@ raise SystemExit(status)
 """
     status, said, errors = base_alone(code, tables)
     assert status == 0, errors
-    free = {"Limit", "Policy", "Report", "evaluate", "on_ray", "read_published"}
+    free = {"Limit", "Policy", "Report", "TableSpec", "evaluate", "on_ray", "read_published"}
     assert set(said.splitlines()[-1].split()) == NAMES - free
     assert len(pd.read_parquet(tables / "new.parquet")) == 10

@@ -197,7 +197,3 @@ def _policy(_: argparse.Namespace) -> int:
 def _line(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -39,9 +39,7 @@ def described(root: Path, environment: dict[str, str]) -> dict[str, str]:
     """What the commands of docs/scale.md make of an environment, with places of this test in place of theirs."""
     page = (ROOT / "docs" / "scale.md").read_text().partition("## Object store")[2]
     commands = (
-        page.partition("```sh\n")[2]
-        .partition("```")[0]
-        .replace("privacy-assets ", "python -m privacy_assets.cli.main ")
+        page.partition("```sh\n")[2].partition("```")[0].replace("privacy-assets ", "python -m privacy_assets.cli ")
     )
     private, released = new_bucket(), new_bucket()
     for theirs, ours in (("s3://privacy/", f"{private}/"), ("s3://released/", f"{released}/"), ("/srv/", f"{root}/")):

@@ -1,0 +1,6 @@
+"""``python -m privacy_assets.cli``."""
+
+from privacy_assets.cli.main import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())
