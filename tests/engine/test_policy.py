@@ -294,3 +294,14 @@ def test_the_default_policy_keeps_its_name(tmp_path: Path) -> None:
 def test_a_policy_in_python_that_is_none_is_an_error(given: object) -> None:
     with pytest.raises(ConfigError, match=r"mapping"):
         as_policy(given)  # type: ignore[arg-type]
+
+
+def test_every_limit_is_judged_whatever_its_bound() -> None:
+    policy = Policy.default()
+    assert {limit.bound for limit in policy.limits} >= {"upper", "lower"}
+    assert [outcome.limit for outcome in policy.judge({}).outcomes] == list(policy.limits)
+
+
+def test_a_number_that_is_none_breaks_every_limit() -> None:
+    for limit in (Limit("dcr.privacy_score", at_most=0.1), Limit("m.score", at_least=0.1)):
+        assert limit.exceeded_by(float("nan"))
