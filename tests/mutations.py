@@ -206,7 +206,7 @@ MUTATIONS = [
     Mutation(
         "the seal of the split is not checked",
         "gate/gate.py", "if (found.body, found.sha256) != (", "if found is None and () != (",
-        ("gate/test_gate.py", "plugin/test_routes.py"),
+        ("plugin/test_storage_writers.py", "plugin/test_routes_gate.py"),
     ),
     Mutation(
         "an attestation fits every snapshot",
