@@ -31,7 +31,8 @@ from privacy_assets.engine.generators.functions import CallableGenerator
 from privacy_assets.engine.metrics.dcr import Dcr
 from privacy_assets.engine.results import MetricResult
 from privacy_assets.errors import InputError, StepError
-from privacy_assets.plugin import assets, sensors, steps, table_checks
+from privacy_assets.pipeline import feeds, steps
+from privacy_assets.plugin import sensors, table_checks
 from privacy_assets.plugin.scrubbing import guarded
 
 
@@ -261,7 +262,7 @@ def a_broken_snapshot(world: World, _: pytest.MonkeyPatch) -> str:
     world.run()
     for file in (world.place / "private").rglob("*.parquet"):
         file.write_bytes(file.read_bytes()[:-7] + b"1234567")
-    return world.run("dcr") + world.run("published")
+    return world.run("encoded") + world.run("published")
 
 
 @case("attestation")
@@ -305,7 +306,7 @@ def an_error_of_ours_raised_from_another(world: World, monkeypatch: pytest.Monke
             wrapped.add_note(row_of(frame))
             raise wrapped from error
 
-    monkeypatch.setattr(steps, "canonical_source", fails)
+    monkeypatch.setattr(feeds, "canonical_source", fails)
     return world.run()
 
 
@@ -314,13 +315,13 @@ def a_failure_raised_from_another(world: World, monkeypatch: pytest.MonkeyPatch)
     def fails(frame: pd.DataFrame, *_: Any) -> None:
         raise dg.Failure("what the step says", allow_retries=False) from ValueError(row_of(frame))
 
-    monkeypatch.setattr(steps, "canonical_source", fails)
+    monkeypatch.setattr(feeds, "canonical_source", fails)
     return world.run()
 
 
 @case("ValueError at")
 def a_split_that_raises(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(assets, "split_table", quoting())
+    monkeypatch.setattr(steps, "split_table", quoting())
     return world.run()
 
 
