@@ -27,12 +27,12 @@ from standins import LENIENT, QUICK, memorise, run_functions_here, slow, sqlite_
 
 from privacy_assets import PrivacyIOManager, build_failed_check_sensor, build_privacy_checks, build_source_sensor
 from privacy_assets.cli.main import main
-from privacy_assets.dagster import assets, sensors, table_checks
+from privacy_assets.dagster import sensors, table_checks
 from privacy_assets.dagster.scrubbing import guarded
 from privacy_assets.errors import InputError, StepError
 from privacy_assets.generators.functions import CallableGenerator
 from privacy_assets.metrics.dcr import Dcr
-from privacy_assets.pipeline import feeds
+from privacy_assets.pipeline import feeds, steps
 from privacy_assets.stats.results import MetricResult
 
 FUNCTIONS_APART = True
@@ -264,7 +264,7 @@ def a_broken_snapshot(world: World, _: pytest.MonkeyPatch) -> str:
     world.run()
     for file in (world.place / "private").rglob("*.parquet"):
         file.write_bytes(file.read_bytes()[:-7] + b"1234567")
-    return world.run("dcr") + world.run("published")
+    return world.run("encoded") + world.run("published")
 
 
 @case("attestation")
@@ -323,7 +323,7 @@ def a_failure_raised_from_another(world: World, monkeypatch: pytest.MonkeyPatch)
 
 @case("ValueError at")
 def a_split_that_raises(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(assets, "split_table", quoting())
+    monkeypatch.setattr(steps, "split_table", quoting())
     return world.run()
 
 
