@@ -28,7 +28,7 @@ class Row(NamedTuple):
 
     kernel: str
     ours: Work
-    library: str
+    peer: str
     theirs: Work
     share: float = 1.0
 
@@ -250,7 +250,7 @@ def main() -> None:
         row.ours()
         turns = [(spent(row.ours), spent(row.theirs) / row.share) for _ in range(options.times)]
         ours, theirs = np.min(turns, axis=0)
-        print(f"| {row.kernel} | {ours:.2g} | {row.library} | {theirs:.2g} | {theirs / ours:.1f} |", flush=True)
+        print(f"| {row.kernel} | {ours:.2g} | {row.peer} | {theirs:.2g} | {theirs / ours:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import os
 import shlex
 import stat
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -259,10 +258,10 @@ def test_device_checkpoint_seed_and_progress_reach_the_training(
 ) -> None:  # fmt: skip
     given: list[Training] = []
 
-    def fit(self: Copy, train: pd.DataFrame, schema: Any, training: Training) -> FittedCopy:
+    def fit(self: Copy, train: Table, training: Training) -> FittedCopy:
         given.append(training)
         training.progress("epoch 1 of 1")
-        return FittedCopy(self, schema, train)
+        return FittedCopy(self, train.schema, train)
 
     monkeypatch.setattr(Copy, "_fit", fit)
     monkeypatch.setattr(Copy, "modules", modules)

@@ -31,7 +31,7 @@ from privacy_assets.pipeline.spec import GROUPS, TableSpec
 from privacy_assets.policy import Policy
 from privacy_assets.report.evaluate import evaluate
 from privacy_assets.stats.limits import Limit
-from tests.tables import as_table
+from privacy_assets.tables.table import Table
 
 NAME, NUMBER = "Zebulon Quist", 771237712377
 NOTE = f"{NAME} came at dawn, and was sent on to the next town with a letter about what had been found in him."
@@ -360,7 +360,7 @@ def test_no_object_is_told_where_a_table_is_wanted(caplog: pytest.LogCaptureFixt
 
 def test_generators_are_fitted_to_tables_only() -> None:
     with pytest.raises(PrivacyAssetsError) as caught:
-        build_generator("copy").fit(as_table([NAME], Policy), seed=0)  # type: ignore[arg-type]
+        build_generator("copy").fit(Table.read([NAME]), seed=0)  # type: ignore[arg-type]
     assert_told_nothing(str(caught.value))
 
 

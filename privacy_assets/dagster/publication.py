@@ -50,9 +50,9 @@ def build_attestation(settings: TableSettings) -> dg.AssetsDefinition:
     @guarded
     def attestation(context: dg.AssetExecutionContext, encoded: Any, synthetic: Any, **inputs: Any) -> Iterator[Any]:
         try:
+            steps = steps_of(context, settings)  # asks for the place of the run first
             tables = {role: inputs[role] for role in settings.roles}
-            scores = given_scores(settings, inputs)
-            found = steps_of(context, settings).attestation(tables, encoded, synthetic, scores)
+            found = steps.attestation(tables, encoded, synthetic, given_scores(settings, inputs))
         except REFUSALS as error:
             yield refused_check(key, HOLDS, error)
             raise failure(error) from None

@@ -294,7 +294,7 @@ def test_tiny_tables_cannot_pass(rows):
 @pytest.mark.parametrize("role", [0, 1, 2])
 def test_empty_tables_are_not_measurable(role):
     inputs = make_inputs(mixed(50, 0), mixed(50, 1), mixed(50, 2))
-    tables = {name: frame[: 0 if i == role else 50] for i, (name, frame) in enumerate(inputs.tables.items())}
+    tables = {name: frame.take(slice(0 if i == role else 50)) for i, (name, frame) in enumerate(inputs.tables.items())}
     result = Dcr().evaluate(metric_inputs(inputs.schema, tables))
     assert not any(figure.measurable for figure in result.figures)
     assert all("no rows" in figure.note for figure in result.figures)
@@ -343,10 +343,8 @@ def test_every_limit_names_a_figure_with_its_source():
 class Shuffled:
     """Embedder whose space is two numeric columns and noise-free, so that copies stay at distance 0."""
 
-    def embed(self, frame, device="cpu"):
-        return np.stack([frame["age"].to_numpy(dtype=np.float32), np.log(frame["income"].to_numpy())], axis=1).astype(
-            "f4"
-        )
+    def embed(self, table, device="cpu"):
+        return np.stack([table["age"].floats(), np.log(table["income"].floats())], axis=1).astype("f4")
 
 
 def test_embedded_figures_need_an_embedder():

@@ -137,7 +137,7 @@ def prepared(tables: Tables, seed: int = 0) -> MetricInputs:
 def first_rows(inputs: MetricInputs, role: str, rows: int) -> MetricInputs:
     """The same release with so few rows of one table; a table without any gets no further than the door."""
     codes = {one: of_rows[:rows] if one == role else of_rows for one, of_rows in inputs.subjects.items()}
-    return replace(inputs, tables={**inputs.tables, role: inputs.tables[role].iloc[:rows]}, subjects=codes)
+    return replace(inputs, tables={**inputs.tables, role: inputs.tables[role].take(slice(rows))}, subjects=codes)
 
 
 @cache

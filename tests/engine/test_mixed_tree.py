@@ -225,8 +225,8 @@ def adult():
     """Two encoded tables of 4,000 rows of Adult, and their embeddings in 10 and 30 dimensions."""
     frame = pd.read_parquet(ADULT).sample(8000, random_state=0).reset_index(drop=True)
     schema = infer_schema(frame)
-    train, rest = (Table.of(part, schema, where="rows").frame() for part in (frame[:4000], frame[4000:]))
-    inputs = prepare_inputs(train, rest, rest, schema=schema)
+    train, rest = (Table.of(part, schema, where="rows") for part in (frame[:4000], frame[4000:]))
+    inputs = prepare_inputs(train.frame(), rest.frame(), rest.frame(), schema=schema)
     out = {"mixed": (inputs.encoded("holdout"), inputs.encoded("train"))}
     for dims in (10, 30):
         embedder = train_embedder([train], schema, EmbedderSettings(width=128, dims=dims, max_epochs=2), seed=0)

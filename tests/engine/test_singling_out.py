@@ -26,6 +26,7 @@ from privacy_assets.stats.inference import permutation_band
 from privacy_assets.stats.limits import judge_limit
 from privacy_assets.stats.results import Figure, MetricResult
 from privacy_assets.stats.subjects import Subjects
+from privacy_assets.tables.table import Table
 
 QUICK = SinglingOut(attacks=300, permutations=200, candidates=50_000, patience=5_000, outliers=200)
 LIMIT = SinglingOut.default_limits[0]
@@ -333,8 +334,8 @@ def test_wide_tables_unseen_categories_and_an_outlier() -> None:
     assert run(train, holdout, fresh).figure("risk").value == pytest.approx(plain.figure("risk").value, abs=0.02)
 
 
-def embed(frame: pd.DataFrame, device: str) -> np.ndarray:
-    return frame[["age", "weight"]].astype("Float64").fillna(50).to_numpy(dtype=np.float32)
+def embed(table: Table, device: str) -> np.ndarray:
+    return table.frame()[["age", "weight"]].astype("Float64").fillna(50).to_numpy(dtype=np.float32)
 
 
 STUB = SimpleNamespace(embed=embed)

@@ -95,7 +95,8 @@ def quoting(argument: int = 0) -> Callable[..., Any]:
     def fails(*args: Any, **kwargs: Any) -> Any:
         given = args[argument]
         given = given[0] if isinstance(given, list) else given  # tables by role
-        frame = given.train if hasattr(given, "train") else given.to_pandas() if isinstance(given, pa.Table) else given
+        given = given.train.frame() if hasattr(given, "train") else given
+        frame = given.to_pandas() if isinstance(given, pa.Table) else given
         raise ValueError(frame.to_string() + row_of(frame)) from KeyError(row_of(frame))
 
     return fails

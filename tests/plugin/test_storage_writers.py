@@ -107,7 +107,7 @@ def test_rows_moved_between_train_and_holdout_are_refused(world: World) -> None:
         part = rows.reset_index(drop=True)
         part.attrs = dict(train.attrs)
         store_value(part, storage[role])
-    refused_step = world.run(table, "halved/dcr")
+    refused_step = world.run(table, "halved/encoded")
     data = next(e.step_failure_data for e in refused_step.all_events if e.is_step_failure)
     assert "table is not the one that was split" in data.user_failure_data.description
     stale = world.run(table, "halved/attestation")
