@@ -2,22 +2,22 @@
 
 import dagster as dg
 from dagster_ray import LocalRay
-from standins import table_of
 
-from privacy_assets import fixed
+from privacy_assets import TableSpec, build_privacy_assets, fixed
 from resources.production import RESOURCES
 
 RAY = fixed(LocalRay(ray_init_options={"num_cpus": 2, "include_dashboard": False, "log_to_driver": False}))
+PATIENTS = TableSpec(
+    name="patients",
+    source="demo",
+    subject="person",
+    split={"shares": {"train": 0.4, "holdout": 0.4, "reference": 0.2}},
+    generator={"name": "synthpop", "settings": {"min_leaf": 1000}},
+    attacks={"embedder": {"max_epochs": 12}},
+    run={"workers": "ray"},
+)
 
 defs = dg.Definitions.merge(
-    table_of(
-        "patients",
-        source="demo",
-        subject="person",
-        generator={"name": "synthpop", "settings": {"min_leaf": 1000}},
-        shares={"train": 0.4, "holdout": 0.4, "reference": 0.2},
-        embedder={"max_epochs": 12},
-        workers="ray",
-    ),
+    build_privacy_assets(PATIENTS),
     dg.Definitions(resources={**RESOURCES, "ray": RAY}, executor=dg.in_process_executor),
 )
