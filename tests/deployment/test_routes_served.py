@@ -141,8 +141,8 @@ def test_route_12_automation_after_scores_that_never_ran_or_raised(served: Serve
     refused(served, served.automated("gated", "turned/published", since), "turned", "another synthetic table")
     shutil.rmtree(served.root / "storage" / "turned" / "holdout")
     since = served.after_a_tick("gated")
-    scored = served.launch("gated", "turned/synthetic", "turned/dcr")
-    assert sorted(served.failures(scored)) == ["turned__dcr", "turned__synthetic_schema_and_values"]
+    scored = served.launch("gated", "turned/synthetic", "turned/encoded", "turned/dcr")
+    assert sorted(served.failures(scored)) == ["turned__encoded", "turned__synthetic_schema_and_values"]
     refused(served, served.automated("gated", "turned/published", since), "turned", "another synthetic table")
     assert history(served, "turned") == [turned]
 
