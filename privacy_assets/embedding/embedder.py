@@ -1,4 +1,4 @@
-"""Contrastive embedder of mixed tables (Palacios 4.1, 5.2, appendix C; DESIGN section 5, "Embedder").
+"""Contrastive embedder of mixed tables (Palacios 4.1, 5.2, appendix C).
 
 A network learns to tell which two random maskings come from the same record; distances between its outputs then stand
 for the likeness of records whatever their columns are. Torch is imported where it is used.

@@ -1,4 +1,4 @@
-"""Generators: one protocol, one file each (DESIGN section 6)."""
+"""Generators: one protocol, one file each."""
 
 from privacy_assets.generators.base import FittedGenerator, Generator, PrivacyBudget
 from privacy_assets.generators.registry import (

@@ -1,4 +1,4 @@
-"""Exact nearest neighbours among encoded rows by a k-d tree (DESIGN section 5, "Exact neighbours", path a).
+"""Exact nearest neighbours among encoded rows by a k-d tree.
 
 A node keeps the box of its rows' numbers and, per categorical column, the set of categories present. No row of it is
 nearer than the distance to the box plus 1 for each category of the query that the node lacks; nodes that are farther

@@ -1,4 +1,4 @@
-"""Exact nearest neighbours (DESIGN section 5, "Exact neighbours"): copies, ties and order of rows settled here.
+"""Exact nearest neighbours: copies, ties and order of rows settled here.
 
 Rows are first put into distinct rows in an order that depends on their content alone; the search itself
 (:mod:`privacy_assets.neighbours.mixed_search`) sees nothing else, so no result depends on the order of rows.

@@ -1,4 +1,4 @@
-"""Numeric form of mixed tables for distances (DESIGN section 5, "Encoding").
+"""Numeric form of mixed tables for distances.
 
 Squared distance of two rows = sum of squared differences of standardised numbers + number of mismatching categories.
 """

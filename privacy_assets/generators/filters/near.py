@@ -38,7 +38,7 @@ class SimilarityFilter(Filter):
 
 @declared_by_name
 class MemorizationFilter(SimilarityFilter):
-    """Leave out synthetic rows that point at few people (Kuppa et al., section 3; DESIGN section 5, "Memorization").
+    """Leave out synthetic rows that point at few people (Kuppa et al., section 3).
 
     The similarity filter that spares crowds: a synthetic row with real people within lambda, but fewer than ``crowd``
     of them, is left out; with none near it points at nobody, with a crowd at no one in particular.
