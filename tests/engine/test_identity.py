@@ -243,7 +243,7 @@ def word(value: object, known: tuple[object, ...]) -> object:
 
 
 def brute_force(a: pd.Series, b: pd.Series, encoder: Encoder) -> float:
-    """Squared distance of two rows by DESIGN section 5, one column at a time."""
+    """Squared distance of two rows by its definition, one column at a time."""
     total = 0.0
     for number in encoder.numbers:
         x, y = days(a[number.name]), days(b[number.name])

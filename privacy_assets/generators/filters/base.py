@@ -25,10 +25,11 @@ class Filter(ABC):
     """A filter: subclass it, with ``declared_by_name``, as a class whose fields are the settings, each with a default.
 
     It leaves out synthetic rows by how many real people stand within a radius of them: ``radius`` or, without one, what
-    real rows themselves keep from each other. Distances are Euclidean in the raw encoding, up to a share of 1e-4. Real are all rows of train, holdout and reference alike: a filter by train alone
-    empties the neighbourhoods of its members, which gives them away as well. Each row of a person counts as an equal
-    part of them. Nothing but the row itself and the real rows decides: the order of rows, and how many are drawn,
-    change nothing. At most ``attempts`` times as many rows are drawn as are wanted.
+    real rows themselves keep from each other. Distances are Euclidean in the raw encoding, up to a share of 1e-4. Real
+    are all rows of train, holdout and reference alike: a filter by train alone empties the neighbourhoods of its
+    members, which gives them away as well. Each row of a person counts as an equal part of them. Nothing but the row
+    itself and the real rows decides: the order of rows, and how many are drawn, change nothing. At most ``attempts``
+    times as many rows are drawn as are wanted.
 
     ``name`` is the registry key, ``covers`` what it protects from, ``fix`` what helps when it leaves too few rows.
     """
