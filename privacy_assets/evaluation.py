@@ -13,7 +13,7 @@ from privacy_assets.compute.progress import Progress, silent
 from privacy_assets.errors import ConfigError, InputError, did_you_mean, require, shown
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.inputs import REAL_ROLES, MetricInputs
-from privacy_assets.metrics.registry import build_metric, default_metrics
+from privacy_assets.metrics.registry import METRICS, build_metric, default_metrics
 from privacy_assets.policy import Policy
 from privacy_assets.stats.results import MetricResult
 from privacy_assets.storage.objects import location
@@ -267,7 +267,7 @@ def choose_metrics(
     if given is not None and not isinstance(given, str | list | tuple | set | frozenset | Mapping):
         raise ConfigError(f"metrics are names, or a mapping of names to settings, not {type(given).__name__}.")
     if isinstance(given, str):
-        given = [name.strip() for name in given.split(",") if name.strip()]
+        given = _names(given)
     if policy is not None and policy.extends and given is None:
         doubted = set(default_metrics(brought)) - set(default_metrics()) - set(policy.metrics)
         more = [limit for name in sorted(doubted) for limit in build_metric(name).default_limits]
@@ -283,6 +283,14 @@ def choose_metrics(
     made_for = {name: metric.for_generator(generator) for name, metric in built.items()}
     in_force = policy if policy is not None else Policy.default(chosen)
     return {name: metric.under(in_force, made_for) for name, metric in made_for.items()}, in_force
+
+
+def _names(given: str) -> list[str]:
+    """Names separated by commas; ConfigError that shows none of the parts of a long text, which can be a table's."""
+    names, whole = [name.strip() for name in given.split(",") if name.strip()], shown(given)
+    if whole != repr(given) and not set(names) <= set(METRICS):
+        raise ConfigError(f"{whole} does not name metrics. Fix: give their names, separated by commas.")
+    return names
 
 
 def wants_embedder(metrics: Iterable[Metric]) -> bool:
