@@ -358,6 +358,11 @@ def test_no_object_is_told_where_a_table_is_wanted(caplog: pytest.LogCaptureFixt
         evaluate(make(), HOLDOUT, TRAIN)
 
 
+def test_no_part_of_a_long_text_is_told_as_the_name_of_a_metric(caplog: pytest.LogCaptureFixture) -> None:
+    for text in (people().to_json(orient="records", date_format="iso"), people().to_csv()):
+        knock((_evaluated, "metrics"), text, caplog)
+
+
 def test_generators_are_fitted_to_tables_only() -> None:
     with pytest.raises(PrivacyAssetsError) as caught:
         build_generator("copy").fit(Table.read([NAME]), seed=0)  # type: ignore[arg-type]
