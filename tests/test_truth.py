@@ -134,14 +134,14 @@ def test_fresh_rows_of_the_census_hold_the_default_policy_with_a_reference(uk_ce
 @pytest.mark.parametrize("table", ["adult", "uk_census"])
 def test_fresh_rows_hold_and_copies_break_over_splits(table, request):
     held = 0
-    for seed in range(1, 5):
+    for seed in range(1, 7):
         train, holdout, fresh, reference = cut(request.getfixturevalue(table), *FULL, 2_000, seed=seed)
         outcomes = judged(train, holdout, fresh, reference=reference).judgement.outcomes
         # A fresh row can have a category that nobody else has, which a generator cannot make.
         held += all(one.passed for one in outcomes if one.limit.key != "value_disclosure.foreign_cells")
         leak = judged(train, holdout, leaky(train, fresh, 0.05), metrics=LEAK_METRICS)
         assert "fail" in label_conditional(leak).values()
-    assert held >= 3
+    assert held >= 5
 
 
 @pytest.mark.slow
@@ -216,13 +216,13 @@ def test_dropping_rows_near_train_is_refused_from_the_other_side(adult):
 @pytest.mark.slow
 def test_an_honest_generator_passes_the_default_policy(adult):
     held = 0
-    for seed in range(4):
+    for seed in range(6):
         train, holdout = cut(adult, 8_000, 2_000, seed=20 + seed)
         inputs = prepare_inputs(train, holdout, train)
         fitted = build_generator("synthpop").fit(as_table(inputs.train, inputs.schema), seed=seed)
         report = judged(train, holdout, fitted.sample(8_000, seed=seed).frame())
         held += report.verdict == "pass"
-    assert held >= 3
+    assert held >= 5
 
 
 # ------------------------------------------------------------------------------- people with several rows

@@ -1,6 +1,6 @@
 """Programs inside an asset's step as external processes of Dagster Pipes.
 
-The engine starts, watches and ends them (``engine.generators.programs``), as no client of Pipes does: with a scrubbed
+The engine starts, watches and ends them (``generators.programs``), as no client of Pipes does: with a scrubbed
 environment, a time limit, and everything killed that they leave behind. Here they are given the context of the step.
 Of their messages the engine keeps numbers under known names; nothing else reaches Dagster: not what they log or print,
 not the asset checks that they report (whoever made the rows does not judge them), and not their exceptions.
