@@ -7,6 +7,7 @@ import shutil
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from privacy_assets.storage.work import WorkFolder
 
 TABLE, MODEL, REPORT, PAGE = "table.parquet", "model.json", "report.json", "report.html"
 PUBLISHED = "published.json"
+SPARED = timedelta(hours=6)  # older folders of models go: another run may be writing or reading a younger one
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,8 @@ def _joined(frames: list[Any], key: dg.AssetKey) -> Any:
 
 def _store_model(value: Any, folder: Location) -> Location:
     """Save into a new folder and point to it: a reader never sees half a model."""
-    name = f"model-{uuid.uuid4().hex}"
+    now = datetime.now(UTC)
+    name = f"{_named(now)}-{uuid.uuid4().hex}"
     place = folder / name
     if isinstance(place, ObjectPath):
         with WorkFolder() as made:
@@ -188,10 +191,14 @@ def _store_model(value: Any, folder: Location) -> Location:
     else:
         value.save(private_folder(place))
     pointer = put_atomic(folder / MODEL, json.dumps({"kind": _model_kind(value), "folder": name}).encode())
-    for old in names(folder):
-        if old.startswith("model-") and old != name:
-            _remove(folder / old)
+    for other in names(folder):
+        if other.startswith("model-") and other < _named(now - SPARED):
+            _remove(folder / other)
     return pointer
+
+
+def _named(when: datetime) -> str:
+    return f"model-{when:%Y%m%dT%H%M%S}"
 
 
 def _remove(folder: Location) -> None:

@@ -115,12 +115,8 @@ def test_two_runs_at_once_publish_what_was_judged(environment) -> None:
     running = [run(environment, "job", "execute", "-j", "patients_pipeline") for _ in range(2)]
     ended = [one.wait(900) for one in running]
     releases = store.history(PLACE)
-    # Whoever reads what the other has just replaced is refused; two who read the same attestation make one release.
-    assert len(releases) - before <= ended.count(0)
-    if len(releases) == before:  # each was in the way of the other: then one alone publishes
-        assert run(environment, "job", "execute", "-j", "patients_pipeline").wait(900) == 0
-        releases = store.history(PLACE)
-    assert len(releases) > before
+    # Whoever reads what the other has just replaced may be refused; two who read one attestation make one release.
+    assert 1 <= len(releases) - before <= ended.count(0)
     assert store.current(PLACE).id == releases[-1].id
     check_whole(environment)
 
