@@ -175,12 +175,12 @@ def report(found: Sequence[Line], entries: Sequence[Entry] = BATTERY) -> str:
 
 
 def _explained(entries: Sequence[Entry], said: Mapping[tuple[str, str], Line]) -> list[str]:
-    """Which limits made our wrong verdicts, and which leaks were refused without being demonstrated."""
+    """Which limits made our wrong verdicts, and which leaks were refused without being significant."""
     mine = [(entry, said[entry.name, "ours"]) for entry in entries if (entry.name, "ours") in said]
     wrong = [pair for pair in mine if not right(pair[0], pair[1]["verdict"])]
     luck = [(entry, line) for entry, line in mine if entry.expected == REFUSED and line["verdict"] == "not assessable"]
     parts = []
-    for title, pairs in (("Wrong:", wrong), ("Refused, but not demonstrated:", luck)):
+    for title, pairs in (("Wrong:", wrong), ("Refused, but not significant:", luck)):
         if pairs:
             reasons = ["; ".join(f"`{key}` {reason}" for key, reason in line["broken"].items()) for _, line in pairs]
             lines = [f"- {entry.name}: {reason}" for (entry, _), reason in zip(pairs, reasons, strict=True)]

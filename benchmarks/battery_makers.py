@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from benchmarks.releases import SUBJECT, World, bare, independent, jittered, redrawn
+from benchmarks.releases import SUBJECT, World, bare, independent, jittered, resampled
 from privacy_assets.compute.progress import silent
 from privacy_assets.generators import build_generator
 from privacy_assets.neighbours.nearest import nearest, nearest_rows
@@ -39,8 +39,8 @@ def moved(share: float) -> Make:
 
 
 def one_redrawn(share: float) -> Make:
-    """Copies with one column of each drawn anew."""
-    return lambda world: world.beside(redrawn(world.some(share), bare(world.train), world.rng()))
+    """Copies with one column of each resampled."""
+    return lambda world: world.beside(resampled(world.some(share), bare(world.train), world.rng()))
 
 
 def rounded(share: float) -> Make:

@@ -99,7 +99,7 @@ def mostlyai(train: Any, holdout: Any, synthetic: Any) -> Figures:
         "identical to train": float(distances.calculate_ims(near)),
         "identical to holdout": float(distances.calculate_ims(far)),
         "rows": len(near),
-        "looks": 7 if encoded[0].shape[1] > 10 else 1,  # it reports the largest share of so many sets of columns
+        "attempts": 7 if encoded[0].shape[1] > 10 else 1,  # it reports the largest share of so many sets of columns
     }
 
 
@@ -137,7 +137,7 @@ TOOLS = {tool.__name__: tool for tool in (anonymeter, sdmetrics, mostlyai)}
 
 
 def answer(tool: str, paths: dict[str, str]) -> dict[str, Any]:
-    """The figures of one release or what went wrong, and CPU seconds."""
+    """The statistics of one release or what went wrong, and CPU seconds."""
     import numpy as np
     import pandas as pd
 
@@ -145,7 +145,7 @@ def answer(tool: str, paths: dict[str, str]) -> dict[str, Any]:
     tables = [pd.read_parquet(paths[role]) for role in ("train", "holdout", "synthetic")]
     before = time.process_time()
     try:
-        found: dict[str, Any] = {"figures": TOOLS[tool](*tables)}
+        found: dict[str, Any] = {"estimates": TOOLS[tool](*tables)}
     except Exception as error:
         found = {"error": f"{type(error).__name__}: {error}"[:200]}
     return found | {"seconds": time.process_time() - before}

@@ -169,7 +169,7 @@ _TABLES = [
     Entry("patients", "trees, leaf 1,000", PASS, 0, generated("synthpop", min_leaf=1_000), PEOPLE),
     Entry("patients", "trees, leaf 1", REFUSED, math.nan, generated("synthpop", min_leaf=1), PEOPLE),
 ]
-_ASKED = ("contamination",)
+_ASKED = ("holdout_leakage",)
 _BROUGHT = [
     Entry("adult", "brought, fresh rows", PASS, 0, fresh, also=_ASKED),
     Entry("adult", "brought, 20% copies of train and holdout", UNKNOWN, 0.2, both_copied(0.2), also=_ASKED),

@@ -14,29 +14,29 @@ LEVEL = 0.05
 Line = dict[str, Any]  # "release", "tool", and what was found
 
 
-def anonymeter_verdict(figures: Mapping[str, Any]) -> str:
+def anonymeter_verdict(estimates: Mapping[str, Any]) -> str:
     """A leak where the interval of any risk lies above 0; the intervals hold for all attacks together."""
-    risks = [risk for risk in figures.values() if not isinstance(risk, str)]
+    risks = [risk for risk in estimates.values() if not isinstance(risk, str)]
     if not risks:
         return NO_VERDICT
     return LEAK if any(risk[3] > 0 for risk in risks) else NOTHING
 
 
-def sdmetrics_verdict(figures: Mapping[str, Any]) -> str:
+def sdmetrics_verdict(estimates: Mapping[str, Any]) -> str:
     """A leak where more than half of the rows are nearer to train, by more than chance gives."""
-    return LEAK if _above_half(figures["nearer to train"], figures["rows"]) < LEVEL else NOTHING
+    return LEAK if _above_half(estimates["nearer to train"], estimates["rows"]) < LEVEL else NOTHING
 
 
-def mostlyai_verdict(figures: Mapping[str, Any]) -> str:
+def mostlyai_verdict(estimates: Mapping[str, Any]) -> str:
     """A leak where the share of rows nearer to train, or that of identical rows, is larger than chance gives.
 
     "Nearer" is the largest of several looks, and is held against so many.
     """
-    rows = figures["rows"]
-    same, other = (round(figures[f"identical to {role}"] * rows) for role in ("train", "holdout"))
+    rows = estimates["rows"]
+    same, other = (round(estimates[f"identical to {role}"] * rows) for role in ("train", "holdout"))
     identical = stats.binomtest(same, same + other, alternative="greater").pvalue if same else 1.0
-    nearer = _above_half(figures["DCR share"], rows)
-    return LEAK if identical < LEVEL / 2 or nearer < LEVEL / 2 / figures["looks"] else NOTHING
+    nearer = _above_half(estimates["DCR share"], rows)
+    return LEAK if identical < LEVEL / 2 or nearer < LEVEL / 2 / estimates["attempts"] else NOTHING
 
 
 def _above_half(share: float, rows: int) -> float:
@@ -55,7 +55,7 @@ def verdict_of(line: Line) -> str:
     """What the tool says, in its own words."""
     if line["tool"] == "ours":
         return line["verdict"]
-    return RULES[line["tool"]](line["figures"]) if "figures" in line else NO_VERDICT
+    return RULES[line["tool"]](line["estimates"]) if "estimates" in line else NO_VERDICT
 
 
 def right(entry: Entry, verdict: str) -> bool:

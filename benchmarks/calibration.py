@@ -5,7 +5,7 @@
 
 ``coverage``: 2,000 rows of train and 500 of holdout, and 600 and 2,400; one row a person, and 1 to 4; fresh rows, 5 %
 and 20 % copies. With copies, the sides of all who were not copied are drawn 25 times for each release: the truth is
-the mean, as the figures speak of a given release. ``rule``: fresh rows, densest unseen rows and trees with leaves of
+the mean, as the statistics speak of a given release. ``rule``: fresh rows, densest unseen rows and trees with leaves of
 50 rows under the default policy, at 8,000/2,000/8,000 rows. ``power``: leaks at these sizes. ``order``: five tables
 from a copy to an honest one.
 
@@ -48,7 +48,7 @@ LEAKS = (
     "40 isolated, jittered", "rows near train dropped", "100 % copies",
 )  # fmt: skip
 ORDER = ("100 % copies", "100 % jittered", "trees, leaf 5", "trees, leaf 50", "fresh rows")
-COMPARABLE = ("privacy_score", "protection_score", "singling_out.risk")  # paper figures; the others see labels alone
+COMPARABLE = ("privacy_score", "protection_score", "singling_out.risk")  # paper statistics; the others see labels alone
 BOUNDS = ("membership_inference.epsilon_one_run",)  # a bound has no interval that could hold a truth
 ENTRIES = ("tails", "curve", "configurations", "columns")  # tables whose rows have intervals of their own,
 VALUES = ("excess", "advantage", "risk")  # of these numbers
@@ -147,16 +147,16 @@ def report(paths: list[Path]) -> None:
 
 def print_coverage(found: dict[Case, dict[str, MetricResult]]) -> None:
     """One line for each kind of interval; p is the chance of so few when the coverage is what the interval promises."""
-    print("| figure | holdout | people | release | held the truth | p |\n|---|---|---|---|---|---|")
+    print("| statistic | holdout | people | release | held the truth | p |\n|---|---|---|---|---|---|")
     for (name, *key), held, p in coverage(found):
         mark = " **" if p < 0.01 else ""
         print(f"| {name} | {' | '.join(key)} | {sum(held)}/{len(held)} | {p:.3f}{mark} |")
 
 
 def coverage(found: dict[Case, dict[str, MetricResult]]) -> Iterator[tuple[tuple[str, ...], list[bool], float]]:
-    """Per figure or table and kind of case: which intervals hold the truth, and the chance of so few.
+    """Per statistic or table and kind of case: which intervals hold the truth, and the chance of so few.
 
-    The truth is the null, or the mean over the repetitions of one world where no null is known. A figure that is the
+    The truth is the null, or the mean over the repetitions of one world where no null is known. A statistic that is the
     most telling row of a table is of another row in another repetition: its truth is the mean of the row that it is.
     """
     worlds: dict[tuple[str, ...], dict[int, list[dict[str, MetricResult]]]] = defaultdict(lambda: defaultdict(list))
@@ -168,12 +168,12 @@ def coverage(found: dict[Case, dict[str, MetricResult]]) -> Iterator[tuple[tuple
         for world, group in groups.items():
             for name, metric in METRICS.items():
                 mine = [results[name] for results in group if name in results]
-                for spec in metric.figures if mine else ():
+                for spec in metric.statistics if mine else ():
                     full = f"{name}.{spec.name}"
-                    seen = [(result.figure(spec.name), result) for result in mine if full not in BOUNDS]
-                    seen = [(figure, result) for figure, result in seen if figure.measurable]
+                    seen = [(result.estimate(spec.name), result) for result in mine if full not in BOUNDS]
+                    seen = [(estimate, result) for estimate, result in seen if estimate.measurable]
                     if seen:
-                        truths = np.full(len(seen), np.mean([figure.value for figure, _ in seen]))
+                        truths = np.full(len(seen), np.mean([estimate.value for estimate, _ in seen]))
                         if world < 0 and not full.endswith(COMPARABLE):
                             truths[:] = 0.0 if spec.null is None else spec.null
                         elif full in BEST:
@@ -232,17 +232,18 @@ def print_verdicts(found: dict[Case, dict[str, MetricResult]]) -> None:
         broken = {outcome.limit.key for outcome in policy.judge(results).outcomes if outcome.status == "fail"}
         releases[case.release].append((policy.judge(results).verdict, broken))
     print(
-        "| release | repetitions | refused | not assessable | by two figures, one label-conditional | by every metric |"
+        "| release | repetitions | refused | not assessable | by two statistics, one label-conditional "
+        "| by every metric |"
     )
     print("|---|---|---|---|---|---|")
     for release, seen in releases.items():
-        figures = [{key.removesuffix(".lower") for key in broken} for _, broken in seen]
-        blind = [{name for name in broken if not name.endswith(COMPARABLE)} for broken in figures]
+        estimates = [{key.removesuffix(".lower") for key in broken} for _, broken in seen]
+        underpowered = [{name for name in broken if not name.endswith(COMPARABLE)} for broken in estimates]
         counts = (
-            sum(bool(broken) for broken in figures),
+            sum(bool(broken) for broken in estimates),
             sum(verdict == "not_assessable" for verdict, _ in seen),
-            sum(len(broken) >= 2 and bool(b) for broken, b in zip(figures, blind, strict=True)),
-            sum({name.partition(".")[0] for name in broken} == set(LIMITED) for broken in figures),
+            sum(len(broken) >= 2 and bool(b) for broken, b in zip(estimates, underpowered, strict=True)),
+            sum({name.partition(".")[0] for name in broken} == set(LIMITED) for broken in estimates),
         )
         print(f"| {release} | {len(seen)} | {' | '.join(map(str, counts))} |")
     print("\nLimits broken:\n")
@@ -258,20 +259,26 @@ def print_demonstrated(found: dict[Case, dict[str, MetricResult]]) -> None:
     for case, results in found.items():
         if case.release == "trees, leaf 50":
             for outcome in Policy.default(results).judge(results).outcomes:
-                if outcome.limit.bound == "lower" and (figure := outcome.figure) is not None and figure.measurable:
-                    shown[outcome.limit.figure].append(max(figure.low - figure.null, figure.null - figure.high, 0.0))
+                if (
+                    outcome.limit.bound == "lower"
+                    and (estimate := outcome.estimate) is not None
+                    and estimate.measurable
+                ):
+                    shown[outcome.limit.statistic].append(
+                        max(estimate.low - estimate.null, estimate.null - estimate.high, 0.0)
+                    )
     for name, ends in shown.items():
         print(f"- trees, leaf 50 demonstrate {name} of at most {max(ends):.4f} in {len(ends)}")
 
 
 def print_order(found: dict[Case, dict[str, MetricResult]]) -> None:
-    """Means of the two figures that rank leaks."""
+    """Means of the two statistics that rank leaks."""
     print("| release | membership_inference.advantage | dcr.member_excess |\n|---|---|---|")
     for release in ORDER:
         cells = []
         for name in ("membership_inference.advantage", "dcr.member_excess"):
-            metric, figure = name.split(".")
-            values = [r[metric].figure(figure).value for case, r in found.items() if case.release == release]
+            metric, estimate = name.split(".")
+            values = [r[metric].estimate(estimate).value for case, r in found.items() if case.release == release]
             cells.append(f"{np.mean(values):.3f} ({np.min(values):.3f} to {np.max(values):.3f})")
         print(f"| {release} | {' | '.join(cells)} |")
 

@@ -28,7 +28,7 @@ from privacy_assets.evaluation import prepare_inputs, run_metrics
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.controls import Controls
 from privacy_assets.metrics.controls.canaries import KINDS, canaries
-from privacy_assets.metrics.controls.scratch_tables import plantable
+from privacy_assets.metrics.controls.simulated_releases import plantable
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.membership_inference.scores import build_population
 from privacy_assets.metrics.registry import METRICS, build_metric, default_metrics
@@ -39,7 +39,7 @@ from privacy_assets.tables.table import Table
 SHAPE = {"train": 8_000, "holdout": 2_000, "reference": 2_000, "synthetic": 8_000}
 SHARES = (1.0, 1 / 3)
 LIMITED = [name for name in default_metrics(SHAPE) if METRICS[name].default_limits]
-FEWER = {"membership_inference": {"permutations": 199}}  # the figure that is looked at needs none
+FEWER = {"membership_inference": {"permutations": 199}}  # the statistic that is looked at needs none
 LOOKED_AT = Policy(tuple(Limit(**limit) for limit in Controls().limits))
 
 
@@ -60,7 +60,7 @@ def repetition(frame: pd.DataFrame, seed: int, planted: bool) -> dict[str, Any]:
         results |= run_metrics(inputs, {name: build_metric(name)})
         seconds[name] = time.process_time() - started
     judgement = Policy.default(LIMITED).judge(results)
-    stated = {kind: results["controls"].figure(f"smallest_leak_{kind}").value for kind in KINDS}
+    stated = {kind: results["controls"].estimate(f"smallest_leak_{kind}").value for kind in KINDS}
     places = {kind: np.flatnonzero(own) for kind, own in plantable(inputs, build_population(inputs)).items()}
     rng = np.random.default_rng([seed, 5])
     caught = {
@@ -71,7 +71,7 @@ def repetition(frame: pd.DataFrame, seed: int, planted: bool) -> dict[str, Any]:
     }
     return {
         "seed": seed, "verdict": judgement.verdict, "broken": [outcome.limit.key for outcome in judgement.broken],
-        "false_alarm_rate": results["controls"].figure("false_alarm_rate").value, "stated": stated, "caught": caught,
+        "false_alarm_rate": results["controls"].estimate("false_alarm_rate").value, "stated": stated, "caught": caught,
         "seconds": seconds,
     }  # fmt: skip
 
@@ -82,9 +82,9 @@ def refused(inputs: MetricInputs, kind: str, leak: float, places: np.ndarray, rn
     planted = canaries(kind, inputs.train, places, count, rng)
     others = inputs.synthetic.take(rng.permutation(len(inputs.synthetic))[len(planted) :])
     real = {role: inputs.tables[role] for role in ("train", "holdout")}
-    scratch = {**real, "synthetic": Table.stack([others, planted])}
+    simulated = {**real, "synthetic": Table.stack([others, planted])}
     metrics: dict[str, Metric] = {name: build_metric(name, FEWER.get(name)) for name in LOOKED_AT.metrics}
-    return LOOKED_AT.judge(run_metrics(replace(inputs, tables=scratch), metrics)).verdict != "pass"
+    return LOOKED_AT.judge(run_metrics(replace(inputs, tables=simulated), metrics)).verdict != "pass"
 
 
 def report(path: Path) -> None:

@@ -7,7 +7,7 @@
 
 Key n stands for a home with the secret "demo key n": the demo table is split, its generator fitted and sampled, and the
 metrics judged by the limits of the demo, by the functions that the assets call, without Dagster and files. The encoder
-is trained anew for each of the first ``--embedded`` keys; without it the figures and entries in the embedding are
+is trained anew for each of the first ``--embedded`` keys; without it the statistics and entries in the embedding are
 missing, and the line says so. ``--leak`` runs the demo with a leaf for every row; it is blocked by the first limit that
 breaks, so the cheapest metrics come first and the rest is not run. One line a key, never computed twice.
 """
@@ -29,9 +29,9 @@ import pandas as pd
 from privacy_assets.dagster.demo import demo_spec
 from privacy_assets.evaluation import attach_embedder, fit_embedder, run_metrics
 from privacy_assets.metrics.inputs import MetricInputs
-from privacy_assets.pipeline.feeds import source_table
 from privacy_assets.pipeline.measuring import metric_inputs
 from privacy_assets.pipeline.plan import TablePlan
+from privacy_assets.pipeline.row_sources import source_table
 from privacy_assets.pipeline.tagging import data_columns, schema_of, tag
 from privacy_assets.policy import Policy
 from privacy_assets.stats.limits import Verdict
@@ -64,10 +64,10 @@ def demo_inputs(settings: TablePlan, key: int, embedded: bool) -> MetricInputs:
 
 
 def scored(settings: TablePlan, inputs: MetricInputs, chosen: list[str], first_only: bool) -> dict[str, Any]:
-    """Verdict, broken limits, figures under a limit and seconds; ``first_only`` ends with the first broken limit."""
+    """Verdict, broken limits, statistics under a limit and seconds; ``first_only`` ends with the first broken limit."""
     results: dict[str, MetricResult] = {}
     broken: dict[str, str] = {}
-    figures: dict[str, float | None] = {}
+    estimates: dict[str, float | None] = {}
     seconds: dict[str, float] = {}
     verdict: Verdict = "pass"
     for name in chosen:
@@ -78,12 +78,12 @@ def scored(settings: TablePlan, inputs: MetricInputs, chosen: list[str], first_o
         judgement = Policy(limits).judge(results)
         verdict = min(verdict, judgement.verdict, key=WORST_FIRST.index)
         broken |= {outcome.limit.key: outcome.reason for outcome in judgement.broken}
-        figures |= {
+        estimates |= {
             o.limit.key: round(o.measured, 5) if math.isfinite(o.measured) else None for o in judgement.outcomes
         }
         if broken and first_only:
             break
-    return {"verdict": verdict, "broken": broken, "figures": figures, "seconds": seconds}
+    return {"verdict": verdict, "broken": broken, "estimates": estimates, "seconds": seconds}
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -103,8 +103,8 @@ def report(*paths: Path) -> None:
     for limit, count in Counter(key for one in found for key in one["broken"]).most_common():
         print(f"  {limit} broke for {count}")
     print("\n| limit | measured: lowest | median | highest | not measured |\n|---|---|---|---|---|")
-    for limit in dict.fromkeys(key for one in found for key in one["figures"]):
-        values = pd.Series([one["figures"].get(limit) for one in found if limit in one["figures"]], dtype=float)
+    for limit in dict.fromkeys(key for one in found for key in one["estimates"]):
+        values = pd.Series([one["estimates"].get(limit) for one in found if limit in one["estimates"]], dtype=float)
         cells = " | ".join(f"{value:.4f}" for value in (values.min(), values.median(), values.max()))
         print(f"| {limit} | {cells} | {values.isna().sum()} |")
     seconds = pd.DataFrame([one["seconds"] for one in found]).median()
@@ -114,7 +114,7 @@ def report(*paths: Path) -> None:
 def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
     """The lines of one key, of other metrics each, as one."""
     whole = {"verdict": min((part["verdict"] for part in parts), key=WORST_FIRST.index)}
-    for name in ("broken", "figures", "seconds"):
+    for name in ("broken", "estimates", "seconds"):
         whole[name] = {limit: value for part in parts for limit, value in part[name].items()}
     return {**whole, "embedded": any(part["embedded"] for part in parts)}
 

@@ -6,7 +6,7 @@
 --rows rows are train, as many holdout and as many the release, drawn by --seed. For each dimension from 3 to one less
 than the table has columns, an encoder of train and holdout is trained with each of --repeats seeds, with the default
 width and at most --epochs epochs; its accuracy and loss are those of the weights it keeps, on rows held out. The
-encoder of the first seed then serves the embedded figures on tables that leak 0, a quarter, half, three quarters and
+encoder of the first seed then serves the embedded statistics on tables that leak 0, a quarter, half, three quarters and
 all of their rows. Each encoder is one line of the results and is never trained twice.
 """
 
@@ -129,10 +129,10 @@ def report_text(found: list[dict[str, Any]]) -> str:
     out = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     learned = {what: {row["dims"]: row for row in learnt(found, what)} for what in LEARNT}
     for dims, points in sorted(points_of(found).items()):
-        lined = {fit.figure: fit for fit in fits(points)}
+        lined = {fit.statistic: fit for fit in fits(points)}
         cells = [str(dims), *(_shown(learned[what][dims]) for what in LEARNT)]
         cells.append(f"{np.mean([line['cpu'] for line in found if line['dims'] == dims]):.0f}")
-        cells += [cell for figure in SEEN for cell in _seen(points, figure, lined.get(figure))]
+        cells += [cell for estimate in SEEN for cell in _seen(points, estimate, lined.get(estimate))]
         cells.append("{:.4f} ± {:.4f}".format(*PAPER[dims]) if dims in PAPER else "")
         out.append(f"| {' | '.join(cells)} |")
     return "\n".join(out) + "\n"
@@ -143,13 +143,13 @@ def _shown(row: dict[str, float]) -> str:
     return f"{row['value']:.3f}" + (f" ± {half:.3f}" if math.isfinite(half) else "")
 
 
-def _seen(points: Sequence[Point], figure: str, line: Fit | None) -> list[str]:
-    found = {point.x: _parts(point, figure) for point in points}
+def _seen(points: Sequence[Point], statistic: str, line: Fit | None) -> list[str]:
+    found = {point.x: _parts(point, statistic) for point in points}
     return [*(_shown(found[x]) for x in (0.0, 0.5, 1.0)), "–" if line is None else f"{line.r2:.3f}"]
 
 
-def _parts(point: Point, figure: str) -> dict[str, float]:
-    return dict(zip(("value", "low", "high"), point.figures[figure], strict=True))
+def _parts(point: Point, statistic: str) -> dict[str, float]:
+    return dict(zip(("value", "low", "high"), point.estimates[statistic], strict=True))
 
 
 def images(found: list[dict[str, Any]]) -> dict[str, str]:
@@ -159,9 +159,9 @@ def images(found: list[dict[str, Any]]) -> dict[str, str]:
         rows = learnt(found, what)
         null = 0.0 if what == "accuracy" else min(row["value"] for row in rows)
         drawn[what] = intervals_svg(rows, x="dims", y="value", series=(), labels=("dimensions", label), null=null)
-    for figure, short in SEEN.items():
+    for estimate, short in SEEN.items():
         rows = [
-            {"dims": dims, "leak": f"leak {point.x:g}", **_parts(point, figure)}
+            {"dims": dims, "leak": f"leak {point.x:g}", **_parts(point, estimate)}
             for dims, points in sorted(points_of(found).items())
             for point in points
             if point.x in (0.0, 0.5, 1.0)

@@ -2,8 +2,8 @@
 
     python -m benchmarks.gate --size-gb 1
 
-Every figure is user plus system time, the least of three, with the file in the page cache. Verifying is meant to cost
-at most 1.2 times what hashing does.
+Every statistic is user plus system time, the least of three, with the file in the page cache. Verifying is meant to
+cost at most 1.2 times what hashing does.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from privacy_assets.gate.releases import Release, check_bytes, hash_file
 from privacy_assets.gate.snapshot import Snapshot
 from privacy_assets.gate.statements import Place, Sealed, seal
 from privacy_assets.policy import Policy
-from privacy_assets.stats.estimates import Figure
+from privacy_assets.stats.estimates import Estimate
 from privacy_assets.stats.limits import Limit
 from privacy_assets.stats.results import MetricResult
 
 PLACE = Place("large")
 POLICY = Policy((Limit("dcr.member_excess", at_most=0.1),))
-RESULT = MetricResult("dcr", (Figure("member_excess", 0.0, -0.01, 0.01, n=1000, subjects=1000),))
+RESULT = MetricResult("dcr", (Estimate("member_excess", 0.0, -0.01, 0.01, n=1000, subjects=1000),))
 
 
 def deployment(root: Path) -> Gate:
@@ -102,7 +102,7 @@ def measure(gate: Gate, snapshot: Snapshot) -> dict[str, tuple[float, float]]:
 
 
 def main() -> None:
-    """Print the figures."""
+    """Print the statistics."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size-gb", type=float, default=1.0)
     options = parser.parse_args()
@@ -118,7 +118,7 @@ def main() -> None:
 
 
 def peak() -> float:
-    """Most memory that this process ever held, in MB (Linux: the figure is in KiB)."""
+    """Most memory that this process ever held, in MB (Linux: the statistic is in KiB)."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

@@ -1,4 +1,4 @@
-"""Every generator on your own copy of the data: time, memory, usefulness and every privacy figure.
+"""Every generator on your own copy of the data: time, memory, utility and every privacy statistic.
 
     python -m benchmarks.generators adult.parquet --results generators.jsonl
     python -m benchmarks.generators adult.parquet --generators dpctgan,privbayes --epsilons 0.01,0.1,0.5,1,3 \\
@@ -52,7 +52,7 @@ PALACIOS = {
     "dcr.privacy_score": "DCR", "dcr.privacy_score_embedded": "DCR+CL", "linkability.risk": "linkability",
     "attribute_inference.risk": "inference",
 }  # fmt: skip
-MEASURED = ("dcr", "singling_out", "linkability", "attribute_inference")  # each with its embedded figures
+MEASURED = ("dcr", "singling_out", "linkability", "attribute_inference")  # each with its embedded statistics
 Made = tuple[pd.DataFrame, dict[str, Any]]
 
 
@@ -106,14 +106,16 @@ def most_memory() -> float:
 
 
 def judge(tables: list[pd.DataFrame], made: pd.DataFrame, encoder: Embedder | None, seed: int) -> dict[str, Any]:
-    """Every figure, the seconds of every metric and the verdict of the default policy."""
+    """Every statistic, the seconds of every metric and the verdict of the default policy."""
     train, holdout, reference = tables
     inputs = prepare_inputs(train, holdout, made, reference, schema=infer_schema(pd.concat(tables)), seed=seed)
     metrics, policy = choose_metrics(None, None)
     results = run_metrics(inputs if encoder is None else attach_embedder(inputs, encoder), metrics)
-    figures = {f"{name}.{one.name}": [one.value, one.low, one.high] for name, r in results.items() for one in r.figures}
+    estimates = {
+        f"{name}.{one.name}": [one.value, one.low, one.high] for name, r in results.items() for one in r.estimates
+    }
     return {
-        "verdict": policy.judge(results).verdict, "figures": figures,
+        "verdict": policy.judge(results).verdict, "estimates": estimates,
         "seconds": {name: result.seconds for name, result in results.items()},
     }  # fmt: skip
 
@@ -162,7 +164,7 @@ def lines(paths: Iterable[Path]) -> list[dict[str, Any]]:
 
 
 def report_text(found: list[dict[str, Any]]) -> str:
-    """The results as two Markdown tables a data set; figures with half the width of their intervals."""
+    """The results as two Markdown tables a data set; statistics with half the width of their intervals."""
     out = []
     for table in dict.fromkeys((line["table"], line["rows"]) for line in found):
         these = [line for line in found if (line["table"], line["rows"]) == table]
@@ -171,7 +173,7 @@ def report_text(found: list[dict[str, Any]]) -> str:
         out += [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
         for line in these:
             costs = [f"{line['fit_cpu']:.0f}", f"{line['sample_cpu']:.1f}", f"{line['mb']:,.0f}"]
-            shown = [_shown(line["figures"].get(key)) for key in SHOWN]
+            shown = [_shown(line["estimates"].get(key)) for key in SHOWN]
             out.append(f"| {' | '.join([_name(line), *costs, *shown, line['verdict']])} |")
         out.append("")
         embedded = [line for line in these if line["embedder"]]
@@ -179,7 +181,7 @@ def report_text(found: list[dict[str, Any]]) -> str:
             head = ["generator", *PALACIOS.values()]
             out += [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
             for line in embedded:
-                shown = [_shown(line["figures"].get(key)) for key in PALACIOS]
+                shown = [_shown(line["estimates"].get(key)) for key in PALACIOS]
                 out.append(f"| {' | '.join([_name(line), *shown])} |")
             took = {name: sum(line["seconds"][name] for line in embedded) / len(embedded) for name in MEASURED}
             costs = [f"{name} {seconds:.2f}" for name, seconds in took.items()]
@@ -192,10 +194,10 @@ def _name(line: dict[str, Any]) -> str:
     return f"{line['generator']} {', '.join(f'{key} {value:g}' for key, value in line['settings'].items())}".strip()
 
 
-def _shown(figure: list[float | None] | None) -> str:
-    if figure is None or any(part is None for part in figure):
+def _shown(estimate: list[float | None] | None) -> str:
+    if estimate is None or any(part is None for part in estimate):
         return "–"
-    value, low, high = (float(part) for part in figure if part is not None)
+    value, low, high = (float(part) for part in estimate if part is not None)
     return f"{value:.3f} ± {(high - low) / 2:.3f}"
 
 
@@ -216,7 +218,7 @@ def main() -> None:
     parser.add_argument("--epsilons", type=numbers, default=[], help="budgets of the private ones beside the default")
     parser.add_argument("--overfit", type=numbers, default=[], help="ratios of loss to which rvae is over-fitted")
     parser.add_argument("--settings", type=json.loads, default={}, help="of the generators, as JSON")
-    parser.add_argument("--no-embedder", action="store_true", help="leave out the embedded figures")
+    parser.add_argument("--no-embedder", action="store_true", help="leave out the embedded statistics")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=Path("generators.jsonl"), help="where lines are added")
     parser.add_argument("--report", type=Path, nargs="+", help="files to report on; nothing is run")

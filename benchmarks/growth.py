@@ -28,7 +28,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.measured import cost, peak
-from privacy_assets.generators.copies import jittered, redrawn
+from privacy_assets.generators.copies import jittered, resampled
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.registry import build_metric
 from privacy_assets.neighbours.mixed_tree import MixedTree
@@ -69,7 +69,7 @@ def grown(table: Table, rows: int, rng: np.random.Generator) -> Table:
     def moved(column: Column) -> Column:
         known = table[column.name].present()
         if column.values is not None:
-            return redrawn(column, known, 0.05, rng)
+            return resampled(column, known, 0.05, rng)
         return jittered(column, known, 0.1, rng)
 
     return table.take(rng.integers(0, len(table), rows)).map(moved)
@@ -117,14 +117,16 @@ def private() -> Iterator[list[float]]:
         thread.join()
 
 
-def through_files(small: Path, folder: Path, names: list[str], attacked: int | None) -> list[float]:
+def through_files(small: Path, folder: Path, names: list[str], max_targets: int | None) -> list[float]:
     """Wall and CPU seconds of evaluating the files, wall seconds of each metric, most memory and most private, in MB.
 
     What is compiled is compiled on ``small`` files before.
     """
     from privacy_assets import evaluate
 
-    metrics = {name: {"attacked": attacked} if "attacked" in build_metric(name).settings() else {} for name in names}
+    metrics = {
+        name: {"max_targets": max_targets} if "max_targets" in build_metric(name).settings() else {} for name in names
+    }
     roles = ("train", "holdout", "synthetic")
     few, paths = ([str(where / f"{role}.parquet") for role in roles] for where in (small, folder))
     evaluate(*few, metrics=metrics, embedder=False)
@@ -149,7 +151,7 @@ def files(options: argparse.Namespace) -> None:
             if rows == 4_000:
                 continue
             with alone.Pool(1) as worker:
-                found = worker.apply(through_files, (folders[4_000], folder, names, options.attacked))
+                found = worker.apply(through_files, (folders[4_000], folder, names, options.max_targets))
             print(f"| {rows:,} | {' | '.join(f'{one:,.0f}' for one in found)} |", flush=True)
 
 

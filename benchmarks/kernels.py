@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.kernels tests/data/adult.parquet
 
-Both sides get the same rows in the form that suits them, and take turns; each figure is the least of ``--times``. A
+Both sides get the same rows in the form that suits them, and take turns; each statistic is the least of ``--times``. A
 warm-up on the same rows compiles. A library that does less than the kernel (no subjects, no ties by content, no
 proof) is compared all the same, on a share of the rows where all would take too long.
 """
@@ -112,10 +112,10 @@ def attacks(inputs) -> Iterator[Row]:
     from sklearn.neighbors import NearestNeighbors
 
     from privacy_assets.metrics.attribute_inference import _kernels as kernels
-    from privacy_assets.metrics.attribute_inference.attacks import Attacked, Trial
+    from privacy_assets.metrics.attribute_inference.attacks import Targets, Trial
     from privacy_assets.neighbours.spherelets import Spherelets, divergences
 
-    trial = Trial.of(inputs, Attacked.choose(inputs, 1000))
+    trial = Trial.of(inputs, Targets.choose(inputs, 1000))
     slack = (len(trial.category) + 4) * float(np.finfo(np.float32).eps)
     given = (trial.queries, trial.points, trial.category, trial.start, slack)
     queries, points = inputs.encoded("holdout").dense[: trial.queries.shape[1]], inputs.encoded("synthetic").dense

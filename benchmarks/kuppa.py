@@ -1,4 +1,4 @@
-"""Figures 2 and 3 of Kuppa et al. (2021), on your own copy of the data: attack accuracy, sizes, and the filter.
+"""Statistics 2 and 3 of Kuppa et al. (2021), on your own copy of the data: attack accuracy, sizes, and the filter.
 
     python -m benchmarks.kuppa adult.parquet --results kuppa.jsonl
     python -m benchmarks.kuppa adult.parquet --study bagging --results kuppa.jsonl
@@ -9,7 +9,7 @@ they make a release of their own, learn what the neighbourhoods of its members l
 given one. Accuracy is balanced: 0.5 is a guess. Non-members are the holdout, or people outside all three of the owner's
 tables. ``bagging``: Kuppa's attack on single records through bootstrap samples of 1,000 auxiliary rows. Both before and
 after the filter, there by an attacker who does not know of it and by one who filters their own releases alike.
-Usefulness: a classifier of the last column (--target) is trained on the release and tested on people outside.
+Utility: a classifier of the last column (--target) is trained on the release and tested on people outside.
 
 Each case is one line of the results and is never computed twice.
 """
@@ -95,14 +95,14 @@ def traits(people: EncodedTable, release: EncodedTable, others: EncodedTable, ra
     return np.nan_to_num(np.column_stack([to_release, to_others, ratio, *counts[:3]]), posinf=1e9)
 
 
-def attacked(world: World, case: Case) -> dict[str, float]:
-    """Balanced accuracy against the holdout and against people outside, usefulness, and what the filter dropped."""
+def max_targets(world: World, case: Case) -> dict[str, float]:
+    """Balanced accuracy against the holdout and against people outside, utility, and what the filter dropped."""
     given, dropped = released(world, case, case.filter != "")
     own, rest = surrogate(world)
     made, _ = released(own, case, case.filter == "known")
     known = world.encoded(rest)
     radius = typical_radius(known, None, 0.02, "cpu")
-    found: dict[str, float] = {"dropped": dropped, "usefulness": usefulness(given, world)}
+    found: dict[str, float] = {"dropped": dropped, "utility": utility(given, world)}
     for side in ("holdout", "outside"):
         model = RandomForestClassifier(
             200, max_depth=8, min_samples_leaf=10, class_weight="balanced", random_state=case.seed
@@ -127,7 +127,7 @@ def surrogate(world: World) -> tuple[World, Table]:
     return World(*parts[1:], world.auxiliary.take(slice(0)), world.schema), parts[0]
 
 
-def usefulness(release: Table, world: World) -> float:
+def utility(release: Table, world: World) -> float:
     """AUC (accuracy with more than two classes) on people outside of a classifier trained on the release."""
     target = world.schema.names[-1]
     places = [at for name in world.schema.names[:-1] for at in world.encoder.places[name]]
@@ -150,7 +150,7 @@ def run(frame: pd.DataFrame, chosen: Iterable[Case], path: Path) -> None:
     with path.open("a") as file:
         for place, case in enumerate(left, start=1):
             if case.study == "table":
-                found = attacked(draw_world(frame, TRAIN, case.auxiliary, case.seed), case)
+                found = max_targets(draw_world(frame, TRAIN, case.auxiliary, case.seed), case)
             else:
                 world = draw_world(frame, TRAIN, AUXILIARY, case.seed)
                 found = {}
@@ -195,7 +195,7 @@ def report(path: Path, image: Path | None) -> None:
             bars[case.generator][words[case.filter]].append(found["holdout"])
     head = ["generator", "synthetic rows", "auxiliary rows", "filter"]
     for study, found_all in tables.items():
-        columns = ["holdout", "outside", "usefulness", "dropped"] if study == "table" else ["accuracy"]
+        columns = ["holdout", "outside", "utility", "dropped"] if study == "table" else ["accuracy"]
         print(f"\n## {study}\n\n{table_of(found_all, head, columns)}")
     if image is not None:
         drawn = [

@@ -46,7 +46,7 @@ def cost(work: Callable[..., Any], *given: Any) -> tuple[float, Any]:
 # --- this side --------------------------------------------------------------------------------------------------------
 
 
-def metric(name: str, figures: Sequence[str], **settings: Any) -> Steps:
+def metric(name: str, estimates: Sequence[str], **settings: Any) -> Steps:
     """A metric of the registry; its inputs are prepared from the frames as for every other metric."""
     from privacy_assets.evaluation import prepare_inputs
     from privacy_assets.metrics.registry import build_metric
@@ -55,7 +55,7 @@ def metric(name: str, figures: Sequence[str], **settings: Any) -> Steps:
 
     def measure(inputs: Any) -> Answer:
         result = chosen.evaluate(inputs)
-        return {one: [getattr(result.figure(one), part) for part in ("value", "low", "high")] for one in figures}
+        return {one: [getattr(result.estimate(one), part) for part in ("value", "low", "high")] for one in estimates}
 
     return prepare_inputs, measure
 

@@ -4,9 +4,9 @@
 
 39,032 training rows are searched from as many rows of sequential trees trained on them, and fewer; then their
 embeddings, then their 109 one-hot columns as a wide table of numbers; with ``--large``, resampled rows whose numbers
-are jittered. Each figure is the least of three, or of one above 100,000 rows, where faiss and the product are timed on
-2,000 queries. Faiss and the product get the dense form less its unused columns; the product selects nothing. Memory is
-the peak of the process until then, faiss left out. Compiling from nothing, once per machine, is timed last.
+are jittered. Each statistic is the least of three, or of one above 100,000 rows, where faiss and the product are timed
+on 2,000 queries. Faiss and the product get the dense form less its unused columns; the product selects nothing. Memory
+is the peak of the process until then, faiss left out. Compiling from nothing, once per machine, is timed last.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def cold() -> float:
 
 
 def main() -> None:
-    """Print the figures."""
+    """Print the statistics."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", help="a Parquet file of at least 48,000 rows")
     parser.add_argument("--threads", type=int, default=1, help="0 means all cores")

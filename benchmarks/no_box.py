@@ -3,9 +3,9 @@
     python -m benchmarks.no_box adult.parquet --repetitions 5
     python -m benchmarks.no_box adult.parquet --repetitions 100 --releases "fresh rows"
 
-8,000/2,000/8,000 rows, the first 2,000 spare rows as the reference. Printed are, for each release and figure, the mean
-over the splits and the share of the splits whose interval leaves the null value on either side: on fresh rows, how
-often the figure is wrong.
+8,000/2,000/8,000 rows, the first 2,000 spare rows as the reference. Printed are, for each release and statistic, the
+mean over the splits and the share of the splits whose interval leaves the null value on either side: on fresh rows, how
+often the statistic is wrong.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import pandas as pd
 
 from benchmarks.releases import RELEASES, SUBJECT, World, bare, draw_world
 from privacy_assets.evaluation import prepare_inputs
-from privacy_assets.metrics.membership_inference.no_box import auc_figures, score_rows
+from privacy_assets.metrics.membership_inference.no_box import auc_estimates, score_rows
 from privacy_assets.metrics.membership_inference.one_run import epsilon_one_run
 from privacy_assets.metrics.membership_inference.scores import build_population
-from privacy_assets.stats.estimates import Figure
+from privacy_assets.stats.estimates import Estimate
 
 SHAPE, REFERENCE = (8_000, 2_000, 8_000), 2_000
 SHOWN = ("fresh rows", "5 % copies", "20 % jittered", "100 % copies", "trees, leaf 5", "trees, leaf 50")
 
 
-def measure(world: World, name: str, *, repeated: bool, permutations: int = 999) -> list[Figure]:
-    """The five figures of one release of one world."""
+def measure(world: World, name: str, *, repeated: bool, permutations: int = 999) -> list[Estimate]:
+    """The five statistics of one release of one world."""
     release, spare = RELEASES[name](world), world.spare.iloc[:REFERENCE].reset_index(drop=True)
     train, holdout = (table if repeated else bare(table) for table in (world.train, world.holdout))
     if repeated:  # a reference row belongs to a person of its own
@@ -40,30 +40,30 @@ def measure(world: World, name: str, *, repeated: bool, permutations: int = 999)
     )  # fmt: skip
     found = score_rows(inputs)
     population = build_population(inputs, found.distances if found else None)
-    figures = auc_figures(population, found, permutations, inputs.rng("membership_inference.no_box"))
-    return [*figures, epsilon_one_run(population, inputs.rng("membership_inference.pairs"))]
+    estimates = auc_estimates(population, found, permutations, inputs.rng("membership_inference.no_box"))
+    return [*estimates, epsilon_one_run(population, inputs.rng("membership_inference.pairs"))]
 
 
-def table(found: dict[str, list[list[Figure]]]) -> str:
-    """One line a release, "mean (share of the intervals below the null, above it)" a figure."""
-    names = [figure.name for figure in next(iter(found.values()))[0]]
+def table(found: dict[str, list[list[Estimate]]]) -> str:
+    """One line a release, "mean (share of the intervals below the null, above it)" a statistic."""
+    names = [estimate.name for estimate in next(iter(found.values()))[0]]
     lines = [f"| release | {' | '.join(f'`{name}`' for name in names)} |", f"|---|{'---|' * len(names)}"]
     for release, runs in found.items():
         cells = []
         for at in range(len(names)):
-            figures = [run[at] for run in runs]
-            below, above = (np.mean([side(f) for f in figures]) for side in (_below, _above))
-            cells.append(f"{np.mean([f.value for f in figures]):.3f} ({below:.2f}, {above:.2f})")
+            estimates = [run[at] for run in runs]
+            below, above = (np.mean([side(f) for f in estimates]) for side in (_below, _above))
+            cells.append(f"{np.mean([f.value for f in estimates]):.3f} ({below:.2f}, {above:.2f})")
         lines.append(f"| {release} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _below(figure: Figure) -> bool:
-    return figure.high < figure.null
+def _below(estimate: Estimate) -> bool:
+    return estimate.high < estimate.null
 
 
-def _above(figure: Figure) -> bool:
-    return figure.low > figure.null
+def _above(estimate: Estimate) -> bool:
+    return estimate.low > estimate.null
 
 
 def main() -> None:
@@ -78,7 +78,7 @@ def main() -> None:
     given = parser.parse_args()
     frame = pd.read_parquet(given.table).drop(columns=given.drop)
     frame = frame.astype(str) if given.text else frame
-    found: dict[str, list[list[Figure]]] = {name: [] for name in given.releases}
+    found: dict[str, list[list[Estimate]]] = {name: [] for name in given.releases}
     for seed in range(given.repetitions):
         world = draw_world(frame, SHAPE, seed, repeated=given.repeated)
         for name in given.releases:

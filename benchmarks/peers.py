@@ -141,7 +141,7 @@ class Runs:
 
     def here(self, work: Work, rows: int, release: str = "honest") -> dict[str, Any]:
         """The metric's measurement."""
-        settings = {"name": work.metric, "figures": work.figures, **work.settings}
+        settings = {"name": work.metric, "estimates": work.estimates, **work.settings}
         return self._once(sys.executable, work.name, "here", "metric", settings, rows, release)
 
     def peer(self, work: Work, peer: Peer, rows: int, release: str = "honest") -> dict[str, Any]:
@@ -228,7 +228,7 @@ def peer_versions(environment: Path) -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """What the statistics were measured on."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown")
     return {"processor": model, "CPUs": os.cpu_count(), "load": os.getloadavg()[0], "here": listed(measured.versions())}

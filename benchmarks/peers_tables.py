@@ -23,11 +23,11 @@ class Peer:
 
 @dataclass(frozen=True)
 class Work:
-    """A metric with its settings, the figures that answer, and the peers that do the same or nearly so."""
+    """A metric with its settings, the statistics that answer, and the peers that do the same or nearly so."""
 
     name: str
     metric: str
-    figures: Sequence[str]
+    estimates: Sequence[str]
     settings: Mapping[str, Any]
     peers: Sequence[Peer] = field(default_factory=list)
 
@@ -92,7 +92,7 @@ def cell(run: Run) -> str:
 
 
 def answer(run: Run) -> str:
-    """Every figure with its interval."""
+    """Every statistic with its interval."""
     said = []
     for name, (value, *ends) in run.get("answer", {}).items():
         interval = f" [{', '.join(f'{end:.2f}' for end in ends)}]" if ends else ""

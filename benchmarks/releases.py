@@ -95,9 +95,9 @@ def draw_world(frame: pd.DataFrame, shape: tuple[int, int, int], seed: int, *, r
 
 
 def relabelled(world: World, leaked: pd.DataFrame, seed: int) -> World:
-    """The same people and release, with the sides drawn anew for all but the people of ``leaked``, who stay in train.
+    """The same people and release, with the sides resampled for all but the people of ``leaked``, who stay in train.
 
-    This is the chance that intervals of label-conditional figures speak of: the release is given.
+    This is the chance that intervals of label-conditional statistics speak of: the release is given.
     """
     real = pd.concat([world.train, world.holdout], ignore_index=True)
     fixed = leaked[SUBJECT].unique()
@@ -135,8 +135,8 @@ def jittered(rows: pd.DataFrame, schema: TableSchema, rng: np.random.Generator) 
     return out
 
 
-def redrawn(rows: pd.DataFrame, pool: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
-    """One column of each row drawn anew."""
+def resampled(rows: pd.DataFrame, pool: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
+    """One column of each row resampled."""
     out = rows.reset_index(drop=True)
     chosen = rng.integers(0, out.shape[1], len(out))
     for position, name in enumerate(out.columns):
@@ -179,7 +179,9 @@ RELEASES: dict[str, Callable[[World], pd.DataFrame]] = {
     "5 % copies": lambda world: world.beside(world.some(0.05)),
     "20 % copies": lambda world: world.beside(world.some(0.2)),
     "20 % jittered": lambda world: world.beside(jittered(world.some(0.2), world.schema, world.rng())),
-    "20 % with a column redrawn": lambda world: world.beside(redrawn(world.some(0.2), bare(world.train), world.rng())),
+    "20 % with a column redrawn": lambda world: world.beside(
+        resampled(world.some(0.2), bare(world.train), world.rng())
+    ),
     "10 % copies, others independent": lambda world: world.beside(world.some(0.1), independent(world)),
     "40 isolated, jittered": isolated_copies,
     "rows near train dropped": away,

@@ -4,7 +4,7 @@
     python -m benchmarks.scalability --report scalability.jsonl
 
 Each half of the table makes one side, train and holdout, of as many rows as --sizes says: first its own rows, then
-copies of them, with numbers moved by 0.1 standard deviations and one category in 20 drawn anew.
+copies of them, with numbers moved by 0.1 standard deviations and one category in 20 resampled.
 Sequential trees of train's half make as many synthetic rows. Above the size of the table only what it costs means
 anything. Every metric runs in a process of its own after a warm-up on 1,000 rows, raw and, where it can use one, with
 an encoder as well, which was trained for --epochs epochs only: that changes no cost. Seconds are of the processor,

@@ -1,11 +1,11 @@
-"""What singling out costs from raw tables to figures, and its parts: CPU and wall seconds, and memory.
+"""What singling out costs from raw tables to statistics, and its parts: CPU and wall seconds, and memory.
 
     python -m benchmarks.singling_out adult.parquet --threads 1
 
 39,032 training rows, 9,758 others, and 39,040 of sequential trees trained on them; 2,000 queries a configuration. With
 ``--large``, so many training rows, a quarter as many others, and as many synthetic ones: resampled, numbers jittered,
-and rounded again unless ``--unique`` asks for columns without any repeated number. Each figure is the least of three,
-or of one where a side has more than 100,000 rows. Compiling from nothing is timed last, once per machine.
+and rounded again unless ``--unique`` asks for columns without any repeated number. Each statistic is the least of
+three, or of one where a side has more than 100,000 rows. Compiling from nothing is timed last, once per machine.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def report(name: str, given: list[pd.DataFrame], times: int) -> None:
 
 
 def main() -> None:
-    """Print the figures."""
+    """Print the statistics."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", help="a Parquet file of at least 48,790 rows")
     parser.add_argument("--threads", type=int, default=1, help="0 means all cores")

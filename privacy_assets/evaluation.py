@@ -68,7 +68,7 @@ def prepare_inputs(
     together when None, ``kinds`` overriding and ``declared`` saying what to leave out and what is generated; then
     open columns are refused, see :mod:`privacy_assets.tables.roles`. ``released`` are earlier releases about
     the same people, of which the columns that all of them have are kept. Columns are read (of Parquet files),
-    brought into form and put away one by one, see :mod:`privacy_assets.tables.blocks`. Raises InputError
+    brought into form and put away one by one, see :mod:`privacy_assets.tables.memory_mapping`. Raises InputError
     naming table, column, row position and fix; also when the holdout repeats rows of train far beyond chance.
     """
     check_reading(subject, kinds)
@@ -256,11 +256,11 @@ def choose_metrics(
     given: MetricsLike | None,
     policy: Policy | None,
     generator: Generator | None = None,
-    brought: Collection[str] = (),
+    external: Collection[str] = (),
 ) -> tuple[dict[str, Metric], Policy]:
     """Metrics to run and the policy in force; ConfigError for unknown metrics and settings.
 
-    Without metrics: those of the policy, or the default ones; ``brought`` are the roles of the tables that were made
+    Without metrics: those of the policy, or the default ones; ``external`` are the roles of the tables that were made
     outside, which some of these are for. Without a policy: the default limits of the metrics. ``generator`` is that of
     the synthetic table, for the metrics that attack it; ConfigError where they need it.
     """
@@ -269,10 +269,10 @@ def choose_metrics(
     if isinstance(given, str):
         given = _names(given)
     if policy is not None and policy.extends and given is None:
-        doubted = set(default_metrics(brought)) - set(default_metrics()) - set(policy.metrics)
+        doubted = set(default_metrics(external)) - set(default_metrics()) - set(policy.metrics)
         more = [limit for name in sorted(doubted) for limit in build_metric(name).default_limits]
         policy = replace(policy, limits=(*policy.limits, *more))
-    chosen = list(given) if given is not None else list(policy.metrics) if policy else default_metrics(brought)
+    chosen = list(given) if given is not None else list(policy.metrics) if policy else default_metrics(external)
     if not chosen:
         raise ConfigError("no metric was chosen.")
     settings = given if isinstance(given, Mapping) else {}
@@ -305,7 +305,7 @@ def attach_embedder(inputs: MetricInputs, embedder: Embedder) -> MetricInputs:
 
 def require_torch() -> None:
     """MissingPackage where no embedder can be trained, before any work is done."""
-    require("torch", "the embedder", "torch", "leave the embedded figures out: embedder=False, or --no-embedder")
+    require("torch", "the embedder", "torch", "leave the embedded statistics out: embedder=False, or --no-embedder")
 
 
 def fit_embedder(inputs: MetricInputs, **settings: Any) -> Embedder:

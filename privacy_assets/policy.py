@@ -1,4 +1,4 @@
-"""The policy: limits on figures, and the judgement of results against them."""
+"""The policy: limits on statistics, and the judgement of results against them."""
 
 from __future__ import annotations
 
@@ -37,13 +37,15 @@ class Judgement:
 
 @declared
 class Policy:
-    """A named list of limits, one per (figure, bound). An empty policy is an error: it would publish anything."""
+    """A named list of limits, one per (statistic, bound). An empty policy is an error: it would publish anything."""
 
     part: ClassVar[str] = "policy"
 
-    limits: Annotated[tuple[Limit, ...], Tuple] = Field(title="a list of limits", description="one a figure and bound")
+    limits: Annotated[tuple[Limit, ...], Tuple] = Field(
+        title="a list of limits", description="one a statistic and bound"
+    )
     name: str = Field(default="custom", description="for the report")
-    extends: bool = Field(default=False, description="the limits of metrics for tables that were brought join it")
+    extends: bool = Field(default=False, description="the limits of metrics for external tables join it")
 
     def __post_init__(self) -> None:
         if not self.limits:
@@ -70,8 +72,8 @@ class Policy:
         """Build a policy from ``{"name", "limits": [{"figure", "at_most", ...}], "extends": "default"}``.
 
         With ``extends: default`` the given limits replace or join the default ones; otherwise they stand alone. The
-        name ``default`` is that of the default policy only. ConfigError for a limit outside of the range of its figure,
-        and for one that is given twice.
+        name ``default`` is that of the default policy only. ConfigError for a limit outside of the range of its
+        statistic, and for one that is given twice.
         """
         known = ("name", "limits", "extends")
         if not isinstance(data, Mapping):
@@ -138,7 +140,7 @@ class Policy:
         return tuple(dict.fromkeys(limit.metric for limit in self.limits))
 
     def digest(self) -> str:
-        """SHA-256 over what decides: figure, bound, limit and smallest n of each limit (not names or texts)."""
+        """SHA-256 over what decides: statistic, bound, limit and smallest n of each limit (not names or texts)."""
         rows = sorted(_deciding(limit) for limit in self.limits)
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
@@ -154,7 +156,7 @@ class Policy:
 
 
 def _deciding(limit: Limit) -> tuple[Any, ...]:
-    return limit.figure, limit.bound, limit.at_least is None, limit.value, limit.smallest_n
+    return limit.statistic, limit.bound, limit.at_least is None, limit.value, limit.smallest_n
 
 
 def _check_once(limits: Iterable[Limit], source: str) -> None:
@@ -175,24 +177,26 @@ def _found(documents: list[Any]) -> str:
 def _limit(entry: Any, source: str) -> Limit:
     names = [field.name for field in fields(Limit)]
     if not isinstance(entry, Mapping):
-        raise ConfigError(f"{source}: each limit is a mapping with at least 'figure' and 'at_most'.")
+        raise ConfigError(f"{source}: each limit is a mapping with at least 'statistic' and 'at_most'.")
     for key in entry:
         if key not in names:
             raise ConfigError(f"{source}: unknown key {shown(key)} in a limit.{did_you_mean(key, names)}")
     try:
         limit = Limit(**entry)
     except ConfigError as error:
-        raise ConfigError(f"{source}: {error} It is the limit on {shown(entry.get('figure'))}.") from None
-    from privacy_assets.metrics.registry import figure_specs
+        raise ConfigError(f"{source}: {error} It is the limit on {shown(entry.get('statistic'))}.") from None
+    from privacy_assets.metrics.registry import statistic_specs
 
-    specs = figure_specs()
-    if limit.figure not in specs:
-        raise ConfigError(f"{source}: unknown figure {shown(limit.figure)}.{did_you_mean(limit.figure, specs)}")
-    if (specs[limit.figure].direction == "lower_is_riskier") != (limit.at_most is None):
+    specs = statistic_specs()
+    if limit.statistic not in specs:
+        raise ConfigError(
+            f"{source}: unknown statistic {shown(limit.statistic)}.{did_you_mean(limit.statistic, specs)}"
+        )
+    if (specs[limit.statistic].direction == "lower_is_riskier") != (limit.at_most is None):
         side = "at_least" if limit.at_most is not None else "at_most"
-        raise ConfigError(f"{source}: {limit.figure} takes {side}.")
-    low, high = specs[limit.figure].limits
+        raise ConfigError(f"{source}: {limit.statistic} takes {side}.")
+    low, high = specs[limit.statistic].limits
     if not low <= limit.value <= high:
         outside = f"{limit.value:g} lies outside of its range, {low:g} to {high:g}"
-        raise ConfigError(f"{source}: the limit on {limit.figure}, {outside}.")
+        raise ConfigError(f"{source}: the limit on {limit.statistic}, {outside}.")
     return limit

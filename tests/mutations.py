@@ -50,9 +50,9 @@ class Mutation:
 
 
 MUTATIONS = [
-    # --- figures ---
+    # --- statistics ---
     Mutation(
-        "direction dropped: every figure is one-sided",
+        "direction dropped: every statistic is one-sided",
         "stats/results.py", "direction=self.direction,", "",
         ("engine/test_results.py", "engine/test_dcr.py"),
     ),
@@ -63,7 +63,7 @@ MUTATIONS = [
     ),
     Mutation(
         "train and holdout swapped in closeness",
-        "metrics/dcr/closeness.py", "train, holdout, synthetic = tables", "holdout, train, synthetic = tables",
+        "metrics/dcr/matches.py", "train, holdout, synthetic = tables", "holdout, train, synthetic = tables",
         ("engine/test_dcr.py",),
     ),
     Mutation(
@@ -141,8 +141,8 @@ MUTATIONS = [
         ("engine/test_policy.py",),
     ),
     Mutation(
-        "a figure that is not measurable is judged",
-        "stats/limits.py", "if not figure.measurable:", "if False:",
+        "a statistic that is not measurable is judged",
+        "stats/limits.py", "if not statistic.measurable:", "if False:",
         ("engine/test_policy.py",),
     ),
     Mutation(
@@ -153,11 +153,11 @@ MUTATIONS = [
     ),
     Mutation(
         "a leak that was shown fails no limit",
-        "stats/limits.py", "if limit.exceeded_by(demonstrated):", "if False:",
+        "stats/limits.py", "if limit.exceeded_by(significant):", "if False:",
         ("engine/test_policy.py",),
     ),
     Mutation(
-        "the far side of a two-sided figure ignored",
+        "the far side of a two-sided statistic ignored",
         "stats/limits.py", 'return max(up, down) if bound == "upper"', 'return up if bound == "upper"',
         ("engine/test_policy.py",),
     ),
@@ -169,17 +169,17 @@ MUTATIONS = [
     ),
     Mutation(
         "too few subjects are enough",
-        "stats/limits.py", "if figure.subjects < limit.smallest_n:", "if False:",
+        "stats/limits.py", "if statistic.subjects < limit.smallest_n:", "if False:",
         ("engine/test_policy.py",),
     ),
     Mutation(
-        "a blind limit passes",
-        "stats/limits.py", "math.isfinite(figure.resolution) and", "False and",
+        "an underpowered limit passes",
+        "stats/limits.py", "math.isfinite(estimate.minimum_detectable_effect) and", "False and",
         ("engine/test_policy.py",),
     ),
     Mutation(
         "further attempts are judged as the first",
-        "stats/limits.py", "far = widening(attempt, figure.confidence)", "far = widening(1, figure.confidence)",
+        "stats/limits.py", "far = widening(attempt, statistic.confidence)", "far = widening(1, statistic.confidence)",
         ("engine/test_policy.py",),
     ),
     Mutation(
@@ -261,18 +261,18 @@ MUTATIONS = [
     ),
     Mutation(
         "what was replaced is published again",
-        "gate/looks.py", "if found and found[-1] != before[-1]:", "if False:",
+        "gate/publication_attempts.py", "if found and found[-1] != before[-1]:", "if False:",
         ("gate/test_replaced.py",),
     ),
     Mutation(
         "attempts are not counted",
-        "gate/looks.py", "number = 1 + max((number for number, _ in known), default=0)", "return 1",
-        ("gate/test_looks.py",),
+        "gate/publication_attempts.py", "number = 1 + max((number for number, _ in known), default=0)", "return 1",
+        ("gate/test_publication_attempts.py",),
     ),
     # --- what is told ---
     Mutation(
         "errors of others pass with their words",
-        "dagster/scrubbing.py", "if not isinstance(error, _SAFE):", "if False:",
+        "dagster/redaction.py", "if not isinstance(error, _SAFE):", "if False:",
         ("plugin/test_planted_values.py",),
     ),
     # --- generators ---

@@ -9,11 +9,11 @@ import pytest
 from privacy_assets.evaluation import prepare_inputs, run_metrics
 from privacy_assets.generators import build_generator
 from privacy_assets.generators.filters import MemorizationFilter, SimilarityFilter
-from privacy_assets.metrics.composition import Composition
+from privacy_assets.metrics.cumulative_disclosure import CumulativeDisclosure
 from privacy_assets.metrics.registry import build_metric
 from privacy_assets.policy import Policy
 from privacy_assets.stats.limits import Limit, judge_limit
-from privacy_assets.stats.results import Figure, MetricResult
+from privacy_assets.stats.results import Estimate, MetricResult
 from privacy_assets.tables.encoding import Encoder
 from privacy_assets.tables.schema import infer_schema
 from tests.tables import as_table, as_tables
@@ -60,16 +60,18 @@ def test_copies_moved_just_out_of_the_filter_are_refused(kind: type) -> None:
 
 @pytest.mark.parametrize("policy_counts", [True, False])
 def test_whoever_tries_again_and_again_seldom_passes_a_leak(policy_counts: bool) -> None:
-    """500 adversaries whose true leak is just above the limit, 50 tries each: a cautious end within it by luck."""
+    """500 adversaries whose true leak is just above the limit, 50 tries each: a conservative bound within it by
+    luck.
+    """
     rng, limit, error = np.random.default_rng(0), Limit("m.f", at_most=0.1), 0.02
     values = rng.normal(0.1, error, (500, 50))
     passed = 0
     for tries in values:
         for number, value in enumerate(tries, start=1):
             half = 1.959964 * error
-            figure = Figure("f", value, value - half, value + half, 1000, 1000)
+            estimate = Estimate("f", value, value - half, value + half, 1000, 1000)
             attempt = number if policy_counts else 1
-            if judge_limit(limit, MetricResult("m", (figure,)), attempt).passed:
+            if judge_limit(limit, MetricResult("m", (estimate,)), attempt).passed:
                 passed += 1
                 break
     share = passed / len(values)
@@ -87,12 +89,12 @@ def test_refitting_and_averaging_add_up() -> None:
     found = []
     for earlier in (tables[1:2], tables[1:]):
         inputs = prepare_inputs(TRAIN, HOLDOUT, tables[0], released=earlier)
-        found.append(Composition(permutations=499).measure(inputs).figures)
-    two, six = ({figure.name: figure for figure in figures} for figures in found)
+        found.append(CumulativeDisclosure(permutations=499).measure(inputs).estimates)
+    two, six = ({estimate.name: estimate for estimate in estimates} for estimates in found)
     assert six["advantage_any"].value > two["advantage_any"].value
     assert six["advantage_any"].low > 0.025
-    results = {"composition": MetricResult("composition", found[1])}
-    assert Policy.default(["composition"]).judge(results).verdict == "fail"
+    results = {"cumulative_disclosure": MetricResult("cumulative_disclosure", found[1])}
+    assert Policy.default(["cumulative_disclosure"]).judge(results).verdict == "fail"
 
     # Independent: the adversary averages the closeness of all tables to a row, and wins more than by one of them.
     encoder = Encoder.fit([train], SCHEMA, others=made)

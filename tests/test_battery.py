@@ -91,7 +91,7 @@ def test_rules_of_the_peers() -> None:
     assert battery_rules.anonymeter_verdict({"b": "ValueError"}) == battery_rules.NO_VERDICT
     for nearer, said in ((0.52, battery_rules.NOTHING), (0.53, battery_rules.LEAK)):
         assert battery_rules.sdmetrics_verdict({"nearer to train": nearer, "rows": 1000}) == said
-    usual = {"DCR share": 0.52, "identical to train": 0.001, "identical to holdout": 0.001, "rows": 2000, "looks": 7}
+    usual = {"DCR share": 0.52, "identical to train": 0.001, "identical to holdout": 0.001, "rows": 2000, "attempts": 7}
     assert battery_rules.mostlyai_verdict(usual) == battery_rules.NOTHING
     assert battery_rules.mostlyai_verdict(usual | {"DCR share": 0.54}) == battery_rules.LEAK
     assert battery_rules.mostlyai_verdict(usual | {"identical to train": 0.01}) == battery_rules.LEAK
@@ -111,17 +111,24 @@ def test_what_is_right(expected: str, right: set[str]) -> None:
 def test_the_report_counts_and_explains_what_was_wrong() -> None:
     found = [
         line("ours", verdict="fail", broken={"dcr.member_excess": "fail: 0.9 is above the limit 0.7"}, seconds=2.0),
-        line("sdmetrics", figures={"nearer to train": 0.5, "rows": 100}, seconds=1.0),
+        line("sdmetrics", estimates={"nearer to train": 0.5, "rows": 100}, seconds=1.0),
         line("mostlyai", error="over 1 s"),
     ]
     text = battery.report(found, TINY)
     assert f"| {TINY[0].name} |  | pass | **fail** | no leak | **no verdict** |" in text
     assert "1 of 1 (1 harmless refused, 0 let through, 0 no verdict)" in text
     assert "Wrong:\n\n- normal: tiny, fresh rows: `dcr.member_excess` fail: 0.9 is above the limit 0.7" in text
-    assert "not demonstrated" not in text
+    assert "not significant" not in text
     assert "tiny, 20% copies" not in text  # nobody was asked
-    blind = {"release": TINY[1].name, "tool": "ours", "verdict": "not assessable", "broken": {"x": "blind"}}
-    assert "not demonstrated:\n\n- normal: tiny, 20% copies: `x` blind" in battery.report([*found, blind], TINY)
+    underpowered = {
+        "release": TINY[1].name,
+        "tool": "ours",
+        "verdict": "not assessable",
+        "broken": {"x": "underpowered"},
+    }
+    assert "not significant:\n\n- normal: tiny, 20% copies: `x` underpowered" in battery.report(
+        [*found, underpowered], TINY
+    )
 
 
 def test_a_peer_that_takes_too_long_or_ends_has_no_verdict(tmp_path: Path, sources: Sources) -> None:

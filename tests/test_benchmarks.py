@@ -57,7 +57,7 @@ def test_our_side_is_measured_and_tells_a_copy_from_fresh_rows(frame: pd.DataFra
     for release in ("fresh", "copy"):
         names = ("train", *peers.RELEASES[release])
         paths = [str(tmp_path / str(ROWS) / f"{name}.parquet") for name in names]
-        settings = {"name": "dcr", "figures": ["privacy_score"]}
+        settings = {"name": "dcr", "estimates": ["privacy_score"]}
         task = {"tool": "metric", "settings": settings, "tables": dict(zip(measured.ROLES, paths, strict=True))}
         found[release] = measured.run(task)
         assert found[release]["cpu"] > 0 and found[release]["preparing"] > 0 and found[release]["mb"] > 50
@@ -83,7 +83,7 @@ def test_the_tables_of_a_size_share_no_row(frame: pd.DataFrame) -> None:
 
 
 def test_memory_is_the_peak_of_the_process_itself() -> None:
-    assert measured.peak() > 100  # so that a process that took over the figure of its parent would show
+    assert measured.peak() > 100  # so that a process that took over the statistic of its parent would show
     code = "import sys, measured; bytearray(int(sys.argv[1])); print(measured.peak())"
     folder = Path(measured.__file__).parent
     held = [
@@ -102,7 +102,7 @@ def test_seconds_are_those_of_the_processor() -> None:
 def test_every_piece_of_work_names_what_is_there() -> None:
     for work in peers.plan(["a", "b", "c"], 10, [100, 200, 400, 800]):
         metric = build_metric(work.metric, dict(work.settings))
-        assert set(work.figures) <= {spec.name for spec in metric.figures}
+        assert set(work.estimates) <= {spec.name for spec in metric.statistics}
         assert all(peer.tool in measured.TOOLS for peer in work.peers)
         assert all(set(peer.sizes) <= {100, 200, 800} for peer in work.peers)
     pins = (Path(peers.__file__).with_name("peers.txt")).read_text().splitlines()

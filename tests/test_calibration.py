@@ -64,11 +64,13 @@ def test_the_study_sees_an_interval_that_is_too_narrow():
     assert min(chances.values()) > LEAST
     for case, results in found.items():
         result = results["membership_inference"]
-        found[case] = {result.metric: replace(result, figures=tuple(narrowed(figure) for figure in result.figures))}
+        found[case] = {
+            result.metric: replace(result, estimates=tuple(narrowed(estimate) for estimate in result.estimates))
+        }
     chances = {name[0]: p for name, _, p in coverage(found)}
     assert chances["membership_inference.advantage"] < LEAST
 
 
-def narrowed(figure):
-    """The figure with an interval of a tenth of its width."""
-    return replace(figure, low=figure.value - (figure.value - figure.low) / 10, high=figure.value)
+def narrowed(estimate):
+    """The statistic with an interval of a tenth of its width."""
+    return replace(estimate, low=estimate.value - (estimate.value - estimate.low) / 10, high=estimate.value)

@@ -51,12 +51,12 @@ def test_a_copy_exits_with_1_and_says_why(
     data = json.loads(out.read_text())
     assert data["verdict"] == "fail"
     assert data["seed"] == 3
-    figures = data["metrics"]["dcr"]["figures"]
-    assert figures["identical_excess"]["value"] == 1
-    assert set(figures["privacy_score"]) >= {"value", "low", "high", "n"}
-    broken = {limit["figure"] for limit in data["limits"] if not limit["passed"]}
+    estimates = data["metrics"]["dcr"]["estimates"]
+    assert estimates["identical_excess"]["value"] == 1
+    assert set(estimates["privacy_score"]) >= {"value", "low", "high", "n"}
+    broken = {limit["statistic"] for limit in data["limits"] if not limit["passed"]}
     assert "dcr.identical_excess" in broken
-    assert all({"figure", "limit", "bound", "measured", "passed"} <= set(limit) for limit in data["limits"])
+    assert all({"statistic", "limit", "bound", "measured", "passed"} <= set(limit) for limit in data["limits"])
     assert page.read_text().startswith("<!doctype html>")
     printed = capsys.readouterr()
     assert "dcr.identical_excess" in printed.out
@@ -67,10 +67,10 @@ def test_one_metric_and_a_policy_of_ones_own(
     files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     policy = tmp_path / "p.yaml"
-    policy.write_text("limits: [{figure: dcr.privacy_score, at_most: 0.9}]")
+    policy.write_text("limits: [{statistic: dcr.privacy_score, at_most: 0.9}]")
     assert main(arguments(files, "synthetic", "--metrics=dcr", f"--policy={policy}", "--quiet")) == 0
     assert capsys.readouterr().err == ""
-    policy.write_text("limits: [{figure: dcr.privacy_score, at_most: 0.0}]")
+    policy.write_text("limits: [{statistic: dcr.privacy_score, at_most: 0.0}]")
     assert main(arguments(files, "synthetic", "--metrics=dcr", f"--policy={policy}", "--quiet")) == 1
 
 

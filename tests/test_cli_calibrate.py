@@ -43,12 +43,12 @@ def test_a_leak_shows_in_every_file(data: Path, capsys: pytest.CaptureFixture[st
     lines = [json.loads(line) for line in (out / "points.jsonl").read_text().splitlines()]
     assert len(lines) == 8 * 3 and {line["x"] for line in lines} == {0.0, 0.5, 1.0}
     found = json.loads((out / "calibration.json").read_text())
-    clean = {p["x"]: p["figures"]["dcr.identical_excess"][0] for p in found["points"] if p["series"] == "no noise"}
+    clean = {p["x"]: p["estimates"]["dcr.identical_excess"][0] for p in found["points"] if p["series"] == "no noise"}
     assert clean[0] == 0 and clean[1] == 1
-    fit = next(f for f in found["fits"] if (f["series"], f["figure"]) == ("no noise", "dcr.privacy_score"))
+    fit = next(f for f in found["fits"] if (f["series"], f["statistic"]) == ("no noise", "dcr.privacy_score"))
     assert fit["rises"] and fit["slope"] > 0.8
     page = (out / "calibration.html").read_text()
-    assert page.count("<svg") == 2 * len({f["figure"] for f in found["fits"]}) and "σ 0.05, λ 0.05" in page
+    assert page.count("<svg") == 2 * len({f["statistic"] for f in found["fits"]}) and "σ 0.05, λ 0.05" in page
     assert "<script" not in page and "Zebulon" not in page + json.dumps(found)
     told = capsys.readouterr().out
     assert re.search(r"dcr\.privacy_score +\S+ +\S+ +\S+ +\S+ +\S+ +yes", told) and "calibration.html" in told

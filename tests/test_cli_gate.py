@@ -25,7 +25,7 @@ from privacy_assets.gate.verification import verify_file
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.policy import Policy
 from privacy_assets.stats.limits import Limit, widening
-from privacy_assets.stats.results import Figure, MetricResult
+from privacy_assets.stats.results import Estimate, MetricResult
 from privacy_assets.version import ENGINE_VERSION
 
 POLICY = Policy((Limit("dcr.privacy_score", at_most=0.1, advice="Use larger leaves."),), name="strict")
@@ -60,9 +60,9 @@ class Deployment:
         """The signed attestation of a small table, and its signed snapshot."""
         frame = pd.DataFrame({"a": np.random.default_rng(seed).normal(size=50)})
         snapshot, taken = self.gate.take_snapshot(frame, place, "t")
-        figure = Figure("privacy_score", 0.01, -0.02, high, n=1000, subjects=1000)
+        estimate = Estimate("privacy_score", 0.01, -0.02, high, n=1000, subjects=1000)
         settings = json.loads(json.dumps(Dcr().settings()))
-        result = MetricResult("dcr", (figure,), settings=settings, inputs=INPUTS, engine_version=ENGINE_VERSION)
+        result = MetricResult("dcr", (estimate,), settings=settings, inputs=INPUTS, engine_version=ENGINE_VERSION)
         return self.gate.attest(snapshot, POLICY, {"dcr": result}, INPUTS, {"dcr": Dcr()}, SETUP)[1], taken
 
     def publish(self, place: Place, seed: int = 0) -> Release:
@@ -142,7 +142,7 @@ def test_the_same_as_json(home: Deployment) -> None:
     assert (told["release"], told["current"], told["rows"]) == (release.id, True, 50)
     assert told["policy"] == {"name": "strict", "digest": POLICY.digest()}
     (limit,) = told["limits"]
-    assert limit["figure"] == "dcr.privacy_score"
+    assert limit["statistic"] == "dcr.privacy_score"
     assert [limit[name] for name in ("limit", "value", "low", "high")] == [0.1, 0.01, -0.02, 0.05]
     assert limit["measured"] == pytest.approx(0.01 + 0.04 * widening(1, 0.95))
     Path("mine.parquet").write_bytes(b"other")
@@ -205,7 +205,7 @@ def test_a_flipped_bit_is_not_released(home: Deployment, where: str) -> None:
     assert said.status == 1
     assert said.out.startswith("NOT RELEASED  mine.parquet\n")
     assert "it changed after it was released" in " ".join(said.out.split())
-    assert "dcr.privacy_score" not in said.out  # figures of other bytes are not shown beside these
+    assert "dcr.privacy_score" not in said.out  # statistics of other bytes are not shown beside these
 
 
 def test_no_flipped_bit_of_the_attestation_is_believed(home: Deployment) -> None:

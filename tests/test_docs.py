@@ -26,7 +26,7 @@ from privacy_assets.cli.main import main
 from privacy_assets.embedding.settings import EmbedderSettings
 from privacy_assets.generators import GENERATORS
 from privacy_assets.generators.filters.registry import FILTERS
-from privacy_assets.metrics.registry import METRICS, figure_specs
+from privacy_assets.metrics.registry import METRICS, statistic_specs
 from privacy_assets.pipeline.spec import GROUPS, Group, TableSpec
 from privacy_assets.policy import Policy
 from privacy_assets.settings import settings_of
@@ -38,7 +38,7 @@ from resources.local import RESOURCES
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-POLICY, FIGURES = ROOT / "docs" / "policy.md", ROOT / "docs" / "figures.md"
+POLICY, STATISTICS = ROOT / "docs" / "policy.md", ROOT / "docs" / "statistics.md"
 REPORTS = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *REPORTS]
 START = "<!-- limits: written by UPDATE_DOCS=1 python -m pytest tests/test_docs.py -k default_limits -->\n"
@@ -213,7 +213,7 @@ def test_the_yaml_of_the_pages_loads(folder: Path) -> None:
                 loaded["instance"] += 1
             else:
                 policy = Policy.from_dict(data, source=page.name)
-                assert {limit.figure for limit in policy.limits} <= set(figure_specs())
+                assert {limit.statistic for limit in policy.limits} <= set(statistic_specs())
                 loaded["policy"] += 1
     assert loaded == {"component": 2, "instance": 2, "policy": 5}
 
@@ -240,17 +240,17 @@ def test_the_numbers_about_the_split_come_from_the_script(capsys: pytest.Capture
 
 
 def limits_text() -> str:
-    """The table of default limits as docs/policy.md holds it, and the figures without one."""
-    specs = figure_specs()
+    """The table of default limits as docs/policy.md holds it, and the statistics without one."""
+    specs = statistic_specs()
     lines = [
-        "| figure | direction | null | default limit | bound | smallest n | where the number comes from |",
+        "| statistic | direction | null | default limit | bound | smallest n | where the number comes from |",
         "|---|---|---|---|---|---|---|",
     ]
     limits = [limit for metric in METRICS.values() for limit in metric.default_limits]
     for limit in limits:
-        spec = specs[limit.figure]
+        spec = specs[limit.statistic]
         cells = [
-            f"`{limit.figure}`",
+            f"`{limit.statistic}`",
             spec.direction.replace("_", " "),
             "" if spec.null is None else f"{spec.null:g}",
             _limit(limit),
@@ -259,7 +259,7 @@ def limits_text() -> str:
             limit.source,
         ]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    free = [f"- `{name}`" for name in specs if name not in {limit.figure for limit in limits}]
+    free = [f"- `{name}`" for name in specs if name not in {limit.statistic for limit in limits}]
     return "\n".join([*lines, "", "Shown in the report, and limited by nothing by default:", "", *free, ""])
 
 
@@ -327,8 +327,8 @@ def test_every_setting_says_what_it_means(kind: type) -> None:
 
 
 def test_every_figure_is_explained_once() -> None:
-    explained = re.findall(r"^\| `(\w+\.\w+)` \|", FIGURES.read_text(encoding="utf-8"), re.MULTILINE)
-    assert explained == list(figure_specs())
+    explained = re.findall(r"^\| `(\w+\.\w+)` \|", STATISTICS.read_text(encoding="utf-8"), re.MULTILINE)
+    assert explained == list(statistic_specs())
 
 
 # --- links and words --------------------------------------------------------------------------------------------------

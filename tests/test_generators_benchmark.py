@@ -28,7 +28,10 @@ def test_a_case_is_run_once_and_reported(tmp_path: Path) -> None:
     assert len(results.read_text().splitlines()) == 2 and "copy" in first.stderr and again.stderr == ""
     found = {line["generator"]: line for line in generators.lines([results])}
     assert found["copy"]["verdict"] == "fail"
-    assert found["copy"]["figures"]["dcr.member_excess_any"][0] > found["baynet"]["figures"]["dcr.member_excess_any"][0]
+    assert (
+        found["copy"]["estimates"]["dcr.member_excess_any"][0]
+        > found["baynet"]["estimates"]["dcr.member_excess_any"][0]
+    )
     assert found["baynet"]["fit_cpu"] > 0 and found["baynet"]["mb"] > 50
     told = generators.report_text(generators.lines([results]))
     assert "## small, 400 rows" in told and told.count("\n| ") == 3 and "SO+CL" not in told

@@ -240,7 +240,7 @@ TABLE = (
     *("name", "source", "subject", "generator", "policy", "data", "split", "attacks", "run"),
     *(f"{group.part}.{setting}" for group in GROUPS for setting in group.model_fields),
 )
-LIMIT = ("figure", "at_most", "at_least", "bound", "smallest_n", "source", "advice")
+LIMIT = ("statistic", "at_most", "at_least", "bound", "smallest_n", "source", "advice")
 
 
 def _evaluated(argument: str, value: Any) -> None:
@@ -258,7 +258,7 @@ def _in_dagster(argument: str, value: Any) -> None:
 
 
 def _limited(argument: str, value: Any) -> None:
-    Policy.from_dict({"limits": [{"figure": "dcr.privacy_score", "at_most": 0.1, argument: value}]})
+    Policy.from_dict({"limits": [{"statistic": "dcr.privacy_score", "at_most": 0.1, argument: value}]})
 
 
 def _set(name: str) -> Callable[[str, Any], None]:
@@ -277,7 +277,7 @@ DOORS: list[tuple[Callable[[str, Any], None], tuple[str, ...]]] = [
     (lambda argument, value: Policy.from_dict({argument: value}), ("limits", "name", "extends")),
     (lambda argument, value: evaluate(value, value, value), ("",)),
     (lambda argument, value: _evaluated("policy", {"limits": [value]}), ("",)),
-    (_set("dcr"), ("attacked", "permutations", "negligible", NOTE)),
+    (_set("dcr"), ("max_targets", "permutations", "negligible", NOTE)),
     (_set("fidelity"), ("targets", "rows")),
     (_set("memorization"), ("space", "distance")),
     (_set("vulnerability"), ("distance", "records")),
@@ -372,5 +372,5 @@ def test_generators_are_fitted_to_tables_only() -> None:
 def test_a_limit_shows_no_object() -> None:
     for argument in LIMIT:
         with pytest.raises(PrivacyAssetsError) as caught:
-            Limit(**{"figure": "dcr.privacy_score", "at_most": 0.1, argument: Hostile(ValueError)})  # type: ignore[arg-type]
+            Limit(**{"statistic": "dcr.privacy_score", "at_most": 0.1, argument: Hostile(ValueError)})  # type: ignore[arg-type]
         assert_told_nothing(str(caught.value))

@@ -68,10 +68,10 @@ def test_screened_releases_pass_the_filter(frame: pd.DataFrame) -> None:
 
 def test_copies_are_found_before_the_filter_and_not_after(small: None, frame: pd.DataFrame) -> None:
     world = draw_world(frame, 600, 1200, 0)
-    found = {known: kuppa.attacked(world, Case("table", LEAKY, 6000, 1200, known, 0)) for known in ("", "known")}
+    found = {known: kuppa.max_targets(world, Case("table", LEAKY, 6000, 1200, known, 0)) for known in ("", "known")}
     assert found[""]["holdout"] > 0.58 > 0.56 > found["known"]["holdout"] > 0.42
     assert found[""]["dropped"] == 0 < found["known"]["dropped"]
-    assert all(0.7 < x["usefulness"] <= 1 for x in found.values())
+    assert all(0.7 < x["utility"] <= 1 for x in found.values())
 
 
 def test_a_study_goes_on_where_it_was(
@@ -82,7 +82,7 @@ def test_a_study_goes_on_where_it_was(
     assert len(chosen) == 9
     kuppa.run(frame, [chosen[0], *chosen[-3:]], path)
     before = path.read_text()
-    monkeypatch.setattr(kuppa, "attacked", lambda world, case: {"holdout": 0.6, "outside": math.pi / 6})
+    monkeypatch.setattr(kuppa, "max_targets", lambda world, case: {"holdout": 0.6, "outside": math.pi / 6})
     kuppa.run(frame, chosen, path)
     assert path.read_text().startswith(before) and len(path.read_text().splitlines()) == 9
     assert [json.loads(line)["case"]["filter"] for line in before.splitlines()][1:] == ["", "unknown", "known"]

@@ -24,8 +24,8 @@ def test_the_study_measures_what_the_metric_does(repeated: bool) -> None:
     fresh, copied = (
         measure(world, name, repeated=repeated, permutations=199) for name in ("fresh rows", "100 % copies")
     )
-    names = [figure.name for figure in fresh]
-    assert names == [spec.name for spec in MembershipInference.figures][-5:]
+    names = [estimate.name for estimate in fresh]
+    assert names == [spec.name for spec in MembershipInference.statistics][-5:]
     assert copied[0].low > fresh[0].high and copied[-1].value > 0.5
     lines = table({"fresh rows": [fresh, fresh], "100 % copies": [copied]}).splitlines()
     assert len(lines) == 4

@@ -133,7 +133,7 @@ def test_the_base_package_evaluates_and_the_verdict_names_what_is_missing(tables
     [
         (["evaluate", *FILES], "the embedder needs torch, which is not installed. "
          "Fix: pip install 'privacy-assets[torch]', "
-         "or leave the embedded figures out: embedder=False, or --no-embedder."),
+         "or leave the embedded statistics out: embedder=False, or --no-embedder."),
         (["demo"], "the Dagster part of privacy-assets needs dagster, which is not installed. "
          "Fix: pip install 'privacy-assets[dagster]'."),
         (["generate", "--generator=wgan_gp", "--data=train.parquet", "--rows=10", "--out=made.parquet"],

@@ -52,7 +52,7 @@ def test_the_release_is_nobody_of_train_and_a_full_leak_is_seen(table: Path) -> 
     every = Table.read(pd.read_parquet(table)).frame().sort_values(["a", "b"]).reset_index(drop=True)
     pd.testing.assert_frame_equal(whole, every)
     told = dimensions.trained(inputs, 2, 0, 1, judge=True)
-    score = {point["x"]: point["figures"]["dcr.privacy_score_embedded"][0] for point in told["points"]}
+    score = {point["x"]: point["estimates"]["dcr.privacy_score_embedded"][0] for point in told["points"]}
     assert score[1.0] == 1 and score[0.0] < 0.3
     with pytest.raises(SystemExit, match="not enough"):
         dimensions.inputs_of(table, 81, 0)

@@ -35,7 +35,7 @@ LEAK_METRICS = (
     "linkability",
     "membership_inference",
     "attribute_inference",
-)  # those with label-conditional figures
+)  # those with label-conditional statistics
 
 
 def cut(frame, *sizes, seed=None):
@@ -52,7 +52,7 @@ def leaky(train, fresh, share):
     return pd.concat([train[:count], fresh[count:]], ignore_index=True)
 
 
-OTHERS = ("composition", "controls", "value_disclosure")  # metrics that find nothing in a copy
+OTHERS = ("cumulative_disclosure", "controls", "value_disclosure")  # metrics that find nothing in a copy
 
 
 def domains(frame):
@@ -64,24 +64,26 @@ def judged(*tables, **options):
     return evaluate(*tables, embedder=False, device="cpu", **options)
 
 
-def figure(report, key):
+def estimate(report, key):
     metric, name = key.split(".")
-    return report.results[metric].figure(name)
+    return report.results[metric].estimate(name)
 
 
-def figures(report):
-    """Value and interval of every measurable figure with a null, by key; others tell of the private tables alone."""
-    found = {f"{name}.{f.name}": f for name, result in report.results.items() for f in result.figures}
+def estimates(report):
+    """Value and interval of every measurable statistic with a null, by key; others tell of the private tables alone."""
+    found = {f"{name}.{f.name}": f for name, result in report.results.items() for f in result.estimates}
     return {key: (f.value, f.low, f.high) for key, f in found.items() if f.measurable and math.isfinite(f.null)}
 
 
 def width(report, key):
-    return figure(report, key).high - figure(report, key).low
+    return estimate(report, key).high - estimate(report, key).low
 
 
 def label_conditional(report):
-    """Status of each limit on a label-conditional figure."""
-    found = {o.limit.key: o.status for o in report.judgement.outcomes if o.limit.figure.startswith(LABEL_CONDITIONAL)}
+    """Status of each limit on a label-conditional statistic."""
+    found = {
+        o.limit.key: o.status for o in report.judgement.outcomes if o.limit.statistic.startswith(LABEL_CONDITIONAL)
+    }
     assert found
     return found
 
@@ -156,13 +158,13 @@ def test_five_percent_of_copies_break_label_conditional_limits(adult_leak, uk_ce
 def test_a_copy_of_adult_is_as_bad_as_it_gets(adult_leak):
     copy = adult_leak(1)
     assert copy.verdict == "fail"
-    assert figure(copy, "dcr.privacy_score").value == 1
-    assert figure(copy, "dcr.identical_excess").value == 1
-    assert figure(copy, "singling_out.risk").value > 0.99
-    assert figure(copy, "linkability.risk").value > 0.99
-    assert figure(copy, "membership_inference.precision").value > 0.9
-    assert figure(copy, "membership_inference.protection_score").value < 1
-    assert figure(copy, "attribute_inference.protection_score").value < 2
+    assert estimate(copy, "dcr.privacy_score").value == 1
+    assert estimate(copy, "dcr.identical_excess").value == 1
+    assert estimate(copy, "singling_out.risk").value > 0.99
+    assert estimate(copy, "linkability.risk").value > 0.99
+    assert estimate(copy, "membership_inference.precision").value > 0.9
+    assert estimate(copy, "membership_inference.protection_score").value < 1
+    assert estimate(copy, "attribute_inference.protection_score").value < 2
     assert copy.data_privacy_score["grade"] == "Poor"
     about_the_table = {o.limit.key for o in copy.judgement.outcomes if o.limit.metric not in OTHERS}
     assert broken(copy) == about_the_table
@@ -172,17 +174,17 @@ def test_a_copy_of_adult_is_as_bad_as_it_gets(adult_leak):
 def test_a_copy_of_the_census_is_seen_where_the_paper_figure_is_blind(uk_census):
     train, holdout, _ = cut(uk_census, *FULL)
     report = judged(train, holdout, train, metrics=LEAK_METRICS)
-    assert figure(report, "dcr.privacy_score").high < 0.09  # a fifth of unseen rows stand in the table as well
-    assert figure(report, "dcr.identical_excess").value == 1
+    assert estimate(report, "dcr.privacy_score").high < 0.09  # a fifth of unseen rows stand in the table as well
+    assert estimate(report, "dcr.identical_excess").value == 1
     assert set(label_conditional(report).values()) == {"fail"}
 
 
 @pytest.mark.slow
 def test_a_copy_is_the_worst_of_a_list_of_releases(adult_leak):
-    releases = [figures(adult_leak(share)) for share in (0, 0.25, 1)]
+    releases = [estimates(adult_leak(share)) for share in (0, 0.25, 1)]
     assert len(releases[0]) >= 12
     # A copy is useful, and has no value that is not real; the others do not speak of this table.
-    others = ("fidelity.", "composition.", "controls.", "value_disclosure.")
+    others = ("fidelity.", "cumulative_disclosure.", "controls.", "value_disclosure.")
     for key in (key for key in releases[0] if not key.startswith(others)):
         sign = -1 if key.endswith("protection_score") else 1
         at_null, leak, copy = (sign * release[key][0] for release in releases)
@@ -196,7 +198,7 @@ def test_the_densest_unseen_rows_break_no_label_conditional_limit(adult):
     crowd = nearest(points, points, 5, exclude_self=True).distances[:, 4]
     dense = unseen.iloc[np.argsort(crowd, kind="stable")[:8_000]].reset_index(drop=True)
     report = judged(train, holdout, dense, metrics=LEAK_METRICS)
-    assert figure(report, "dcr.privacy_score").low > 0  # a paper figure is not 0 without a leak
+    assert estimate(report, "dcr.privacy_score").low > 0  # a paper statistic is not 0 without a leak
     assert set(label_conditional(report).values()) == {"pass"}
 
 
@@ -207,9 +209,9 @@ def test_dropping_rows_near_train_is_refused_from_the_other_side(adult):
     away = nearest(inputs.encoded("synthetic").dense, inputs.encoded("train").dense).distances[:, 0]
     report = judged(train, holdout, fresh[away > np.quantile(away, 0.1)], metrics=LEAK_METRICS)
     assert report.verdict == "fail"
-    assert figure(report, "dcr.privacy_score").high < 0  # the best there is: the paper figure praises the filter
-    assert figure(report, "dcr.member_excess_any").high < 0
-    assert figure(report, "membership_inference.advantage_any").high < 0
+    assert estimate(report, "dcr.privacy_score").high < 0  # the best there is: the paper statistic praises the filter
+    assert estimate(report, "dcr.member_excess_any").high < 0
+    assert estimate(report, "membership_inference.advantage_any").high < 0
     assert "dcr.member_excess_any.lower" in broken(report)
 
 
@@ -243,7 +245,7 @@ def test_rows_repeated_by_their_own_people_are_no_new_evidence(small, small_repo
     )
     keys = ("dcr.member_excess", "dcr.identical_excess", *(f"membership_inference.advantage{x}" for x in ("", "_any")))
     for key in keys:
-        assert figure(twice, key).value == pytest.approx(figure(small_report, key).value, abs=0.01), key
+        assert estimate(twice, key).value == pytest.approx(estimate(small_report, key).value, abs=0.01), key
         assert width(twice, key) == pytest.approx(width(small_report, key), rel=0.1), key
     assert width(by_row, keys[0]) < 0.85 * width(twice, keys[0])  # what it would be by row
 
@@ -265,7 +267,7 @@ def test_people_with_two_or_four_rows_are_judged_as_people(adult):
     report = judged(train, holdout, fresh.drop(columns="person"), subject="person", domains=domains(adult))
     assert report.verdict == "pass", broken(report)
     assert report.tables["holdout"]["subjects"] == 1_050
-    assert figure(report, "membership_inference.advantage").subjects == 4_250
+    assert estimate(report, "membership_inference.advantage").subjects == 4_250
     leak = leaky(train, fresh, 0.05).drop(columns="person")
     leaking = judged(train, holdout, leak, subject="person", metrics="dcr")
     assert "fail" in label_conditional(leaking).values()
@@ -315,8 +317,8 @@ def test_every_table_runs_through_all_metrics(shape):
         inputs = attach_embedder(prepare_inputs(train, holdout, synthetic, reference), embedder)
         report = assemble(inputs, run_metrics(inputs, chosen), policy)
         written = json.loads(json.dumps(report.to_json(), allow_nan=False))
-        assert figure(report, "dcr.privacy_score_embedded").measurable
-        assert figure(report, "singling_out.risk" if columns > 4 else "singling_out.risk_max").measurable
+        assert estimate(report, "dcr.privacy_score_embedded").measurable
+        assert estimate(report, "singling_out.risk" if columns > 4 else "singling_out.risk_max").measurable
         foreign = {"value_disclosure.foreign_cells"} if shape in ("unseen category", "missing in S only") else set()
         assert written["verdict"] == ("fail" if leak or foreign else report.verdict)
         assert leak or {o.limit.key for o in report.judgement.outcomes if o.status == "fail"} == foreign
@@ -328,7 +330,7 @@ def test_every_table_runs_through_all_metrics(shape):
 @pytest.mark.slow
 def test_the_order_of_rows_changes_no_figure(small, small_report):
     shuffled = judged(*(frame.sample(frac=1, random_state=9) for frame in small))
-    assert figures(shuffled) == figures(small_report)
+    assert estimates(shuffled) == estimates(small_report)
 
 
 def renamed(frame):
@@ -343,11 +345,11 @@ def renamed(frame):
 def test_names_and_units_do_not_matter(small, small_report):
     report = judged(*(renamed(frame) for frame in small))
     assert report.verdict == small_report.verdict
-    old, new = figures(small_report), figures(report)
+    old, new = estimates(small_report), estimates(report)
     assert old["dcr.identical_excess"] == new["dcr.identical_excess"]
     assert new["dcr.privacy_score"] == pytest.approx(old["dcr.privacy_score"], abs=1e-9)
     assert new["dcr.member_excess"][0] == pytest.approx(old["dcr.member_excess"][0], abs=1e-9)
-    for key in ("singling_out.risk", "membership_inference.advantage"):  # drawn anew: the names order the columns
+    for key in ("singling_out.risk", "membership_inference.advantage"):  # resampled: the names order the columns
         assert new[key][1] <= old[key][2] and old[key][1] <= new[key][2], key
 
 
@@ -358,7 +360,7 @@ def test_one_absurd_cell_moves_little(small, small_report, role):
     tables[role].loc[2_900, "capital_gain"] = 10**9
     report = judged(*tables, metrics="dcr,membership_inference")
     for key in ("dcr.privacy_score", "dcr.identical_excess", "membership_inference.advantage"):
-        assert figure(report, key).value == pytest.approx(figure(small_report, key).value, abs=0.005), key
+        assert estimate(report, key).value == pytest.approx(estimate(small_report, key).value, abs=0.005), key
     assert report.verdict == "fail"
 
 
@@ -368,7 +370,7 @@ def test_sizes_may_differ(adult, sizes):
     report = judged(*cut(adult, *sizes), domains=domains(adult))
     assert not broken(report)
     for key in ("dcr.member_excess_any", "membership_inference.advantage_any"):
-        assert figure(report, key).low <= 0 <= figure(report, key).high, key
+        assert estimate(report, key).low <= 0 <= estimate(report, key).high, key
 
 
 @pytest.mark.parametrize("leak", [False, True], ids=["fresh", "copy"])
@@ -380,8 +382,8 @@ def test_a_holdout_of_40_rows_never_passes(adult, leak):
 
 @pytest.mark.slow
 def test_a_seed_is_repeated_and_another_differs_within_the_intervals(small, small_report):
-    assert figures(judged(*small, seed=0)) == figures(small_report)
-    other, first = figures(judged(*small, seed=1)), figures(small_report)
+    assert estimates(judged(*small, seed=0)) == estimates(small_report)
+    other, first = estimates(judged(*small, seed=1)), estimates(small_report)
     assert other != first
     for key, (value, low, _) in other.items():
         if key.startswith("controls.smallest"):  # a tolerance limit: half of the leaks of one are seen by the other
@@ -400,8 +402,8 @@ def test_a_trained_embedding_sees_a_copy_and_acquits_fresh_rows(adult):
     for synthetic in (fresh, train):
         inputs = attach_embedder(prepare_inputs(train, holdout, synthetic), embedder)
         reports.append(assemble(inputs, run_metrics(inputs, chosen), policy))
-    assert figure(reports[0], "dcr.privacy_score_embedded").value == pytest.approx(0, abs=0.02)
-    assert figure(reports[0], "singling_out.risk_embedded").low < 0.05
-    assert figure(reports[1], "dcr.privacy_score_embedded").value > 0.98
-    assert figure(reports[1], "singling_out.risk_embedded").value > 0.95
+    assert estimate(reports[0], "dcr.privacy_score_embedded").value == pytest.approx(0, abs=0.02)
+    assert estimate(reports[0], "singling_out.risk_embedded").low < 0.05
+    assert estimate(reports[1], "dcr.privacy_score_embedded").value > 0.98
+    assert estimate(reports[1], "singling_out.risk_embedded").value > 0.95
     assert reports[1].verdict == "fail"

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from privacy_assets.calibration.study import Case
 from privacy_assets.errors import ConfigError
-from privacy_assets.generators.copies import jittered, redrawn
+from privacy_assets.generators.copies import jittered, resampled
 from privacy_assets.settings import declared
 from privacy_assets.tables.column import Column
 from privacy_assets.tables.table import Table
@@ -27,14 +27,14 @@ class Noise:
 
     Numbers and dates get a normal error of ``sigma`` standard deviations of their column (the paper gives no unit),
     rounded to the column's own precision and kept within its range. To whole numbers a Poisson number of mean ``lam``
-    is added. A category or boolean is drawn anew from its column with probability ``p``.
+    is added. A category or boolean is resampled from its column with probability ``p``.
     """
 
     part: ClassVar[str] = "noise"
 
     sigma: float = Field(default=0.0, ge=0, le=10, description="deviations of numbers and dates")
     lam: float = Field(default=0.0, ge=0, le=1000, description="mean of what is added to whole numbers")
-    p: float = Field(default=0.0, ge=0, le=1, description="probability that a category is drawn anew")
+    p: float = Field(default=0.0, ge=0, le=1, description="probability that a category is resampled")
 
     def __str__(self) -> str:
         parts = [f"{name} {value:g}" for name, value in zip(("σ", "λ", "p"), self.values, strict=True) if value]
@@ -53,7 +53,7 @@ class Noise:
             if len(there) == 0:
                 return column
             if column.values is not None:
-                return redrawn(column, there, self.p, rng)
+                return resampled(column, there, self.p, rng)
             if column.kind != "integer":
                 return jittered(column, there, self.sigma, rng)
             more = rng.poisson(self.lam, len(column))

@@ -1,4 +1,4 @@
-"""A study: tables of known truth judged by every metric, one resumable line each, and how the figures follow."""
+"""A study: tables of known truth judged by every metric, one resumable line each, and how the statistics follow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from privacy_assets.errors import InputError
 from privacy_assets.evaluation import run_metrics
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.inputs import MetricInputs
-from privacy_assets.metrics.registry import figure_specs
+from privacy_assets.metrics.registry import statistic_specs
 from privacy_assets.stats.estimates import plain
 from privacy_assets.stats.results import MetricResult
 from privacy_assets.storage.files import put_atomic
@@ -42,7 +42,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One table judged. ``figures``: value, low and high by name ("metric.figure"); NaN: not measurable.
+    """One table judged. ``estimates``: value, low and high by name ("metric.statistic"); NaN: not measurable.
 
     ``wanted`` is the place on the axis that was asked for, ``x`` the one that was reached.
     """
@@ -50,35 +50,35 @@ class Point:
     series: str
     wanted: float
     x: float
-    figures: Mapping[str, tuple[float, float, float]]
+    estimates: Mapping[str, tuple[float, float, float]]
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
         """A plain mapping; NaN becomes None."""
-        figures = {name: [plain(part) for part in parts] for name, parts in self.figures.items()}
+        estimates = {name: [plain(part) for part in parts] for name, parts in self.estimates.items()}
         places = {"series": self.series, "wanted": self.wanted, "x": self.x}
-        return {**places, "figures": figures, "seconds": self.seconds}
+        return {**places, "estimates": estimates, "seconds": self.seconds}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Point:
         """Inverse of :meth:`to_json`."""
         triples = {
             name: tuple(math.nan if part is None else float(part) for part in parts)
-            for name, parts in data["figures"].items()
+            for name, parts in data["estimates"].items()
         }
         return cls(data["series"], data["wanted"], data["x"], triples, data["seconds"])  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How one figure of one series follows the axis: a straight line by least squares.
+    """How one statistic of one series follows the axis: a straight line by least squares.
 
     ``r2`` is its share of the variance; ``rises`` is False when a point's whole interval lies on the harmless side of
-    an earlier one: below, or above for a figure of which less is riskier.
+    an earlier one: below, or above for a statistic of which less is riskier.
     """
 
     series: str
-    figure: str
+    statistic: str
     points: int
     slope: float
     intercept: float
@@ -94,7 +94,7 @@ def run_study(
     ``inputs`` hold the real tables (and the embedder); in place of a synthetic one stand the rows of the release, which
     are not judged themselves. With a ``path`` each point is a line of that file as soon as it is there, under what it
     was computed from (rows, seed, settings, engine): a study that was stopped goes on, and another one in the same file
-    is neither taken up nor lost. The lines hold figures only.
+    is neither taken up nor lost. The lines hold statistics only.
     """
     mark = _mark(inputs, metrics)
     held = {} if path is None else {(p.series, p.wanted): p for p in read_points(path, mark)}
@@ -120,7 +120,7 @@ def read_points(path: Path, mark: str | None = None) -> list[Point]:
             data = json.loads(line)
         except json.JSONDecodeError:
             continue
-        if not isinstance(data, dict) or not {"mark", "series", "wanted", "x", "figures", "seconds"} <= set(data):
+        if not isinstance(data, dict) or not {"mark", "series", "wanted", "x", "estimates", "seconds"} <= set(data):
             raise InputError("this is no file of a study", where=str(path), fix="name another file")
         if mark is None or data["mark"] == mark:
             found.append(Point.from_json(data))
@@ -128,13 +128,13 @@ def read_points(path: Path, mark: str | None = None) -> list[Point]:
 
 
 def fits(points: Iterable[Point]) -> list[Fit]:
-    """A line for each series and figure with at least 3 measured points at different places."""
+    """A line for each series and statistic with at least 3 measured points at different places."""
     series: dict[tuple[str, str], list[tuple[float, float, float, float]]] = {}
     for point in points:
-        for name, (value, low, high) in point.figures.items():
+        for name, (value, low, high) in point.estimates.items():
             if math.isfinite(value):
                 series.setdefault((point.series, name), []).append((point.x, value, low, high))
-    found, specs = [], figure_specs()
+    found, specs = [], statistic_specs()
     for (label, name), rows in series.items():
         x, value, low, high = np.array(sorted(rows)).T
         if np.unique(x).size < 3:
@@ -161,12 +161,12 @@ def _judged(inputs: MetricInputs, case: Case, metrics: Mapping[str, Metric]) -> 
     started = time.perf_counter()
     rows, x = case.make()
     results = run_metrics(replace(inputs, tables={**inputs.tables, "synthetic": rows}), metrics)
-    figures = {
-        f"{name}.{figure.name}": (figure.value, figure.low, figure.high)
+    estimates = {
+        f"{name}.{estimate.name}": (estimate.value, estimate.low, estimate.high)
         for name, result in results.items()
-        for figure in result.figures
+        for estimate in result.estimates
     }
-    return Point(case.series, case.x, x, figures | _by_width(results), round(time.perf_counter() - started, 3))
+    return Point(case.series, case.x, x, estimates | _by_width(results), round(time.perf_counter() - started, 3))
 
 
 def _by_width(results: Mapping[str, MetricResult]) -> dict[str, tuple[float, float, float]]:

@@ -33,11 +33,11 @@ rows (a fraction of it) and of release rows, and every metric judges it, for eve
 training rows (Palacios 4.2). With --overfit, a generator is over-fitted to the training rows instead, until its loss on
 unseen people is that many times the best.
 
-Figures that do not rise with the leak are of no use on these data. Nothing that is made here may be shared.
+Statistics that do not rise with the leak are of no use on these data. Nothing that is made here may be shared.
 
 in FOLDER:
   points.jsonl   one line a table; a study that was stopped goes on from there
-  calibration.html, calibration.json   every figure over the leak, and the straight lines through them
+  calibration.html, calibration.json   every statistic over the leak, and the straight lines through them
 
 exit status:
   0  the study is done, whatever it found
@@ -70,7 +70,7 @@ def add_calibrate(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument("--metrics", metavar="A,B", help=metrics)
     rows = "at most so many people of the table, drawn by --seed (default 30000)"
     command.add_argument("--people", metavar="N", type=int, default=30_000, help=rows)
-    plain = "leave the embedded figures out, and the time to train an encoder"
+    plain = "leave the embedded statistics out, and the time to train an encoder"
     command.add_argument("--no-embedder", action="store_true", help=plain)
     command.add_argument("--device", metavar="NAME", default="auto", help="auto, cpu, cuda, cuda:N or mps")
     add_ray(command)
@@ -169,11 +169,11 @@ def _write(options: argparse.Namespace, points: list[Point]) -> None:
     lines = write_study(options.out, f"Calibration of {Path(options.data).name}", points, axis=axis)
     first = points[0].series
     shown = sorted((point for point in points if point.series == first), key=lambda point: point.x)
-    rows = [["figure", *(f"{point.x:g}" for point in shown), "slope", "R²", "never back"]]
+    rows = [["statistic", *(f"{point.x:g}" for point in shown), "slope", "R²", "never back"]]
     for line in lines:
         if line.series == first:
-            values = [number(point.figures.get(line.figure, (math.nan,))[0]) for point in shown]
-            rows.append([line.figure, *values, number(line.slope), number(line.r2), "yes" if line.rises else "NO"])
+            values = [number(point.estimates.get(line.statistic, (math.nan,))[0]) for point in shown]
+            rows.append([line.statistic, *values, number(line.slope), number(line.r2), "yes" if line.rises else "NO"])
     missed = [f"{point.wanted:g} (ended at {point.x:.3g})" for point in points if point.x < point.wanted]
     say(
         f"{first}; {axis}:",

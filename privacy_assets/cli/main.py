@@ -103,7 +103,9 @@ def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     command.add_argument("--seed", type=int, default=0, help="the same seed gives the same report (default 0)")
     command.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default auto)")
     add_ray(command)
-    command.add_argument("--no-embedder", action="store_true", help="leave out the embedded figures and their training")
+    command.add_argument(
+        "--no-embedder", action="store_true", help="leave out the embedded statistics and their training"
+    )
     command.add_argument("--json", metavar="OUT", help="write the results as JSON")
     command.add_argument("--html", metavar="OUT", help="write the report as one HTML file")
     command.add_argument("--quiet", action="store_true", help="no progress on standard error")

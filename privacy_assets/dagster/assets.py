@@ -10,15 +10,15 @@ import pandas as pd
 from privacy_assets.dagster.metadata import synthetic_metadata, table_metadata, training_metadata
 from privacy_assets.dagster.pipes import piped
 from privacy_assets.dagster.places import place_of, steps_of
+from privacy_assets.dagster.redaction import checked_step
 from privacy_assets.dagster.resources import home_of
-from privacy_assets.dagster.scrubbing import guarded
-from privacy_assets.dagster.settings import AssetFeed, TableSettings, key_of
-from privacy_assets.dagster.versions import feed_metadata, source_version
-from privacy_assets.dagster.workplace import GPU, device_of, placed
+from privacy_assets.dagster.settings import AssetSource, TableSettings, key_of
+from privacy_assets.dagster.step_device import GPU, device_of, placed
+from privacy_assets.dagster.versions import source_metadata, source_version
 from privacy_assets.errors import InputError
 from privacy_assets.gate.statements import Sealed
 from privacy_assets.pipeline.measuring import fitted_embedder
-from privacy_assets.pipeline.plan import Feed
+from privacy_assets.pipeline.plan import RowSource
 from privacy_assets.stats.limits import Limit
 
 IO_KEY, RELEASES = "privacy_io", "releases"
@@ -42,7 +42,7 @@ def check_name(limit: Limit) -> str:
 def limit_text(limit: Limit) -> str:
     """What the check of one limit asks for."""
     side = f"at most {limit.at_most}" if limit.at_most is not None else f"at least {limit.at_least}"
-    return f"{limit.figure} must be {side} ({limit.bound} bound). {limit.source}".strip()
+    return f"{limit.statistic} must be {side} ({limit.bound} bound). {limit.source}".strip()
 
 
 def common(settings: TableSettings, asset: str, *kinds: str) -> dict[str, Any]:
@@ -66,14 +66,19 @@ def common_out(settings: TableSettings, asset: str, *kinds: str, description: st
     return dg.AssetOut(**named, description=description, dagster_type=kept)
 
 
-def check_feeds(context: dg.AssetExecutionContext, settings: TableSettings, feeds: Mapping[str, Feed]) -> None:
+def check_row_sources(
+    context: dg.AssetExecutionContext, settings: TableSettings, row_sources: Mapping[str, RowSource]
+) -> None:
     """InputError when every partition would be given all rows of an upstream asset that has no partitions."""
     if settings.partitions_def is None or settings.partition_column is not None:
         return
-    for role, feed in feeds.items():
-        if isinstance(feed, AssetFeed) and context.job_def.asset_layer.get(feed.key).partitions_def is None:
+    for role, row_source in row_sources.items():
+        if (
+            isinstance(row_source, AssetSource)
+            and context.job_def.asset_layer.get(row_source.key).partitions_def is None
+        ):
             fix = "name the partition_column, or partition that asset"
-            raise InputError(f"{feed.describe()} has no partitions", where=f"{settings.name}, {role}", fix=fix)
+            raise InputError(f"{row_source.describe()} has no partitions", where=f"{settings.name}, {role}", fix=fix)
 
 
 def split_ins(settings: TableSettings) -> dict[str, dg.AssetIn]:
@@ -81,31 +86,33 @@ def split_ins(settings: TableSettings) -> dict[str, dg.AssetIn]:
     return {role: dg.AssetIn(key=settings.key(role), dagster_type=FRAME) for role in settings.roles}
 
 
-def feed_ins(feeds: Mapping[str, Feed]) -> dict[str, dg.AssetIn]:
+def source_ins(row_sources: Mapping[str, RowSource]) -> dict[str, dg.AssetIn]:
     """The user's upstream assets as inputs, by role."""
-    given = {role: key_of(feed) for role, feed in feeds.items()}
+    given = {role: key_of(row_source) for role, row_source in row_sources.items()}
     return {f"given_{role}": dg.AssetIn(key=key, dagster_type=GIVEN) for role, key in given.items() if key}
 
 
 def build_source(settings: TableSettings) -> dg.AssetsDefinition:
     """The private table."""
-    feed = settings.feeds["source"]
+    row_source = settings.row_sources["source"]
 
     @dg.asset(
         **common(settings, "source", "pandas"),
-        ins=feed_ins({"source": feed}),
+        ins=source_ins({"source": row_source}),
         required_resource_keys={RELEASES},
-        metadata=feed_metadata(feed),
-        description=f"The private table, from {feed.describe()}: rows about real people. It never leaves this machine.",
+        metadata=source_metadata(row_source),
+        description=(
+            f"The private table, from {row_source.describe()}: rows about real people. It never leaves this machine."
+        ),
     )
-    @guarded
+    @checked_step
     def source(context: dg.AssetExecutionContext, **given: pd.DataFrame) -> dg.MaterializeResult:
         steps, releases = steps_of(context, settings), context.resources.releases
-        check_feeds(context, settings, {"source": feed})
-        version = source_version(feed, steps.place.partition, releases.key("fingerprints"), context.instance)
+        check_row_sources(context, settings, {"source": row_source})
+        version = source_version(row_source, steps.place.partition, releases.key("fingerprints"), context.instance)
         rows, fingerprint = steps.source(given.get("given_source"))
-        facts = {**table_metadata(rows, "source"), **version, "keyed_fingerprint": fingerprint}
-        return dg.MaterializeResult(value=rows, metadata=facts, data_version=dg.DataVersion(fingerprint))
+        metadata = {**table_metadata(rows, "source"), **version, "keyed_fingerprint": fingerprint}
+        return dg.MaterializeResult(value=rows, metadata=metadata, data_version=dg.DataVersion(fingerprint))
 
     return source
 
@@ -115,25 +122,27 @@ def build_splits(settings: TableSettings) -> dg.AssetsDefinition:
     outs = {
         role: common_out(settings, role, "pandas", description=SPLIT_TEXT[role], kept=FRAME) for role in settings.roles
     }
-    feeds = {role: settings.feeds[role] for role in settings.roles} if settings.brought else {}
+    row_sources = {role: settings.row_sources[role] for role in settings.roles} if settings.external else {}
     source = {"source": dg.AssetIn(key=settings.key("source"), dagster_type=FRAME)}
 
     @dg.multi_asset(
         name=f"{settings.name}__splits",
         outs=outs,
-        ins=feed_ins(feeds) if settings.brought else source,
+        ins=source_ins(row_sources) if settings.external else source,
         partitions_def=settings.partitions_def,
         required_resource_keys={RELEASES},
     )
-    @guarded
+    @checked_step
     def splits(context: dg.AssetExecutionContext, **given: pd.DataFrame) -> Iterator[dg.Output[pd.DataFrame]]:
         steps = steps_of(context, settings)
-        check_feeds(context, settings, feeds)
+        check_row_sources(context, settings, row_sources)
         own = {role: given[f"given_{role}"] for role in settings.roles if f"given_{role}" in given}
         for role, part in steps.splits(given.get("source"), own).items():
-            upstream = key_of(settings.feeds[role]) if settings.brought else settings.key("source")
-            facts = {**table_metadata(part.rows, role, upstream), "keyed_fingerprint": part.fingerprint}
-            yield dg.Output(part.rows, output_name=role, metadata=facts, data_version=dg.DataVersion(part.fingerprint))
+            upstream = key_of(settings.row_sources[role]) if settings.external else settings.key("source")
+            metadata = {**table_metadata(part.rows, role, upstream), "keyed_fingerprint": part.fingerprint}
+            yield dg.Output(
+                part.rows, output_name=role, metadata=metadata, data_version=dg.DataVersion(part.fingerprint)
+            )
 
     return splits
 
@@ -148,7 +157,7 @@ def build_embedder(settings: TableSettings) -> dg.AssetsDefinition:
         **placed(settings, on_device=True),
         description="A contrastive encoder, trained on all real rows alike: it sees likeness beyond single columns.",
     )
-    @guarded
+    @checked_step
     def embedder(context: dg.AssetExecutionContext, **tables: pd.DataFrame) -> dg.MaterializeResult:
         place_of(context, settings)
         with device_of(context, wanted=True) as device:
@@ -171,13 +180,13 @@ def build_generator_asset(settings: TableSettings) -> dg.AssetsDefinition:
         **placed(settings, torch),
         description=f"The generator {settings.generator_label}, fitted to train and to nothing else.",
     )
-    @guarded
+    @checked_step
     def generator(context: dg.AssetExecutionContext, train: pd.DataFrame) -> dg.MaterializeResult:
         steps = steps_of(context, settings)
         with device_of(context, torch) as device, piped(context, settings.generator) as reported:
             trained = steps.generator(train, home_of(context.instance), device)
         fitted = trained.generator
-        facts: dict[str, Any] = {
+        metadata: dict[str, Any] = {
             "generator": settings.generator_label,
             "settings": dg.MetadataValue.json(settings.generator.settings()),
             "privacy budget": str(fitted.privacy),
@@ -186,15 +195,15 @@ def build_generator_asset(settings: TableSettings) -> dg.AssetsDefinition:
             **reported,
             **training_metadata(fitted.history),
         }
-        return dg.MaterializeResult(value=trained, metadata=facts)
+        return dg.MaterializeResult(value=trained, metadata=metadata)
 
     return generator
 
 
 def build_synthetic(settings: TableSettings) -> dg.AssetsDefinition:
     """The synthetic table, written once to the gate's own file; that file is scored, judged and published."""
-    own = {"synthetic": settings.feeds["synthetic"]} if settings.brought else {}
-    made = {} if settings.brought else {"generator": dg.AssetIn(key=settings.key("generator"))}
+    own = {"synthetic": settings.row_sources["synthetic"]} if settings.external else {}
+    made = {} if settings.external else {"generator": dg.AssetIn(key=settings.key("generator"))}
     text = f"from {own['synthetic'].describe()}" if own else f"sampled from {settings.generator_label}"
     real = split_ins(settings)
     if not settings.filters:
@@ -204,21 +213,21 @@ def build_synthetic(settings: TableSettings) -> dg.AssetsDefinition:
 
     @dg.asset(
         **common(settings, "synthetic", "parquet"),
-        ins={**real, **made, **feed_ins(own)},
+        ins={**real, **made, **source_ins(own)},
         required_resource_keys={RELEASES},
         description=f"The synthetic table, {text}. Downstream steps read one file, known by the hash of its bytes.",
     )
-    @guarded
+    @checked_step
     def synthetic(context: dg.AssetExecutionContext, train: pd.DataFrame, **given: Any) -> dg.MaterializeResult:
         steps = steps_of(context, settings)
-        check_feeds(context, settings, own)
+        check_row_sources(context, settings, own)
         tables = {"train": train, **{role: given[role] for role in real if role != "train"}}
         with piped(context, settings.generator) as reported:
             made = steps.synthetic(tables, given.get("generator"), given.get("given_synthetic"))
         lineage = synthetic_metadata(made.rows, made.snapshot.sha256, *(settings.key(role) for role in real))
-        facts = {**reported, **lineage, **made.told}
+        metadata = {**reported, **lineage, **made.metadata}
         return dg.MaterializeResult(
-            value=made.sealed, metadata=facts, data_version=dg.DataVersion(made.snapshot.sha256)
+            value=made.sealed, metadata=metadata, data_version=dg.DataVersion(made.snapshot.sha256)
         )
 
     return synthetic

@@ -11,11 +11,11 @@ from privacy_assets.compute.progress import Progress
 from privacy_assets.dagster.assets import IO_KEY, common, split_ins
 from privacy_assets.dagster.metadata import line_picture
 from privacy_assets.dagster.places import place_of
+from privacy_assets.dagster.redaction import checked_step
 from privacy_assets.dagster.resources import home_of
 from privacy_assets.dagster.scores import embedder_in
-from privacy_assets.dagster.scrubbing import guarded
 from privacy_assets.dagster.settings import TableSettings
-from privacy_assets.dagster.workplace import device_of, needed, placed, workers_of
+from privacy_assets.dagster.step_device import device_of, needed, placed, workers_of
 from privacy_assets.errors import ConfigError
 from privacy_assets.evaluation import attach_embedder
 from privacy_assets.metrics.base import Metric
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 STUDY = "leaky_study"
 _TEXT = (
-    "Leaks training rows on purpose and has every metric judge the tables (Palacios 4.2): a figure that does not rise "
-    "with the leak is of no use on these data. The rows of reference stand for the release. Nothing is published."
+    "Leaks training rows on purpose and has every metric judge the tables (Palacios 4.2): a statistic that does not "
+    "rise with the leak is of no use on these data. The rows of reference stand for the release. Nothing is published."
 )
 
 
@@ -77,7 +77,7 @@ def build_leaky_study(settings: TableSettings) -> dg.AssetsDefinition:
         **placed(settings, on_device),
         description=_TEXT,
     )
-    @guarded
+    @checked_step
     def leaky_study(context: dg.AssetExecutionContext, config: LeakyStudyConfig, **inputs: Any) -> dg.MaterializeResult:
         from privacy_assets.report.study import PAGE, POINTS, write_study
 
@@ -129,17 +129,17 @@ def study_metadata(points: "Sequence[Point]", lines: "Sequence[Fit]") -> dict[st
     first = points[0].series
     shown = [line for line in lines if line.series == first]
     records = [
-        dg.TableRecord({"figure": line.figure, "slope": f"{line.slope:.3g}", "at 0": f"{line.intercept:.3g}",
+        dg.TableRecord({"statistic": line.statistic, "slope": f"{line.slope:.3g}", "at 0": f"{line.intercept:.3g}",
                         "R²": f"{line.r2:.3f}", "never back": "yes" if line.rises else "NO"})
         for line in shown
     ]  # fmt: skip
-    facts: dict[str, Any] = {"tables": len(points), "series": first}
+    metadata: dict[str, Any] = {"tables": len(points), "series": first}
     if records:
-        facts["lines"] = dg.MetadataValue.table(records)
-        facts["figures that go back"] = sum(not line.rises for line in shown)
+        metadata["lines"] = dg.MetadataValue.table(records)
+        metadata["statistics that go back"] = sum(not line.rises for line in shown)
     own = [point for point in points if point.series == first]
-    for metric in dict.fromkeys(name.partition(".")[0] for name in own[0].figures):
-        figure = next(name for name in own[0].figures if name.partition(".")[0] == metric)
-        if image := line_picture(f"{figure} by leak", [(point.x, point.figures[figure][0]) for point in own]):
-            facts[f"{figure} by leak"] = image
-    return facts
+    for metric in dict.fromkeys(name.partition(".")[0] for name in own[0].estimates):
+        statistic = next(name for name in own[0].estimates if name.partition(".")[0] == metric)
+        if image := line_picture(f"{statistic} by leak", [(point.x, point.estimates[statistic][0]) for point in own]):
+            metadata[f"{statistic} by leak"] = image
+    return metadata

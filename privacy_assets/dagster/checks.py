@@ -1,4 +1,4 @@
-"""Privacy checks for tables that the user's own assets hold: the figures without the pipeline."""
+"""Privacy checks for tables that the user's own assets hold: the statistics without the pipeline."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -7,11 +7,11 @@ import dagster as dg
 import pandas as pd
 
 from privacy_assets.dagster.assets import check_name, limit_text
+from privacy_assets.dagster.redaction import redact_exceptions
 from privacy_assets.dagster.scores import limit_result
-from privacy_assets.dagster.scrubbing import scrubbed
 from privacy_assets.dagster.settings import chosen_tags
+from privacy_assets.dagster.step_device import GPU, device_of
 from privacy_assets.dagster.versions import CHECK
-from privacy_assets.dagster.workplace import GPU, device_of
 from privacy_assets.errors import ConfigError
 from privacy_assets.evaluation import (
     MetricsLike,
@@ -55,8 +55,8 @@ def build_privacy_checks(
     ``embedder`` is True or a metric trains networks of its own; then the step carries ``gpu_tags``. Raises ConfigError.
     """
     given = {"train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic}
-    brought = [role for role, key in given.items() if key is not None]
-    chosen, in_force = chosen_metrics(metrics, policy, "privacy checks", brought=brought)
+    external = [role for role, key in given.items() if key is not None]
+    chosen, in_force = chosen_metrics(metrics, policy, "privacy checks", external=external)
     keys = {role: dg.AssetKey.from_coercible_or_definition(key) for role, key in given.items() if key is not None}
     if len(set(keys.values())) != len(keys):
         raise ConfigError("privacy checks: train, holdout, reference and synthetic must be different assets.")
@@ -90,7 +90,7 @@ def build_privacy_checks(
 # Dagster reads the types of the inputs from the signature, so there is one signature for each case.
 def _with_reference(arguments: dict[str, Any], measured: Any) -> dg.AssetChecksDefinition:
     @dg.multi_asset_check(**arguments)
-    @scrubbed
+    @redact_exceptions
     def privacy(
         context: dg.AssetCheckExecutionContext,
         train: pd.DataFrame,
@@ -107,7 +107,7 @@ def _with_reference(arguments: dict[str, Any], measured: Any) -> dg.AssetChecksD
 
 def _without_reference(arguments: dict[str, Any], measured: Any) -> dg.AssetChecksDefinition:
     @dg.multi_asset_check(**arguments)
-    @scrubbed
+    @redact_exceptions
     def privacy(
         context: dg.AssetCheckExecutionContext, train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame
     ) -> Iterator[dg.AssetCheckResult]:

@@ -97,7 +97,7 @@ def _definitions(settings: TableSettings, schedule: str | None, reference: Mappi
 
 
 def _assets(settings: TableSettings) -> list[dg.AssetsDefinition]:
-    made = [] if settings.brought else [build_source(settings), build_generator_asset(settings)]
+    made = [] if settings.external else [build_source(settings), build_generator_asset(settings)]
     return [
         *made,
         build_splits(settings),

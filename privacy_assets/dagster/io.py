@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from privacy_assets.dagster.fixed import FixedConfig
+from privacy_assets.dagster.redaction import redact_exceptions
 from privacy_assets.dagster.resources import home_of
-from privacy_assets.dagster.scrubbing import scrubbed
 from privacy_assets.errors import InputError, PublicationRefused
 from privacy_assets.gate.keys import key_path
 from privacy_assets.gate.releases import read_published
@@ -68,7 +68,7 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
     releases: str | None = None
     trusted_keys: str | None = None
 
-    @scrubbed
+    @redact_exceptions
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Store ``obj``; nothing for None."""
         if obj is None:
@@ -82,7 +82,7 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
         shown = folder / PAGE if type(obj).__name__ == "Report" else folder
         context.add_output_metadata({"path": dg.MetadataValue.path(str(shown))})
 
-    @scrubbed
+    @redact_exceptions
     def load_input(self, context: dg.InputContext) -> Any:
         """Load what the upstream asset stored; InputError when that was never materialised."""
         home = home_of(context.instance)

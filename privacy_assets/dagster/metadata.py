@@ -1,4 +1,4 @@
-"""Metadata of assets and checks: sizes, columns, lineage, figures. Never a private value."""
+"""Metadata of assets and checks: sizes, columns, lineage, statistics. Never a private value."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def lineage(names: list[str], *upstream: dg.AssetKey) -> dg.TableColumnLineage:
 def table_metadata(frame: pd.DataFrame, where: str, upstream: dg.AssetKey | None = None) -> dict[str, Any]:
     """Rows, subjects, columns and column lineage of a tagged private table."""
     schema, subject = schema_of(frame, where), subject_of(frame, where)
-    facts: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "dagster/row_count": len(frame),
         "dagster/column_schema": column_schema(schema, subject),
         "subjects": int(frame[subject].nunique()) if subject else len(frame),
     }
     if upstream is not None:
-        facts["dagster/column_lineage"] = lineage([*([subject] if subject else []), *schema.names], upstream)
-    return facts
+        metadata["dagster/column_lineage"] = lineage([*([subject] if subject else []), *schema.names], upstream)
+    return metadata
 
 
 def synthetic_metadata(frame: pd.DataFrame, sha256: str, *upstream: dg.AssetKey) -> dict[str, Any]:
@@ -75,21 +75,21 @@ def synthetic_metadata(frame: pd.DataFrame, sha256: str, *upstream: dg.AssetKey)
 
 
 def score_metadata(result: MetricResult, outcomes: Sequence[LimitOutcome]) -> dict[str, Any]:
-    """Each figure as a number that the UI plots over time, intervals, ranked row numbers, and a picture a limit."""
-    facts: dict[str, Any] = {f.name: float(f.value) for f in result.figures if math.isfinite(f.value)}
+    """Each statistic as a number that the UI plots over time, intervals, ranked row numbers, and a picture a limit."""
+    metadata: dict[str, Any] = {f.name: float(f.value) for f in result.estimates if math.isfinite(f.value)}
     rows: list[dict[str, str | int]] = [
-        {"figure": f.name, "value": _shown(f.value), "low": _shown(f.low), "high": _shown(f.high), "rows": f.n,
+        {"statistic": f.name, "value": _shown(f.value), "low": _shown(f.low), "high": _shown(f.high), "rows": f.n,
          "subjects": f.subjects, "note": f.note}
-        for f in result.figures
+        for f in result.estimates
     ]  # fmt: skip
     if rows:
-        facts["figures"] = dg.MetadataValue.table([dg.TableRecord(row) for row in rows])
+        metadata["statistics"] = dg.MetadataValue.table([dg.TableRecord(row) for row in rows])
     if ranking := result.tables.get("ranking"):
         records = [dg.TableRecord({key: _cell(cell) for key, cell in row.items()}) for row in ranking]
-        facts["most exposed records"] = dg.MetadataValue.table(records)
-    facts |= {f"limit: {outcome.limit.key}": picture(outcome) for outcome in outcomes}
-    facts["seconds"] = float(result.seconds) if math.isfinite(result.seconds) else 0.0
-    return facts
+        metadata["most exposed records"] = dg.MetadataValue.table(records)
+    metadata |= {f"limit: {outcome.limit.key}": picture(outcome) for outcome in outcomes}
+    metadata["seconds"] = float(result.seconds) if math.isfinite(result.seconds) else 0.0
+    return metadata
 
 
 def limit_metadata(outcome: LimitOutcome, configuration: Sequence[Protection] = ()) -> dict[str, Any]:
@@ -99,8 +99,8 @@ def limit_metadata(outcome: LimitOutcome, configuration: Sequence[Protection] = 
     """
     from privacy_assets.report.text import what_to_do
 
-    limit, figure = outcome.limit, outcome.figure
-    facts: dict[str, Any] = {
+    limit, estimate = outcome.limit, outcome.estimate
+    metadata: dict[str, Any] = {
         "status": outcome.status,
         "reason": outcome.reason,
         "limit": limit.value,
@@ -108,15 +108,17 @@ def limit_metadata(outcome: LimitOutcome, configuration: Sequence[Protection] = 
         "picture": picture(outcome),
     }
     if limit.source:
-        facts["source of the limit"] = limit.source
-    if figure is not None:
-        facts["n"] = f"{figure.n} rows, {figure.subjects} subjects; at least {limit.smallest_n} subjects are needed"
-        facts["confidence"] = f"{figure.confidence:g}"
-        numbers = {"value": figure.value, "low": figure.low, "high": figure.high, "measured": outcome.measured}
-        facts |= {name: float(number) for name, number in numbers.items() if math.isfinite(number)}
+        metadata["source of the limit"] = limit.source
+    if estimate is not None:
+        metadata["n"] = (
+            f"{estimate.n} rows, {estimate.subjects} subjects; at least {limit.smallest_n} subjects are needed"
+        )
+        metadata["confidence"] = f"{estimate.confidence:g}"
+        numbers = {"value": estimate.value, "low": estimate.low, "high": estimate.high, "measured": outcome.measured}
+        metadata |= {name: float(number) for name, number in numbers.items() if math.isfinite(number)}
     if what_to_do(outcome):
-        facts["what to do"] = what_to_do(outcome)
-    return facts | _recourses([outcome], configuration)
+        metadata["what to do"] = what_to_do(outcome)
+    return metadata | _recourses([outcome], configuration)
 
 
 def _recourses(outcomes: Sequence[LimitOutcome], configuration: Sequence[Protection]) -> dict[str, Any]:
@@ -124,7 +126,7 @@ def _recourses(outcomes: Sequence[LimitOutcome], configuration: Sequence[Protect
     from privacy_assets.report.recourse import recourses
 
     records = [
-        dg.TableRecord({"loss of usefulness": found["loss"], "what": found["action"], "why": found["why"]})
+        dg.TableRecord({"loss of utility": found["loss"], "what": found["action"], "why": found["why"]})
         for found in recourses(outcomes, configuration)
     ]
     return {"what can be done": dg.MetadataValue.table(records)} if records else {}
@@ -132,9 +134,9 @@ def _recourses(outcomes: Sequence[LimitOutcome], configuration: Sequence[Protect
 
 def picture(outcome: LimitOutcome) -> dg.MetadataValue[Any]:
     """Interval and limit as a small picture; the reason in words when it is too long for the UI."""
-    from privacy_assets.report.plots import figure_markdown
+    from privacy_assets.report.plots import interval_markdown
 
-    markdown = figure_markdown(outcome)
+    markdown = interval_markdown(outcome)
     return dg.MetadataValue.md(markdown) if len(markdown) < _SMALL else dg.MetadataValue.text(outcome.reason)
 
 
@@ -146,8 +148,8 @@ def broken_metadata(outcomes: Sequence[LimitOutcome], configuration: Sequence[Pr
     from privacy_assets.report.text import what_to_do
 
     texts = {x.limit.key: f"{x.status}: {x.reason}. {what_to_do(x)}".strip() for x in outcomes}
-    facts = {key: dg.MetadataValue.text(text) for key, text in texts.items()}
-    return facts if configuration is None else facts | _recourses(outcomes, configuration)
+    metadata = {key: dg.MetadataValue.text(text) for key, text in texts.items()}
+    return metadata if configuration is None else metadata | _recourses(outcomes, configuration)
 
 
 def training_metadata(history: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
@@ -157,12 +159,12 @@ def training_metadata(history: Sequence[Mapping[str, float | None]]) -> dict[str
     known = [{key: value for key, value in row.items() if value is not None} for row in history]
     rows = [known[i] for i in sorted({round(i * (len(known) - 1) / 29) for i in range(30)})]
     records = [dg.TableRecord({key: _shown(value) for key, value in row.items()}) for row in rows]
-    facts: dict[str, Any] = {"epochs": len(history), "training": dg.MetadataValue.table(records)}
+    metadata: dict[str, Any] = {"epochs": len(history), "training": dg.MetadataValue.table(records)}
     for key in [key for key in rows[0] if key != "epoch"]:
         told = key.replace("_", " ")
         if image := line_picture(told, list(enumerate(row[key] for row in rows if key in row))):
-            facts[f"{told} by epoch"] = image
-    return facts | {f"last {key}": float(value) for key, value in rows[-1].items() if key != "epoch"}
+            metadata[f"{told} by epoch"] = image
+    return metadata | {f"last {key}": float(value) for key, value in rows[-1].items() if key != "epoch"}
 
 
 def line_picture(alt: str, points: Sequence[tuple[float, float]]) -> dg.MetadataValue[Any] | None:

@@ -75,4 +75,4 @@ def piped(context: dg.AssetExecutionContext, generator: Any) -> Iterator[dict[st
         ):
             yield told
     told.update(training_metadata(reports.rows))
-    told.update({f"reported {name.replace('_', ' ')}": number for name, number in reports.facts.items()})
+    told.update({f"reported {name.replace('_', ' ')}": number for name, number in reports.metadata.items()})

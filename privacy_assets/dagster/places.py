@@ -14,7 +14,7 @@ from dagster._core.errors import DagsterInvalidPropertyError
 from privacy_assets.dagster.settings import TableSettings
 from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.statements import Place
-from privacy_assets.pipeline.feeds import Window
+from privacy_assets.pipeline.row_sources import Window
 from privacy_assets.pipeline.steps import Steps
 
 _KEY = "dagster/partition"

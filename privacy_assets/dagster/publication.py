@@ -9,9 +9,9 @@ from privacy_assets.dagster.assets import RELEASES, SEALED, common, common_out, 
 from privacy_assets.dagster.io import Published
 from privacy_assets.dagster.metadata import broken_metadata, synthetic_metadata
 from privacy_assets.dagster.places import steps_of
+from privacy_assets.dagster.redaction import checked_step
 from privacy_assets.dagster.refusals import REFUSALS, failure, refused_check
 from privacy_assets.dagster.scores import encoded_in, given_scores, score_ins, synthetic_in
-from privacy_assets.dagster.scrubbing import guarded
 from privacy_assets.dagster.settings import TableSettings
 from privacy_assets.dagster.versions import CHECK
 from privacy_assets.gate.releases import Release
@@ -20,7 +20,7 @@ from privacy_assets.pipeline.steps import Attested, Steps
 HOLDS, RELEASED = "policy_holds", "released"
 ATTESTATION, REPORT = "attestation", "privacy_report"
 _VERDICT = "The verdict of the policy over all scores, bound to the exact bytes of the synthetic table."
-_PAGE = "What the synthetic table gives away about real people: verdict, figures, limits. One HTML page."
+_PAGE = "What the synthetic table gives away about real people: verdict, statistics, limits. One HTML page."
 
 
 def build_attestation(settings: TableSettings) -> dg.AssetsDefinition:
@@ -47,7 +47,7 @@ def build_attestation(settings: TableSettings) -> dg.AssetsDefinition:
             )
         ],
     )
-    @guarded
+    @checked_step
     def attestation(context: dg.AssetExecutionContext, encoded: Any, synthetic: Any, **inputs: Any) -> Iterator[Any]:
         try:
             steps = steps_of(context, settings)  # asks for the place of the run first
@@ -64,7 +64,7 @@ def build_attestation(settings: TableSettings) -> dg.AssetsDefinition:
 def _attested(settings: TableSettings, found: Attested) -> Iterator[Any]:
     """The record, its page, and then the check: a refused table has its page, where the reason stands."""
     stated, broken = found.stated, found.judgement.broken
-    facts: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "verdict": stated.verdict,
         "attempt": stated.attempt,
         "sha256": stated.sha256,
@@ -73,7 +73,7 @@ def _attested(settings: TableSettings, found: Attested) -> Iterator[Any]:
         "signed by": stated.keyid,
         "limits": len(stated.limits),
     }
-    yield dg.Output(found.sealed, output_name=ATTESTATION, metadata=facts)
+    yield dg.Output(found.sealed, output_name=ATTESTATION, metadata=metadata)
     told = {"verdict": found.report.verdict, "broken limits": len(broken)}
     yield dg.Output(found.report, output_name=REPORT, metadata=told)
     yield dg.AssetCheckResult(
@@ -108,7 +108,7 @@ def build_published(settings: TableSettings) -> dg.AssetsDefinition:
         automation_condition=dg.AutomationCondition.eager() & dg.AutomationCondition.all_deps_blocking_checks_passed(),
         description="The released table, the only one other teams may read. Verified before it is moved into place.",
     )
-    @guarded
+    @checked_step
     def published(context: dg.AssetExecutionContext, attestation: Any, synthetic: Any) -> Iterator[Any]:
         try:
             steps = steps_of(context, settings)
@@ -123,7 +123,7 @@ def build_published(settings: TableSettings) -> dg.AssetsDefinition:
 
 def _released(settings: TableSettings, steps: Steps, release: Release) -> Iterator[Any]:
     rows, stated = steps.released(release)
-    facts = {
+    metadata = {
         **synthetic_metadata(rows, stated.sha256, settings.key("synthetic")),
         "release": release.id,
         "folder": dg.MetadataValue.path(str(release.folder)),
@@ -131,4 +131,4 @@ def _released(settings: TableSettings, steps: Steps, release: Release) -> Iterat
     key = settings.key("published")
     yield dg.AssetCheckResult(asset_key=key, check_name=RELEASED, passed=True, metadata={"release": release.id})
     value = Published(steps.place.table, steps.place.partition, release.id)
-    yield dg.MaterializeResult(value=value, metadata=facts, data_version=dg.DataVersion(stated.sha256))
+    yield dg.MaterializeResult(value=value, metadata=metadata, data_version=dg.DataVersion(stated.sha256))

@@ -14,7 +14,7 @@ REFUSALS = (PublicationRefused, ConfigError, InputError, OSError)
 
 def failure(error: Exception) -> dg.Failure:
     """The failure of a step that the gate refused."""
-    return dg.Failure(_text(error), metadata=_facts(error), allow_retries=False)
+    return dg.Failure(_text(error), metadata=_metadata(error), allow_retries=False)
 
 
 def refused_check(asset: dg.AssetKey, name: str, error: Exception) -> dg.AssetCheckResult:
@@ -25,7 +25,7 @@ def refused_check(asset: dg.AssetKey, name: str, error: Exception) -> dg.AssetCh
         passed=False,
         severity=dg.AssetCheckSeverity.ERROR,
         description=_text(error),
-        metadata=_facts(error),
+        metadata=_metadata(error),
     )
 
 
@@ -33,6 +33,6 @@ def _text(error: Exception) -> str:
     return str(error if isinstance(error, PrivacyAssetsError) else StepError.hiding(error))
 
 
-def _facts(error: Exception) -> dict[str, Any]:
+def _metadata(error: Exception) -> dict[str, Any]:
     stays = "nothing was published; the previous release stays, if there is one"
     return {"what stays": stays, **broken_metadata(getattr(error, "broken", ()), None)}

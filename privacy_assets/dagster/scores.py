@@ -8,10 +8,10 @@ import dagster as dg
 from privacy_assets.dagster.assets import RELEASES, SEALED, check_name, common, limit_text, split_ins
 from privacy_assets.dagster.metadata import limit_metadata, score_metadata
 from privacy_assets.dagster.places import steps_of
-from privacy_assets.dagster.scrubbing import guarded
+from privacy_assets.dagster.redaction import checked_step
 from privacy_assets.dagster.settings import TableSettings
+from privacy_assets.dagster.step_device import GPU, device_of, needed, placed, workers_of
 from privacy_assets.dagster.versions import CHECK
-from privacy_assets.dagster.workplace import GPU, device_of, needed, placed, workers_of
 from privacy_assets.gate.statements import Sealed
 from privacy_assets.metrics.base import Metric
 from privacy_assets.stats.limits import Limit, LimitOutcome
@@ -55,14 +55,14 @@ def build_encoded(settings: TableSettings) -> dg.AssetsDefinition:
         **placed(settings, settings.embeds),
         description="All tables of this release, prepared, verified and fingerprinted once, signed: scores read it.",
     )
-    @guarded
+    @checked_step
     def encoded(context: dg.AssetExecutionContext, synthetic: Any, **inputs: Any) -> dg.MaterializeResult:
         steps = steps_of(context, settings)
         tables = {role: inputs[role] for role in settings.roles}
         with device_of(context, settings.embeds) as device:
             made = steps.encoded(tables, synthetic, inputs.get("embedder"), device)
-        facts = {f"{role} rows": size["rows"] for role, size in made.facts.sizes.items()}
-        return dg.MaterializeResult(value=made, metadata={**facts, "sha256": made.snapshot.sha256})
+        metadata = {f"{role} rows": size["rows"] for role, size in made.metadata.sizes.items()}
+        return dg.MaterializeResult(value=made, metadata={**metadata, "sha256": made.snapshot.sha256})
 
     return encoded
 
@@ -93,7 +93,7 @@ def limit_result(
 
 
 def build_score(settings: TableSettings, metric: Metric) -> dg.AssetsDefinition:
-    """One metric: its figures, and one check a limit of the policy."""
+    """One metric: its statistics, and one check a limit of the policy."""
     on_device = settings.uses_embedder(metric) or metric.uses_device
     limits = [limit for limit in settings.policy.limits if limit.metric == metric.name]
 
@@ -105,14 +105,14 @@ def build_score(settings: TableSettings, metric: Metric) -> dg.AssetsDefinition:
         check_specs=[limit_spec(settings, limit) for limit in limits],
         description=metric.summary,
     )
-    @guarded
+    @checked_step
     def score(context: dg.AssetExecutionContext, encoded: Any) -> dg.MaterializeResult:
         steps = steps_of(context, settings)
         with device_of(context, on_device) as device, workers_of(settings):
             found = steps.score(metric, encoded, device)
         key = settings.key(metric.name)
         checks = [limit_result(key, outcome, found.protections) for outcome in found.outcomes]
-        facts = {**score_metadata(found.result, found.outcomes), "seed": str(settings.seed)}
-        return dg.MaterializeResult(value=found.sealed, metadata=facts, check_results=checks)
+        metadata = {**score_metadata(found.result, found.outcomes), "seed": str(settings.seed)}
+        return dg.MaterializeResult(value=found.sealed, metadata=metadata, check_results=checks)
 
     return score

@@ -9,19 +9,19 @@ import dagster as dg
 
 from privacy_assets.dagster.alerts import new_failures, send, webhook_of
 from privacy_assets.dagster.assets import RELEASES
-from privacy_assets.dagster.launching import decide, merged, partitions_to_watch
-from privacy_assets.dagster.scrubbing import scrubbed
+from privacy_assets.dagster.redaction import redact_exceptions
+from privacy_assets.dagster.run_requests import decide, merged, partitions_to_watch
 from privacy_assets.dagster.versions import (
     CHECK,
     FINGERPRINT,
     files_fingerprint,
     source_version,
     stat_token,
-    table_feed,
+    table_source,
 )
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.pipeline.feeds import partition_path
-from privacy_assets.pipeline.plan import Feed
+from privacy_assets.pipeline.plan import RowSource
+from privacy_assets.pipeline.row_sources import partition_path
 
 _TICK_S = 20.0  # Dagster ends a tick after 60 seconds
 
@@ -41,24 +41,24 @@ def build_table_schedule(name: str, cron: str, *, timezone: str = "UTC") -> dg.S
         required_resource_keys={RELEASES},
         description=f"Runs {name} when its source has changed since the last verdict.",
     )
-    @scrubbed
+    @redact_exceptions
     def schedule(context: dg.ScheduleEvaluationContext) -> Any:
         graph = context.repository_def.asset_graph
-        feed = table_feed(graph, name)
+        row_source = table_source(graph, name)
         partitions = partitions_to_watch(_partitions(graph, name), context.instance)
-        if feed is None:
+        if row_source is None:
             return [dg.RunRequest(partition_key=partition) for partition in partitions]
         key = context.resources.releases.key("fingerprints")
-        return merged(_tick(context.instance, name, feed, partition, key) for partition in partitions)
+        return merged(_tick(context.instance, name, row_source, partition, key) for partition in partitions)
 
     return schedule
 
 
 def _tick(
-    instance: dg.DagsterInstance, name: str, feed: Feed, partition: str | None, key: bytes
+    instance: dg.DagsterInstance, name: str, row_source: RowSource, partition: str | None, key: bytes
 ) -> dg.RunRequest | dg.SkipReason:
     try:
-        version = source_version(feed, partition, key, instance)[FINGERPRINT]
+        version = source_version(row_source, partition, key, instance)[FINGERPRINT]
     except InputError as error:
         return dg.SkipReason(str(error))
     return decide(instance, name, partition, version)
@@ -78,10 +78,10 @@ def build_source_sensor(name: str, path: str, *, minimum_interval_seconds: int =
         required_resource_keys={RELEASES},
         description=f"Runs {name} when {path} has new rows.",
     )
-    @scrubbed
+    @redact_exceptions
     def source_sensor(context: dg.SensorEvaluationContext) -> Any:
         graph = _graph(context)
-        table_feed(graph, name)
+        table_source(graph, name)
         seen: dict[str, list[str]] = json.loads(context.cursor) if context.cursor else {}
         key = context.resources.releases.key("fingerprints")
         decisions: list[dg.RunRequest | dg.SkipReason] = []
@@ -128,11 +128,11 @@ def build_failed_check_sensor(
         minimum_interval_seconds=minimum_interval_seconds,
         description="Alerts on failed privacy checks.",
     )
-    @scrubbed
+    @redact_exceptions
     def failed_check_sensor(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         graph = _graph(context)
         for table in tables or ():
-            table_feed(graph, table)
+            table_source(graph, table)
         keys = sorted(_watched(graph, tables), key=str)
         state: dict[str, list[int]] = json.loads(context.cursor) if context.cursor else {}
         url = webhook_of(webhook_variable)

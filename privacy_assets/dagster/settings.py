@@ -10,14 +10,14 @@ from typing import Any
 import dagster as dg
 
 from privacy_assets.errors import ConfigError, door, shown
-from privacy_assets.pipeline.plan import Feed, TablePlan
+from privacy_assets.pipeline.plan import RowSource, TablePlan
 from privacy_assets.pipeline.spec import TableSpec
 
 AssetLike = str | dg.AssetKey | dg.AssetsDefinition | dg.AssetSpec
 
 
 @dataclass(frozen=True)
-class AssetFeed(Feed):
+class AssetSource(RowSource):
     """Rows that an asset of the user's holds."""
 
     key: dg.AssetKey = field(default_factory=lambda: dg.AssetKey([]))
@@ -27,9 +27,9 @@ class AssetFeed(Feed):
         return f"asset {self.key.to_user_string()}"
 
 
-def key_of(feed: Feed) -> dg.AssetKey | None:
-    """The asset that ``feed`` comes from, if it does."""
-    return feed.key if isinstance(feed, AssetFeed) else None
+def key_of(row_source: RowSource) -> dg.AssetKey | None:
+    """The asset that ``row_source`` comes from, if it does."""
+    return row_source.key if isinstance(row_source, AssetSource) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ def table_settings(
 ) -> TableSettings:
     """Check ``spec`` and what Dagster says beside it; ConfigError names the table, the setting and the fix."""
     where = f"table {spec.name}"
-    given = {role: AssetFeed("given", key=_key(asset, f"{where}, assets")) for role, asset in _mapping(assets, where)}
+    given = {role: AssetSource("given", key=_key(asset, f"{where}, assets")) for role, asset in _mapping(assets, where)}
     plan = TablePlan.of(spec, given, partitioned=partitions_def is not None)
     return TableSettings(
         **vars(plan),

@@ -9,7 +9,7 @@ import pandas as pd
 from privacy_assets.dagster.assets import FRAME, RELEASES
 from privacy_assets.dagster.expectations import Expected, check_source, check_synthetic
 from privacy_assets.dagster.places import place_of, steps_of
-from privacy_assets.dagster.scrubbing import guarded
+from privacy_assets.dagster.redaction import checked_step
 from privacy_assets.dagster.settings import TableSettings
 from privacy_assets.dagster.versions import CHECK
 from privacy_assets.pipeline.measuring import metric_inputs
@@ -21,7 +21,7 @@ ALPHA = 0.001  # one false alarm in a thousand splits
 
 def build_table_checks(settings: TableSettings) -> list[dg.AssetChecksDefinition]:
     """The checks of one table that do not come from its policy."""
-    made = [] if settings.brought else [_source_check(settings)]
+    made = [] if settings.external else [_source_check(settings)]
     return [*made, _synthetic_check(settings), _exchangeability_check(settings)]
 
 
@@ -33,7 +33,7 @@ def _source_check(settings: TableSettings) -> dg.AssetChecksDefinition:
         description="Columns, types and nullability are those that the pipeline works with.",
         partitions_def=settings.partitions_def,
     )
-    @guarded
+    @checked_step
     def schema(context: dg.AssetCheckExecutionContext, source: pd.DataFrame) -> dg.AssetCheckResult:
         place_of(context, settings)
         return expectation_result(check_source(data_columns(source, "source")))
@@ -58,7 +58,7 @@ def _synthetic_check(settings: TableSettings) -> dg.AssetChecksDefinition:
         ins={role: dg.AssetIn(key=settings.key(role)) for role in ("synthetic", *settings.roles)},
         required_resource_keys={RELEASES},
     )
-    @guarded
+    @checked_step
     def schema_and_values(
         context: dg.AssetCheckExecutionContext, synthetic: Any, **tables: pd.DataFrame
     ) -> Iterator[dg.AssetCheckResult]:
@@ -82,7 +82,7 @@ def _exchangeability_check(settings: TableSettings) -> dg.AssetChecksDefinition:
         ),
         partitions_def=settings.partitions_def,
     )
-    @guarded
+    @checked_step
     def exchangeable_with_train(
         context: dg.AssetCheckExecutionContext, holdout: pd.DataFrame, train: pd.DataFrame
     ) -> dg.AssetCheckResult:
@@ -122,12 +122,12 @@ def expectation_result(outcomes: list[Expected]) -> dg.AssetCheckResult:
     """One check result from many expectations: names, verdicts and counts."""
     broken = [outcome for outcome in outcomes if not outcome.passed]
     records = [dg.TableRecord({"expectation": o.name, "column": o.column, "rows": o.unexpected}) for o in broken]
-    facts: dict[str, Any] = {"expectations": len(outcomes), "broken": len(broken)}
+    metadata: dict[str, Any] = {"expectations": len(outcomes), "broken": len(broken)}
     if records:
-        facts["broken expectations"] = dg.MetadataValue.table(records)
+        metadata["broken expectations"] = dg.MetadataValue.table(records)
     return dg.AssetCheckResult(
         passed=not broken,
         severity=dg.AssetCheckSeverity.ERROR,
         description=f"{len(outcomes) - len(broken)} of {len(outcomes)} expectations hold",
-        metadata=facts,
+        metadata=metadata,
     )

@@ -8,10 +8,10 @@ from typing import Any
 
 import dagster as dg
 
-from privacy_assets.dagster.settings import AssetFeed, key_of
+from privacy_assets.dagster.settings import AssetSource, key_of
 from privacy_assets.errors import ConfigError, did_you_mean, shown
-from privacy_assets.pipeline.feeds import partition_path
-from privacy_assets.pipeline.plan import Feed
+from privacy_assets.pipeline.plan import RowSource
+from privacy_assets.pipeline.row_sources import partition_path
 from privacy_assets.storage.objects import ObjectPath
 from privacy_assets.tables.fingerprints import file_fingerprint, keyed
 from privacy_assets.tables.reading import table_files
@@ -22,14 +22,14 @@ SOURCE, CHECK = "privacy_assets/source", "privacy_assets/check"
 
 def stat_token(path: str) -> str:
     """Digest over path, size and time (or tag) of the files that ``path`` names; InputError when there is none."""
-    facts = []
+    metadata = []
     for file in table_files(path):
         if isinstance(file, ObjectPath):
-            facts.append([str(file), *file.version()])
+            metadata.append([str(file), *file.version()])
             continue
         found = file.stat()
-        facts.append([str(file), found.st_size, found.st_mtime_ns])
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+        metadata.append([str(file), found.st_size, found.st_mtime_ns])
+    return hashlib.sha256(json.dumps(metadata).encode()).hexdigest()[:32]
 
 
 def files_fingerprint(path: str, key: bytes) -> str:
@@ -38,17 +38,19 @@ def files_fingerprint(path: str, key: bytes) -> str:
     return keyed(json.dumps(parts), key)[:32]
 
 
-def source_version(feed: Feed, partition: str | None, key: bytes, instance: dg.DagsterInstance) -> dict[str, str]:
-    """What identifies the rows that a feed gives now, as metadata of the ``source`` asset.
+def source_version(
+    row_source: RowSource, partition: str | None, key: bytes, instance: dg.DagsterInstance
+) -> dict[str, str]:
+    """What identifies the rows that a source of rows gives now, as metadata of the ``source`` asset.
 
     Files: path, size and time, and a keyed fingerprint of the bytes. The demo set has one version; an upstream asset's
     is its latest materialisation.
     """
-    if feed.kind == "demo":
+    if row_source.kind == "demo":
         return {FINGERPRINT: "demo"}
-    if isinstance(feed, AssetFeed):
-        return {FINGERPRINT: _materialisation(instance, feed.key)}
-    path = partition_path(feed.path, partition)
+    if isinstance(row_source, AssetSource):
+        return {FINGERPRINT: _materialisation(instance, row_source.key)}
+    path = partition_path(row_source.path, partition)
     return {STAT: stat_token(path), FINGERPRINT: files_fingerprint(path, key)}
 
 
@@ -57,25 +59,27 @@ def _materialisation(instance: dg.DagsterInstance, key: dg.AssetKey) -> str:
     return f"{event.run_id}:{event.timestamp}" if event is not None else "unknown"
 
 
-def feed_metadata(feed: Feed) -> dict[str, Any]:
+def source_metadata(row_source: RowSource) -> dict[str, Any]:
     """Definition metadata by which schedules find the source again."""
-    key = key_of(feed)
-    return {SOURCE: {"kind": feed.kind, "path": feed.path, "asset": key.to_user_string() if key else ""}}
+    key = key_of(row_source)
+    return {SOURCE: {"kind": row_source.kind, "path": row_source.path, "asset": key.to_user_string() if key else ""}}
 
 
-def feed_from_metadata(data: Any) -> Feed:
-    """Inverse of :func:`feed_metadata`."""
+def source_from_metadata(data: Any) -> RowSource:
+    """Inverse of :func:`source_metadata`."""
     if data["asset"]:
-        return AssetFeed("given", key=dg.AssetKey.from_user_string(data["asset"]))
-    return Feed(data["kind"], data["path"])
+        return AssetSource("given", key=dg.AssetKey.from_user_string(data["asset"]))
+    return RowSource(data["kind"], data["path"])
 
 
-def table_feed(graph: Any, name: str) -> Feed | None:
-    """The source of table ``name`` in an asset graph; None when its rows are brought. ConfigError for no such table."""
+def table_source(graph: Any, name: str) -> RowSource | None:
+    """The source of table ``name`` in an asset graph; None when its rows are the user's own. ConfigError for no
+    such table.
+    """
     key = dg.AssetKey([name, "source"])
     if graph.has(key):
         found = graph.get(key).metadata[SOURCE]
-        return feed_from_metadata(getattr(found, "value", found))
+        return source_from_metadata(getattr(found, "value", found))
     tables = {asset.path[0] for asset in graph.get_all_asset_keys() if asset.path[-1] == "attestation"}
     if name not in tables:
         raise ConfigError(f"no table {shown(name)} in this code location.{did_you_mean(name, tables)}")

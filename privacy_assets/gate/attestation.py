@@ -23,7 +23,7 @@ class Attestation:
     """What was judged (table, partition, SHA-256 of the file), by which policy, on which results, with which verdict.
 
     ``inputs`` are the fingerprints of all tables by role, ``content`` that of the synthetic rows: keyed, never a plain
-    hash of a private table; ``results`` hold figures, no tables; ``setup`` are the settings that they were made and
+    hash of a private table; ``results`` hold statistics, no tables; ``setup`` are the settings that they were made and
     measured under. ``remembered`` are earlier failures of the same rows; with any of them the verdict is "fail".
     ``attempt`` counts the tables of these training rows of which a score was signed, this one included.
     ``dtypes`` are those of the columns in pandas, by name. ``keyid`` is the key that signed it, empty before.
@@ -166,7 +166,7 @@ def check_policy(attestation: Attestation, policy: Policy, setup: Mapping[str, A
 
 
 def check_version(attestation: Attestation) -> None:
-    """Refuse an attestation of another engine: its figures may be those of a mended error."""
+    """Refuse an attestation of another engine: its statistics may be those of a mended error."""
     if attestation.engine_version != ENGINE_VERSION:
         text = f"the attestation was made by engine {attestation.engine_version}; materialise scores and attestation."
         raise PublicationRefused(text)

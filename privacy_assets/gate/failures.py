@@ -18,7 +18,7 @@ from privacy_assets.storage.files import contents, private_folder, put_atomic
 from privacy_assets.storage.objects import Location
 from privacy_assets.version import ENGINE_VERSION
 
-_SIDES = ("figure", "bound", "at_most", "at_least")
+_SIDES = ("statistic", "bound", "at_most", "at_least")
 _STRICTNESS = ("lower", "value", "upper")  # a higher end of the interval breaks whatever a lower one breaks
 
 
@@ -26,7 +26,7 @@ _STRICTNESS = ("lower", "value", "upper")  # a higher end of the interval breaks
 class Failures:
     """Signed records below ``root``, one a failed limit: table, partition, content of the rows, limit, what was found.
 
-    A record counts against every limit on the same figure that is at least as strict, so that neither another limit
+    A record counts against every limit on the same statistic that is at least as strict, so that neither another limit
     added to the policy nor one loosened and then restored makes it forgotten. Records are never deleted here.
     """
 
@@ -61,7 +61,7 @@ class Failures:
             if (record.place, record.body["content"]) != (place, content):
                 raise PublicationRefused(f"a record of a failed verdict is not in its place ({path}): bring it back.")
             if any(_as_strict(one, limit) for one in policy.limits):
-                found.append(f"{limit['figure']}: {record.body['reason']}, engine {record.body['engine']}")
+                found.append(f"{limit['statistic']}: {record.body['reason']}, engine {record.body['engine']}")
         return found
 
     def _records(self, place: Place, content: str) -> list[tuple[Location, bytes]]:
@@ -78,7 +78,7 @@ class Failures:
 
 def _as_strict(limit: Limit, failed: dict[str, Any]) -> bool:
     """True when what broke the limit ``failed`` breaks ``limit`` as well."""
-    if limit.figure != failed["figure"] or _STRICTNESS.index(limit.bound) < _STRICTNESS.index(failed["bound"]):
+    if limit.statistic != failed["statistic"] or _STRICTNESS.index(limit.bound) < _STRICTNESS.index(failed["bound"]):
         return False
     if limit.at_most is not None:
         return failed["at_most"] is not None and limit.at_most <= float(failed["at_most"])

@@ -16,8 +16,8 @@ from privacy_assets.gate import attestation as judged
 from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.failures import Failures
 from privacy_assets.gate.keys import SigningKey
-from privacy_assets.gate.looks import Looks, Released, Shown, check_not_replaced
 from privacy_assets.gate.prepared import Role, check_prepared
+from privacy_assets.gate.publication_attempts import PublicationAttempts, Released, Shown, check_not_replaced
 from privacy_assets.gate.releases import Release, ReleaseStore, check_bytes, hash_file
 from privacy_assets.gate.snapshot import Snapshot, write_snapshot
 from privacy_assets.gate.statements import Kind, Place, Sealed, Statement, seal, unseal
@@ -59,20 +59,21 @@ class Gate:
         return Failures(self.private / "failures", self.key)
 
     @property
-    def looks(self) -> Looks:
+    def attempts(self) -> PublicationAttempts:
         """The memory of attempts and releases."""
-        return Looks(self.private / "looks")
+        return PublicationAttempts(self.private / "attempts")
 
-    def released(self, snapshot: Snapshot, together: bool = False) -> Released:
-        """All that was released of this table and partition, ``together`` of all its partitions, but for these bytes.
+    def released(self, snapshot: Snapshot, pool_partitions: bool = False) -> Released:
+        """All that was released of this table and partition, ``pool_partitions`` of all its partitions, but for these
+        bytes.
 
         What stands in the release folder without a record (an earlier version wrote none) counts as it stands there.
         """
         place, found = snapshot.place, dict[str, tuple[Location, ...]]()
         try:
-            places = self._partitions(place.table) if together else [place]
+            places = self._partitions(place.table) if pool_partitions else [place]
             with ThreadPoolExecutor(
-                _AT_ONCE if together else 1
+                _AT_ONCE if pool_partitions else 1
             ) as pool:  # an object store is asked, and answers slowly
                 for part in pool.map(lambda one: self._released_at(one, places), places):
                     for sha256, files in part.items():
@@ -84,7 +85,7 @@ class Gate:
     def _partitions(self, table: str) -> list[Place]:
         """Every partition of a table that something is known of; the table as a whole is the last one."""
         try:
-            folders = [Place(table).below(self.private / kind).parent for kind in ("snapshots", "looks", "failures")]
+            folders = [Place(table).below(self.private / kind).parent for kind in ("snapshots", "attempts", "failures")]
             parts = {Place.of_parts(folder.name, part) for folder in folders for part in names(folder)}
             known = {Place(table), *parts, *self.store.places(table)}
         except OSError as error:
@@ -93,7 +94,7 @@ class Gate:
 
     def _released_at(self, place: Place, places: Sequence[Place]) -> dict[str, tuple[Location, ...]]:
         """The files that may hold the bytes of each release of one of ``places``, by SHA-256."""
-        known = self.looks.released(place)
+        known = self.attempts.released(place)
         recorded = {sha256[:12] for sha256 in known}
         history = {release.id[-12:]: release.table for release in self.store.history(place)}
         known |= {hash_file(table) for end, table in history.items() if end not in recorded}
@@ -107,9 +108,9 @@ class Gate:
             for sha256 in known
         }
 
-    def _remembered(self, policy: Policy, place: Place, content: str, together: bool) -> list[str]:
-        """What failed of these rows, ``together`` in any partition."""
-        places = self._partitions(place.table) if together else [place]
+    def _remembered(self, policy: Policy, place: Place, content: str, pool_partitions: bool) -> list[str]:
+        """What failed of these rows, ``pool_partitions`` in any partition."""
+        places = self._partitions(place.table) if pool_partitions else [place]
         return [text for one in places for text in self.failures.against(policy, one, content)]
 
     def check_places(self) -> None:
@@ -180,13 +181,13 @@ class Gate:
         return found.body
 
     def sign_result(
-        self, result: MetricResult, snapshot: Snapshot, outcomes: Iterable[LimitOutcome], together: bool = False
+        self, result: MetricResult, snapshot: Snapshot, outcomes: Iterable[LimitOutcome], pool_partitions: bool = False
     ) -> Sealed:
-        """Sign what one score step found on ``snapshot``; the look is counted, and failed limits remembered, first.
+        """Sign what one score step found on ``snapshot``; the attempt is counted, and failed limits remembered, first.
 
-        ``together`` counts it among those of all partitions.
+        ``pool_partitions`` counts it among those of all partitions.
         """
-        self.looks.attempt(snapshot, together)
+        self.attempts.attempt(snapshot, pool_partitions)
         self.failures.remember(snapshot, outcomes)
         return seal(Statement("result", snapshot.place, snapshot.sha256, result.to_json()), self.key)
 
@@ -215,12 +216,12 @@ class Gate:
         """
         self.check_places()
         judged.check_made(snapshot, inputs, setup, metrics)
-        together = bool(setup.get("together"))
-        inputs = {**inputs, "released": self.released(snapshot, together).fingerprint}
+        pool_partitions = bool(setup.get("pool_partitions"))
+        inputs = {**inputs, "released": self.released(snapshot, pool_partitions).fingerprint}
         for name, result in results.items():
             judged.check_result(result, inputs, metrics.get(name), setup["seed"])
-        remembered = self._remembered(policy, snapshot.place, snapshot.content, together)
-        attempt = self.looks.attempt(snapshot, together)
+        remembered = self._remembered(policy, snapshot.place, snapshot.content, pool_partitions)
+        attempt = self.attempts.attempt(snapshot, pool_partitions)
         self.failures.remember(snapshot, policy.judge(results, attempt).outcomes)
         stated = judged.attest(snapshot, policy, results, inputs, setup, attempt, remembered)
         sealed = seal(stated.statement(), self.key)
@@ -250,22 +251,22 @@ class Gate:
         judged.check_verdict(stated, stated.judge(policy))
         if (taken.sha256, taken.content) != (stated.sha256, stated.content):
             raise PublicationRefused("the attestation belongs to another synthetic table; materialise it again.")
-        together = bool(setup.get("together"))
-        judged.check_memory(self._remembered(policy, place, stated.content, together))
+        pool_partitions = bool(setup.get("pool_partitions"))
+        judged.check_memory(self._remembered(policy, place, stated.content, pool_partitions))
 
         seen = Shown(stated.sha256, stated.content)
 
         def agree() -> None:
             ids = [release.id for release in self.store.history(place)]
-            check_not_replaced(self.looks.history(place), seen, ids)
+            check_not_replaced(self.attempts.history(place), seen, ids)
             if not self._is_current(place, sealed):
-                judged.check_released(stated, self.released(taken, together).fingerprint)
+                judged.check_released(stated, self.released(taken, pool_partitions).fingerprint)
 
         with ExitStack() as recorded:
             # Of partitions that are judged together one is released at a time, by the record of the whole table.
-            for one in dict.fromkeys([Place(place.table), place] if together else [place]):
-                recorded.enter_context(self.looks.releasing(one, seen, agree))
-            still = partial(self.looks.check_last, place, seen)
+            for one in dict.fromkeys([Place(place.table), place] if pool_partitions else [place]):
+                recorded.enter_context(self.attempts.releasing(one, seen, agree))
+            still = partial(self.attempts.check_last, place, seen)
             return self.store.add(place, taken.path, stated.sha256, sealed.data, still)
 
     def _is_current(self, place: Place, sealed: Sealed) -> bool:
@@ -301,11 +302,11 @@ class Gate:
             raise PublicationRefused(f"{place} has no release {shown(name)}; `privacy-assets releases` lists them.")
         stated = found[0].opened(place, self.key.trusted)
         check_bytes(found[0].table, stated.sha256)
-        together = bool(stated.setup.get("together"))
-        judged.check_memory(self._remembered(stated.policy_then(), place, stated.content, together))
+        pool_partitions = bool(stated.setup.get("pool_partitions"))
+        judged.check_memory(self._remembered(stated.policy_then(), place, stated.content, pool_partitions))
         seen = Shown(stated.sha256, stated.content)
-        with self.looks.releasing(place, seen, lambda: None):
-            self.store.point(place, found[0], partial(self.looks.check_last, place, seen))
+        with self.attempts.releasing(place, seen, lambda: None):
+            self.store.point(place, found[0], partial(self.attempts.check_last, place, seen))
         return found[0]
 
     def _snapshots(self, place: Place) -> Location:

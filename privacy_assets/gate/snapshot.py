@@ -42,9 +42,9 @@ class Snapshot:
     rows whatever their order and file format: by it a failed verdict is remembered. ``dtypes`` are those of pandas by
     column, which the file does not tell. ``filter`` says what left rows of it out, None for nothing: the settings of
     the "filters" by name, the keyed fingerprints by role of the real rows that they read, "inputs", how many rows were
-    "drawn" and "dropped", "dropped_by" each, and figures of what was drawn, "before" they went. ``generator`` is what
-    made it, "name" and "settings", and what protects its training rows: "overfitting" and "privacy"; None for a table
-    that was brought.
+    "drawn" and "dropped", "dropped_by" each, and statistics of what was drawn, "before" they went. ``generator`` is
+    what made it, "name" and "settings", and what protects its training rows: "overfitting" and "privacy"; None for a
+    table of the user's own.
     """
 
     place: Place

@@ -139,10 +139,10 @@ def outcomes_of(stated: Attestation) -> tuple[LimitOutcome, ...]:
 
 
 def _outcome(limit: Limit, found: Any, results: dict[str, MetricResult]) -> LimitOutcome:
-    figures = results[limit.metric].figures if limit.metric in results else ()
-    figure = next((one for one in figures if f"{limit.metric}.{one.name}" == limit.figure), None)
+    estimates = results[limit.metric].estimates if limit.metric in results else ()
+    estimate = next((one for one in estimates if f"{limit.metric}.{one.name}" == limit.statistic), None)
     measured = math.nan if found["measured"] is None else float(found["measured"])
-    return LimitOutcome(limit, found["status"], measured, str(found["reason"]), figure)
+    return LimitOutcome(limit, found["status"], measured, str(found["reason"]), estimate)
 
 
 def _refusal(stated: Attestation, outcomes: Sequence[LimitOutcome]) -> str:
@@ -154,8 +154,8 @@ def _refusal(stated: Attestation, outcomes: Sequence[LimitOutcome]) -> str:
 
 
 def _limit_json(outcome: LimitOutcome) -> dict[str, Any]:
-    figure = outcome.figure.to_json() if outcome.figure else {}
-    return {**outcome.to_json(), **{name: figure.get(name) for name in ("value", "low", "high", "confidence")}}
+    estimate = outcome.estimate.to_json() if outcome.estimate else {}
+    return {**outcome.to_json(), **{name: estimate.get(name) for name in ("value", "low", "high", "confidence")}}
 
 
 def _released_as(store: ReleaseStore, sha256: str) -> list[Location]:

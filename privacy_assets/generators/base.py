@@ -34,27 +34,27 @@ TRAIN = "train.parquet"
 class PrivacyBudget:
     """Differential privacy that fitting and sampling spent. ``epsilon`` None: no formal guarantee at all.
 
-    ``accountant`` is how epsilon was computed, ``covers`` what it is about, and ``unpaid`` names, without values, what
-    was read from the private rows outside the guarantee. ``known`` False: somebody else's code does the work, and may
-    protect rows in ways that nobody stated here.
+    ``accountant`` is how epsilon was computed, ``covers`` what it is about, and ``outside_guarantee`` names, without
+    values, what was read from the private rows outside the guarantee. ``known`` False: somebody else's code does the
+    work, and may protect rows in ways that nobody stated here.
     """
 
     epsilon: float | None = None
     delta: float | None = None
-    unpaid: tuple[str, ...] = ()
+    outside_guarantee: tuple[str, ...] = ()
     accountant: str = ""
     covers: str = ""
     known: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "unpaid", tuple(self.unpaid))
+        object.__setattr__(self, "outside_guarantee", tuple(self.outside_guarantee))
 
     def __str__(self) -> str:
         if self.epsilon is None:
             return "none (no formal guarantee)" if self.known else "none known (code of your own)"
         covered = f" for {self.covers}" if self.covers else ""
         counted = f" ({self.accountant})" if self.accountant else ""
-        besides = f"; outside of it: {', '.join(self.unpaid)}" if self.unpaid else ""
+        besides = f"; outside of it: {', '.join(self.outside_guarantee)}" if self.outside_guarantee else ""
         return f"epsilon {self.epsilon:g}, delta {self.delta or 0:g}{covered}{counted}{besides}"
 
 
@@ -176,9 +176,9 @@ class FittedGenerator(ABC):
         read = {c.name: train[c.name] for c in closed if not c.domain}
         self.levels = {name: one.distinct().cells.tolist() for name, one in {**known, **read}.items()}
         if self.privacy.epsilon is not None:
-            stated = self.privacy.unpaid
+            stated = self.privacy.outside_guarantee
             more = [f"few values of {name}" for name in read if f"range or few values of {name}" not in stated]
-            self.privacy = replace(self.privacy, unpaid=(*stated, *more))
+            self.privacy = replace(self.privacy, outside_guarantee=(*stated, *more))
 
     def described(self) -> dict[str, Any]:
         """What made its rows, in plain values: "name", "settings", "overfitting" protection and "privacy" budget."""

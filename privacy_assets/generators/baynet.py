@@ -12,8 +12,8 @@ from pydantic import Field
 
 from privacy_assets.errors import InputError
 from privacy_assets.generators.base import FittedGenerator, Generator, PrivacyBudget, Training
-from privacy_assets.generators.coded import CodedGenerator, Draw
 from privacy_assets.generators.domains import Domains
+from privacy_assets.generators.shadow_fits import CodedGenerator, Draw
 from privacy_assets.settings import declared
 from privacy_assets.tables.coding import Coding
 from privacy_assets.tables.schema import TableSchema

@@ -101,11 +101,11 @@ class FittedNoisyCopy(FittedCopy):
         if len(known) == 0:
             return column
         if column.values is not None:
-            return redrawn(column, known, self.generator.redraw, rng)
+            return resampled(column, known, self.generator.redraw, rng)
         return jittered(column, known, self.generator.noise, rng)
 
 
-def redrawn(column: Column, known: Column, probability: float, rng: np.random.Generator) -> Column:
+def resampled(column: Column, known: Column, probability: float, rng: np.random.Generator) -> Column:
     """Each cell with ``probability`` replaced by one of ``known``, of which none is missing; missing ones stay."""
     others = known.take(rng.integers(0, len(known), len(column)))
     change = (rng.random(len(column)) < probability) & ~column.missing

@@ -53,8 +53,8 @@ class PrivateNetwork(NeuralGenerator):
             raise InputError("no column has more than one value", where="train", fix=fix)
         network, history = self._train(cells, layout, training)
         covers = f"{self._covers(training)}, towards those who do not know the seed"
-        unpaid = public.unpaid(train.schema)
-        spent = PrivacyBudget(float(self.epsilon), float(self.delta), unpaid, self.ACCOUNTANT, covers)
+        outside_guarantee = public.outside_guarantee(train.schema)
+        spent = PrivacyBudget(float(self.epsilon), float(self.delta), outside_guarantee, self.ACCOUNTANT, covers)
         return FittedNeural(self, coding, layout, network, history, spent)
 
     @abstractmethod

@@ -78,4 +78,4 @@ class PrivBayes(BayNet):
     def _spent(self, schema: TableSchema) -> PrivacyBudget:
         accountant = "the sum over the noisy choices and tables"
         covers = "the replacement of one row, towards those who do not know the seed"
-        return PrivacyBudget(float(self.epsilon), 0.0, self._public.unpaid(schema), accountant, covers)
+        return PrivacyBudget(float(self.epsilon), 0.0, self._public.outside_guarantee(schema), accountant, covers)

@@ -27,7 +27,8 @@ class PublicKnowledge:
 
     Numbers stand in ``bins`` of equal width between their bounds, beyond which they count to the nearest bin; texts
     that are no category count as missing. The schema is public: names, kinds and precision of columns, which have gaps,
-    and which dates have a time of day. What is not given is read from the private rows: :meth:`unpaid` names it.
+    and which dates have a time of day. What is not given is read from the private rows: :meth:`outside_guarantee` names
+    it.
     """
 
     generator: str
@@ -56,7 +57,7 @@ class PublicKnowledge:
                 given[column.name] = self._of_bounds(column, row[~np.isnan(row)])
         return Domains.of_cells(cells, coding, self.bins, given)
 
-    def unpaid(self, schema: TableSchema) -> tuple[str, ...]:
+    def outside_guarantee(self, schema: TableSchema) -> tuple[str, ...]:
         """What is read from the private rows, in words without values."""
         given = {*(self.bounds or {}), *(self.categories or {}), *schema.of_kind("boolean")}
         read = ["values" if column.kind == "categorical" else "range or few values" for column in schema.columns]

@@ -53,15 +53,15 @@ class Reports:
     """The file that a program writes its messages to, and what they said.
 
     ``rows`` is the training curve: one mapping an epoch, in order, from custom messages that have an ``epoch``;
-    ``facts`` is the last value of every other number; ``methods`` are the kinds of message that came. ``progress`` is
-    told each epoch, and of how many where the message has ``epochs``. At most 64 MiB are read.
+    ``metadata`` is the last value of every other number; ``methods`` are the kinds of message that came. ``progress``
+    is told each epoch, and of how many where the message has ``epochs``. At most 64 MiB are read.
     """
 
     def __init__(self, path: Path, progress: Progress) -> None:
         path.touch(mode=0o600)
         self.path, self.progress = path, progress
         self.rows: list[dict[str, float]] = []
-        self.facts: dict[str, float] = {}
+        self.metadata: dict[str, float] = {}
         self.methods: set[str] = set()
         self._stream = path.open("rb")  # held open: what the program does to the name of the file changes nothing
         self._rest, self._read = b"", 0
@@ -72,7 +72,7 @@ class Reports:
 
     def begin(self) -> None:
         """Forget the curve and the facts of an earlier program."""
-        self.rows, self.facts = [], {}
+        self.rows, self.metadata = [], {}
 
     def read(self) -> bool:
         """Take what was written since, a MiB at most; False when there was nothing."""
@@ -98,12 +98,12 @@ class Reports:
         if method == "report_custom_message":
             self._note(numbers(params.get("payload")))
         elif method == "report_asset_materialization":
-            self.facts |= numbers(params.get("metadata"))
+            self.metadata |= numbers(params.get("metadata"))
 
     def _note(self, found: dict[str, float]) -> None:
         epochs = found.pop("epochs", None)
         if "epoch" not in found:
-            self.facts |= found
+            self.metadata |= found
             return
         last = self.rows[-1]["epoch"] if self.rows else None
         if last == found["epoch"]:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from privacy_assets.errors import ConfigError, InputError, did_you_mean, shown
 from privacy_assets.generators.base import FittedGenerator, Training
-from privacy_assets.generators.coded import CodedGenerator, Draw
+from privacy_assets.generators.shadow_fits import CodedGenerator, Draw
 from privacy_assets.generators.trees import Tree
 from privacy_assets.settings import Tuple, declared
 from privacy_assets.tables.coding import Coding

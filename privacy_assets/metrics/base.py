@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from privacy_assets.metrics.inputs import MetricInputs
-from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.estimates import Estimate, StatisticSpec
 from privacy_assets.stats.limits import Limit
 from privacy_assets.stats.results import MetricResult
 from privacy_assets.version import ENGINE_VERSION
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What :meth:`Metric.measure` returns: figures and small tables for the report."""
+    """What :meth:`Metric.measure` returns: statistics and small tables for the report."""
 
-    figures: tuple[Figure, ...]
+    estimates: tuple[Estimate, ...]
     tables: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
 
 
@@ -32,8 +32,8 @@ class Metric(ABC):
 
     ``name`` is file name, asset name and policy prefix. ``needs`` are the inputs it reads ("train", "holdout",
     "synthetic", "reference", "released", "embedder"); ``optional`` those it uses when there. One that does not run
-    ``by_default`` runs when it is asked for, by name or by a limit on one of its figures, or where all tables of
-    ``if_brought`` came from outside, so that nobody saw how they were made. One that is not ``in_studies`` speaks of
+    ``by_default`` runs when it is asked for, by name or by a limit on one of its statistics, or where all tables of
+    ``if_external`` came from outside, so that nobody saw how they were made. One that is not ``in_studies`` speaks of
     what surrounds a table, so that tables of known truth tell nothing about it.
     """
 
@@ -42,19 +42,19 @@ class Metric(ABC):
     summary: ClassVar[str]
     needs: ClassVar[frozenset[str]]
     optional: ClassVar[frozenset[str]] = frozenset()
-    figures: ClassVar[tuple[FigureSpec, ...]]
+    statistics: ClassVar[tuple[StatisticSpec, ...]]
     default_limits: ClassVar[tuple[Limit, ...]]
     by_default: ClassVar[bool] = True
-    if_brought: ClassVar[frozenset[str]] = frozenset()
+    if_external: ClassVar[frozenset[str]] = frozenset()
     in_studies: ClassVar[bool] = True
 
     @classmethod
-    def spec(cls, name: str) -> FigureSpec:
-        """The spec of the figure called ``name``; KeyError when there is none."""
-        for spec in cls.figures:
+    def spec(cls, name: str) -> StatisticSpec:
+        """The spec of the statistic called ``name``; KeyError when there is none."""
+        for spec in cls.statistics:
             if spec.name == name:
                 return spec
-        raise KeyError(f"{cls.name} has no figure {name!r}")
+        raise KeyError(f"{cls.name} has no statistic {name!r}")
 
     @property
     def uses_device(self) -> bool:
@@ -62,7 +62,7 @@ class Metric(ABC):
         return False
 
     def for_generator(self, generator: Generator | None) -> Metric:
-        """The metric for tables of ``generator``, where it asks for one; None: the table was brought without."""
+        """The metric for tables of ``generator``, where it asks for one; None: an external table without one."""
         return self
 
     def under(self, policy: Policy, metrics: Mapping[str, Metric]) -> Metric:
@@ -71,11 +71,13 @@ class Metric(ABC):
 
     @abstractmethod
     def measure(self, inputs: MetricInputs) -> Measured:
-        """Compute figures and tables. Deterministic for ``inputs.seed``."""
+        """Compute statistics and tables. Deterministic for ``inputs.seed``."""
 
     def not_measurable(self, reason: str, counts: tuple[int, int], **tables: list[dict[str, Any]]) -> Measured:
-        """Every figure without a number, for what these tables are too small for; ``counts`` are rows and subjects."""
-        return Measured(tuple(spec.not_measurable(reason, counts) for spec in self.figures), tables)
+        """Every statistic without a number, for what these tables are too small for; ``counts`` are rows and
+        subjects.
+        """
+        return Measured(tuple(spec.not_measurable(reason, counts) for spec in self.statistics), tables)
 
     def settings(self) -> dict[str, Any]:
         """The metric's settings as a plain mapping."""
@@ -88,7 +90,7 @@ class Metric(ABC):
         read = [role for role in inputs.fingerprints if role in self.needs | self.optional]
         return MetricResult(
             metric=self.name,
-            figures=measured.figures,
+            estimates=measured.estimates,
             tables=measured.tables,
             settings=self.settings(),
             inputs={role: inputs.fingerprints[role] for role in read},

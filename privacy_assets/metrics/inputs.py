@@ -103,7 +103,7 @@ class MetricInputs:
     def embedded(self, role: str) -> np.ndarray:
         """Float32 embedding of the rows of ``role``, shape (n, dim); InputError without an embedder."""
         if self.embedder is None:
-            raise InputError("no embedder was given", fix="pass an embedder or leave the embedded figures out")
+            raise InputError("no embedder was given", fix="pass an embedder or leave the embedded statistics out")
         if role not in self._embedded:
             self._embedded[role] = self.embedder.embed(self.tables[role], device=self.device)
         return self._embedded[role]

@@ -7,11 +7,11 @@ from collections.abc import Collection
 from privacy_assets.errors import ConfigError, did_you_mean, shown
 from privacy_assets.metrics.attribute_inference import AttributeInference
 from privacy_assets.metrics.base import Metric
-from privacy_assets.metrics.composition import Composition
-from privacy_assets.metrics.contamination import Contamination
 from privacy_assets.metrics.controls import Controls
+from privacy_assets.metrics.cumulative_disclosure import CumulativeDisclosure
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.metrics.fidelity import Fidelity
+from privacy_assets.metrics.holdout_leakage import HoldoutLeakage
 from privacy_assets.metrics.linkability import Linkability
 from privacy_assets.metrics.membership_inference import MembershipInference
 from privacy_assets.metrics.memorization import Memorization
@@ -19,7 +19,7 @@ from privacy_assets.metrics.shadow_membership import ShadowMembership
 from privacy_assets.metrics.singling_out import SinglingOut
 from privacy_assets.metrics.value_disclosure import ValueDisclosure
 from privacy_assets.metrics.vulnerability import Vulnerability
-from privacy_assets.stats.estimates import FigureSpec
+from privacy_assets.stats.estimates import StatisticSpec
 
 METRICS: dict[str, type[Metric]] = {
     metric.name: metric
@@ -34,16 +34,16 @@ METRICS: dict[str, type[Metric]] = {
         ShadowMembership,
         Fidelity,
         ValueDisclosure,
-        Composition,
+        CumulativeDisclosure,
         Controls,
-        Contamination,
+        HoldoutLeakage,
     )
 }
 
 
-def default_metrics(brought: Collection[str] = ()) -> list[str]:
-    """Names of the metrics that run when none are chosen; ``brought`` are the roles of tables made outside."""
-    doubted = {name for name, metric in METRICS.items() if metric.if_brought and metric.if_brought <= set(brought)}
+def default_metrics(external: Collection[str] = ()) -> list[str]:
+    """Names of the metrics that run when none are chosen; ``external`` are the roles of tables made outside."""
+    doubted = {name for name, metric in METRICS.items() if metric.if_external and metric.if_external <= set(external)}
     return [name for name, metric in METRICS.items() if metric.by_default or name in doubted]
 
 
@@ -64,6 +64,6 @@ def build_metric(name: str, settings: dict[str, object] | None = None) -> Metric
     return kind(**(settings or {}))
 
 
-def figure_specs() -> dict[str, FigureSpec]:
-    """Every figure by its full name, ``metric.figure``."""
-    return {f"{name}.{spec.name}": spec for name, metric in METRICS.items() for spec in metric.figures}
+def statistic_specs() -> dict[str, StatisticSpec]:
+    """Every statistic by its full name, ``metric.statistic``."""
+    return {f"{name}.{spec.name}": spec for name, metric in METRICS.items() for spec in metric.statistics}

@@ -21,8 +21,8 @@ from privacy_assets.settings import Dict, declared
 from privacy_assets.shadow.plan import AttackName, Even, Sampling
 from privacy_assets.shadow.selection import Selector
 from privacy_assets.shadow.vulnerability import Distance
-from privacy_assets.stats.estimates import Figure, FigureSpec, plain
-from privacy_assets.stats.intervals import CONFIDENCE, RESOLUTION_QUANTILE
+from privacy_assets.stats.estimates import Estimate, StatisticSpec, plain
+from privacy_assets.stats.intervals import CONFIDENCE, MDE_QUANTILE
 from privacy_assets.stats.limits import Limit
 
 if TYPE_CHECKING:
@@ -63,15 +63,15 @@ class ShadowMembership(Metric):
     needs: ClassVar[frozenset[str]] = frozenset({"train", "holdout"})
     optional: ClassVar[frozenset[str]] = frozenset({"reference"})
     by_default: ClassVar[bool] = False
-    figures: ClassVar[tuple[FigureSpec, ...]] = (
-        FigureSpec("auc", "How often the attack tells a table with the record from one without; mean.", null=0.5),
-        FigureSpec("auc_worst", "The same for the record that is told most easily.", null=0.5),
-        FigureSpec(
+    statistics: ClassVar[tuple[StatisticSpec, ...]] = (
+        StatisticSpec("auc", "How often the attack tells a table with the record from one without; mean.", null=0.5),
+        StatisticSpec("auc_worst", "The same for the record that is told most easily.", null=0.5),
+        StatisticSpec(
             "tpr_at_low_fpr",
             "Share of the tables with the record that are recognised, at 1 % false alarms, all records together.",
             null=LOW_FPR,
         ),
-        FigureSpec(
+        StatisticSpec(
             "epsilon_lower_bound",
             "Smallest epsilon of differential privacy that the attacks leave possible, at 95 % for all records.",
             range=(0.0, 20.0),  # e^20 tables would have to be attacked to show more
@@ -165,8 +165,8 @@ class ShadowMembership(Metric):
         audit = run_audit(cells, coding, plan, seed=seed, subjects=subjects, progress=inputs.progress)
         starts = dict(zip(roles, np.cumsum([0, *map(len, tables)]).tolist(), strict=False))
         draws = inputs.rng("shadow_membership null")
-        figures = _figures(audit, self._taught(), draws)
-        return Measured(figures, {"records": _records(audit, starts), "roc": _curves(audit)})
+        estimates = _estimates(audit, self._taught(), draws)
+        return Measured(estimates, {"records": _records(audit, starts), "roc": _curves(audit)})
 
     def _taught(self) -> int:
         """Shadow sets behind the attack; 0 where it is weaker than the default one: what it misses is no evidence."""
@@ -185,8 +185,8 @@ class ShadowMembership(Metric):
         return AuditPlan(**{**chosen, "attack_settings": dict(attack_settings)})
 
 
-def _figures(audit: Audit, taught: int, rng: np.random.Generator) -> tuple[Figure, ...]:
-    """The figures; their n are tests, or the ``taught`` shadow sets where these are fewer."""
+def _estimates(audit: Audit, taught: int, rng: np.random.Generator) -> tuple[Estimate, ...]:
+    """The statistics; their n are tests, or the ``taught`` shadow sets where these are fewer."""
     from privacy_assets.shadow.rates import auc, epsilon_bound, tpr_at
 
     records, tests = audit.records, audit.plan.tests
@@ -198,15 +198,15 @@ def _figures(audit: Audit, taught: int, rng: np.random.Generator) -> tuple[Figur
     worst = (max(rate.value for rate in rates), max(rate.low for rate in rates), max(rate.high for rate in rates))
     usual, extreme = _null_bounds(records, together, rng)
 
-    def figure(name: str, numbers: tuple[float, float, float], n: int, **more: Any) -> Figure:
+    def estimate(name: str, numbers: tuple[float, float, float], n: int, **more: Any) -> Estimate:
         return ShadowMembership.spec(name).estimate(*numbers, (n, min(n, taught)), **more)
 
     note = f"a lower bound; these counts could show {bounds[0].certifiable:.3g} at most"
     return (
-        figure("auc", (value, below, above), games, resolution=usual),
-        figure("auc_worst", worst, tests, resolution=extreme),
-        figure("tpr_at_low_fpr", (low.value, low.low, low.high), games, note=low.note),
-        figure("epsilon_lower_bound", (max(bound.value for bound in bounds),) * 3, tests, note=note),
+        estimate("auc", (value, below, above), games, minimum_detectable_effect=usual),
+        estimate("auc_worst", worst, tests, minimum_detectable_effect=extreme),
+        estimate("tpr_at_low_fpr", (low.value, low.low, low.high), games, note=low.note),
+        estimate("epsilon_lower_bound", (max(bound.value for bound in bounds),) * 3, tests, note=note),
     )
 
 
@@ -242,7 +242,7 @@ def _null_bounds(records: tuple[RecordAudit, ...], together: float, rng: np.rand
     if n > 1:
         half = np.maximum(half, stats.t.ppf(0.5 + CONFIDENCE / 2, n - 1) * drawn.std(axis=1, ddof=1) / math.sqrt(n))
     ends = drawn.mean(axis=1) + half, drawn.max(axis=1) + stats.norm.ppf(0.5 + together / 2) * sd
-    usual, extreme = (float(np.quantile(end, RESOLUTION_QUANTILE)) for end in ends)
+    usual, extreme = (float(np.quantile(end, MDE_QUANTILE)) for end in ends)
     return min(usual, 1.0), min(extreme, 1.0)
 
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from privacy_assets.compute.parallel import in_parallel
-from privacy_assets.tables.blocks import block, kept, taken
 from privacy_assets.tables.encoding import EncodedTable
+from privacy_assets.tables.memory_mapping import block, kept, taken
 
 if TYPE_CHECKING:
     from privacy_assets.neighbours._mixed_tree_growth import Tree

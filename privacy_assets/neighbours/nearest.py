@@ -13,8 +13,8 @@ import numpy as np
 from privacy_assets.errors import InputError
 from privacy_assets.neighbours.mixed_search import Path, search_rows
 from privacy_assets.neighbours.mixed_tree import MixedTree
-from privacy_assets.tables.blocks import block
 from privacy_assets.tables.encoding import EncodedTable
+from privacy_assets.tables.memory_mapping import block
 
 _COMPARED = 1 << 18  # rows compared at a time
 

@@ -28,7 +28,7 @@ from privacy_assets.tables.fingerprints import derived, keyed
 SECRET_VARIABLE = "PRIVACY_ASSETS_SECRET"
 SECRET, CHECK = "secret.key", "secret.check"
 _SMALLEST = 16  # bytes of a secret
-_MEMORY = ("snapshots", "failures", "looks")
+_MEMORY = ("snapshots", "failures", "attempts")
 _LOST = (
     "Without it every split changes, and no row that failed or was released is known again. Fix: bring it back from its"
     " copy. If it is lost for good, begin anew: with an empty private folder, and a new release folder."

@@ -35,7 +35,7 @@ INDEX, RECORD, SYNTHETIC = "tables.json", "encoded.json", "synthetic.json"
 _ALIGNED = 64  # bytes; every array begins at a multiple
 
 
-class Facts(NamedTuple):
+class EncodedMetadata(NamedTuple):
     """What is signed beside the files: keyed fingerprints and sizes of the tables, by role."""
 
     inputs: Mapping[str, str]
@@ -47,7 +47,7 @@ class Opened(NamedTuple):
     """An encoded release that was found to be what this deployment signed."""
 
     inputs: MetricInputs
-    facts: Facts
+    metadata: EncodedMetadata
     snapshot: Snapshot
 
 
@@ -59,7 +59,7 @@ class Encoded:
     """
 
     inputs: MetricInputs
-    facts: Facts
+    metadata: EncodedMetadata
     synthetic: Sealed
     snapshot: Snapshot
     seal: Callable[[Mapping[str, Any]], Sealed]
@@ -89,16 +89,16 @@ class Encoded:
         data = json.dumps(index, allow_nan=False).encode()
         put_atomic(folder / INDEX, data)
         files[INDEX] = hashlib.sha256(data).hexdigest()
-        put_atomic(folder / RECORD, self.seal({**self.facts._asdict(), "files": files}).data)
+        put_atomic(folder / RECORD, self.seal({**self.metadata._asdict(), "files": files}).data)
         put_atomic(folder / SYNTHETIC, self.synthetic.data)
 
-    def record(self, gate: Gate, place: Place, setup: Mapping[str, Any]) -> tuple[Facts, Snapshot]:
+    def record(self, gate: Gate, place: Place, setup: Mapping[str, Any]) -> tuple[EncodedMetadata, Snapshot]:
         """Itself: it was handed on in memory, as when assets are called directly."""
-        return self.facts, self.snapshot
+        return self.metadata, self.snapshot
 
     def open(self, gate: Gate, place: Place, setup: Mapping[str, Any], keyed: Callable[[str], str]) -> Opened:
         """The same."""
-        return Opened(self.inputs, self.facts, self.snapshot)
+        return Opened(self.inputs, self.metadata, self.snapshot)
 
 
 @dataclass(frozen=True)
@@ -107,10 +107,10 @@ class StoredEncoded:
 
     folder: Location
 
-    def record(self, gate: Gate, place: Place, setup: Mapping[str, Any]) -> tuple[Facts, Snapshot]:
+    def record(self, gate: Gate, place: Place, setup: Mapping[str, Any]) -> tuple[EncodedMetadata, Snapshot]:
         """What is signed of it; PublicationRefused unless this deployment did so, under the settings of now."""
         body, snapshot = self._record(gate, place, setup)
-        return _facts(body), snapshot
+        return _metadata(body), snapshot
 
     def _record(self, gate: Gate, place: Place, setup: Mapping[str, Any]) -> tuple[Mapping[str, Any], Snapshot]:
         try:
@@ -123,7 +123,7 @@ class StoredEncoded:
     def open(self, gate: Gate, place: Place, setup: Mapping[str, Any], keyed: Callable[[str], str]) -> Opened:
         """Map the files; PublicationRefused unless their bytes are those that this deployment signed."""
         body, snapshot = self._record(gate, place, setup)
-        facts = _facts(body)
+        metadata = _metadata(body)
         with local_copy(self.folder) as folder:
             index = json.loads(_mapped(folder / INDEX, body["files"]).tobytes())
             columns = _mapped(folder / TABLES, body["files"])
@@ -132,7 +132,7 @@ class StoredEncoded:
             if "embedded" in index:
                 arrays = _mapped(folder / EMBEDDINGS, body["files"])
                 embedded = {role: _array(arrays, place_) for role, place_ in index["embedded"].items()}
-                embedder = cast("Embedder", _LazyEmbedder(self.folder / EMBEDDER, facts.inputs["embedder"], keyed))
+                embedder = cast("Embedder", _LazyEmbedder(self.folder / EMBEDDER, metadata.inputs["embedder"], keyed))
         inputs = MetricInputs(
             TableSchema.from_json(index["schema"]),
             {role: _loaded(columns, found) for role, found in index["tables"].items()},
@@ -144,7 +144,9 @@ class StoredEncoded:
             role: EncodedTable(*(_array(columns, part) for part in parts)) for role, parts in index["encoded"].items()
         }
         ids = {role: _array(columns, found) for role, found in index["row_ids"].items()}
-        return Opened(inputs.with_views(Encoder.from_json(index["encoder"]), encoded, ids, embedded), facts, snapshot)
+        return Opened(
+            inputs.with_views(Encoder.from_json(index["encoder"]), encoded, ids, embedded), metadata, snapshot
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,11 +174,11 @@ class _LazyEmbedder:
         return self._loaded.fingerprint()
 
 
-def _facts(body: Mapping[str, Any]) -> Facts:
+def _metadata(body: Mapping[str, Any]) -> EncodedMetadata:
     """What was signed, in the order of a report: the canonical form of a statement sorts names."""
     sizes = {role: body["sizes"][role] for role in (*REAL_ROLES, "synthetic") if role in body["sizes"]}
     ordered = {role: {name: size[name] for name in ("rows", "columns", "subjects")} for role, size in sizes.items()}
-    return Facts(body["inputs"], ordered, body["fingerprint"])
+    return EncodedMetadata(body["inputs"], ordered, body["fingerprint"])
 
 
 def _mapped(path: Path, files: Mapping[str, str]) -> np.ndarray:

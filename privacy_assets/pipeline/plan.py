@@ -29,14 +29,14 @@ ROLES = ("source", *REAL_ROLES, "synthetic")
 
 
 @dataclass(frozen=True)
-class Feed:
+class RowSource:
     """Where the rows of a table come from: the demo set, files, or whoever runs the steps hands them over."""
 
     kind: Literal["demo", "file", "given"]
     path: str = ""
 
     @classmethod
-    def of(cls, given: str | Path, where: str) -> Feed:
+    def of(cls, given: str | Path, where: str) -> RowSource:
         """Understand "demo" or a path; ``where`` names the setting in a ConfigError."""
         path = path_text(given)
         if not path:
@@ -60,7 +60,7 @@ class TablePlan:
     """One table's pipeline. Build it with :meth:`of`, which checks everything."""
 
     name: str
-    feeds: Mapping[str, Feed]
+    row_sources: Mapping[str, RowSource]
     subject: str | None
     kinds: Mapping[str, Kind]
     declared: Declared
@@ -76,33 +76,35 @@ class TablePlan:
     workers: WorkerKind
     partitioned: bool
     partition_column: str | None
-    together: bool
+    pool_partitions: bool
 
     @classmethod
     @door
-    def of(cls, spec: TableSpec, given: Mapping[str, Feed] | None = None, *, partitioned: bool = False) -> TablePlan:
+    def of(
+        cls, spec: TableSpec, given: Mapping[str, RowSource] | None = None, *, partitioned: bool = False
+    ) -> TablePlan:
         """The plan of ``spec``; ConfigError names table, group, setting and the fix.
 
         ``given`` are tables, by role, of which whoever runs the steps hands over the rows, in place of paths.
         ``partitioned`` says that every run is of one partition.
         """
         where, data = f"table {spec.name}", spec.data
-        feeds = _feeds(spec, dict(given or {}), where)
-        brought = "synthetic" in feeds
-        shares = _shares(spec.split.shares, brought, f"{where}, split")
-        built, label = (None, "") if brought else chosen_generator(spec.generator, f"{where}, generator")
+        row_sources = _row_sources(spec, dict(given or {}), where)
+        external = "synthetic" in row_sources
+        shares = _shares(spec.split.shares, external, f"{where}, split")
+        built, label = (None, "") if external else chosen_generator(spec.generator, f"{where}, generator")
         chosen, in_force = chosen_metrics(
-            spec.attacks.metrics, spec.policy, f"{where}, attacks", built, feeds if brought else ()
+            spec.attacks.metrics, spec.policy, f"{where}, attacks", built, row_sources if external else ()
         )
         plan = cls(
             name=spec.name,
-            feeds=feeds,
+            row_sources=row_sources,
             subject=data.subject,
             kinds=dict(data.kinds),
             declared=chosen_columns(data.drop, data.generated, data.domains, data.subject, f"{where}, data"),
             generator=built,
             generator_label=label,
-            filters=chosen_filters(spec.generator.filter, brought, f"{where}, generator"),
+            filters=chosen_filters(spec.generator.filter, external, f"{where}, generator"),
             rows=spec.generator.rows,
             shares=shares,
             metrics=chosen,
@@ -112,7 +114,7 @@ class TablePlan:
             workers=spec.run.workers,
             partitioned=partitioned,
             partition_column=data.partition_column,
-            together=data.together,
+            pool_partitions=data.pool_partitions,
         )
         _check_needs(plan, f"{where}, attacks")
         _check_partitions(plan, f"{where}, data")
@@ -120,14 +122,14 @@ class TablePlan:
         return plan
 
     @property
-    def brought(self) -> bool:
+    def external(self) -> bool:
         """True when the synthetic table is the user's own."""
-        return "synthetic" in self.feeds
+        return "synthetic" in self.row_sources
 
     @property
     def roles(self) -> tuple[str, ...]:
         """The real tables that this pipeline has."""
-        given = self.feeds if self.brought else self.shares
+        given = self.row_sources if self.external else self.shares
         return tuple(role for role in REAL_ROLES if role in given)
 
     @property
@@ -138,16 +140,16 @@ class TablePlan:
     @property
     def split_setup(self) -> dict[str, Any]:
         """What decides on which side a person stands, and how columns are read."""
-        shares = None if self.brought else dict(self.shares)
+        shares = None if self.external else dict(self.shares)
         return {"subject": self.subject, "kinds": dict(self.kinds), "shares": shares, **self.declared.stated}
 
     @property
     def setup(self) -> dict[str, Any]:
-        """Everything but the policy that decides what the figures say; the attestation is bound to it."""
+        """Everything but the policy that decides what the statistics say; the attestation is bound to it."""
         metrics = {name: metric.settings() for name, metric in self.metrics.items()}
         embedder = None if self.embedder is None else dict(self.embedder)
         own = {"seed": self.seed, "metrics": metrics, "embedder": embedder, "filter": self.filter_setup}
-        return {**self.split_setup, **own, **({"together": True} if self.together else {})}
+        return {**self.split_setup, **own, **({"pool_partitions": True} if self.pool_partitions else {})}
 
     @property
     def filter_setup(self) -> dict[str, Any] | None:
@@ -159,7 +161,7 @@ class TablePlan:
         return self.embeds and "embedder" in metric.needs | metric.optional
 
 
-def _feeds(spec: TableSpec, given: dict[str, Feed], where: str) -> dict[str, Feed]:
+def _row_sources(spec: TableSpec, given: dict[str, RowSource], where: str) -> dict[str, RowSource]:
     named = {role: getattr(spec.data, role) for role in ROLES if getattr(spec.data, role) is not None}
     for role in given:
         if role not in ROLES:
@@ -183,7 +185,7 @@ def _feeds(spec: TableSpec, given: dict[str, Feed], where: str) -> dict[str, Fee
             if role in there:
                 told = f"{role} is for a synthetic table of your own; with a source use the shares of split"
                 raise ConfigError(f"{where}, data: {told}.")
-    return {role: given.get(role) or Feed.of(named[role], f"{where}, data: {role}") for role in there}
+    return {role: given.get(role) or RowSource.of(named[role], f"{where}, data: {role}") for role in there}
 
 
 def _check_path(path: str, where: str) -> None:
@@ -194,10 +196,10 @@ def _check_path(path: str, where: str) -> None:
     raise ConfigError(f"{where}: {shown(path)} is not a path of .parquet or .csv files.{hint}")
 
 
-def _shares(shares: Mapping[str, float] | None, brought: bool, where: str) -> dict[str, float]:
+def _shares(shares: Mapping[str, float] | None, external: bool, where: str) -> dict[str, float]:
     if shares is None:
         return dict(DEFAULT_SHARES)
-    if brought:
+    if external:
         raise ConfigError(f"{where}: shares are for a source; your own train and holdout are split already.")
     try:
         check_shares(shares)
@@ -218,7 +220,7 @@ def chosen_generator(given: GeneratorGroup, where: str) -> tuple[Generator, str]
     return built, named if isinstance(named, str) else getattr(named, "__qualname__", type(named).__name__)
 
 
-def chosen_filters(given: Any, brought: bool, where: str) -> tuple[Filter, ...]:
+def chosen_filters(given: Any, external: bool, where: str) -> tuple[Filter, ...]:
     """Filters from a name, ``{"name", "settings"}``, or a list of these; in the order of the registry."""
     from privacy_assets.generators.filters import as_filters
 
@@ -226,7 +228,7 @@ def chosen_filters(given: Any, brought: bool, where: str) -> tuple[Filter, ...]:
         found = as_filters(given)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-    if found and brought:
+    if found and external:
         raise ConfigError(f"{where}: a filter draws further rows from the generator; filter your own table yourself.")
     return found
 
@@ -261,22 +263,22 @@ def chosen_metrics(
     policy: PolicyLike | None,
     where: str,
     generator: Generator | None = None,
-    brought: Collection[str] = (),
+    external: Collection[str] = (),
 ) -> tuple[dict[str, Metric], Policy]:
     """Metrics and the policy in force; ConfigError for unknown ones, and for a limit whose metric does not run.
 
-    ``brought`` are the roles of the tables that were made outside.
+    ``external`` are the roles of the tables that were made outside.
     """
     from privacy_assets.report.evaluate import as_policy
 
     try:
-        chosen, in_force = choose_metrics(metrics, as_policy(policy), generator, brought)
+        chosen, in_force = choose_metrics(metrics, as_policy(policy), generator, external)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     for limit in in_force.limits:
         if limit.metric not in chosen:
             raise ConfigError(
-                f"{where}: the policy limits {limit.figure}, but {limit.metric} is not among the metrics."
+                f"{where}: the policy limits {limit.statistic}, but {limit.metric} is not among the metrics."
             )
     return chosen, in_force
 
@@ -300,7 +302,7 @@ def _check_generated(plan: TablePlan, where: str) -> None:
     for name, metric in plan.metrics.items():
         if metric.settings().get("generator"):
             raise ConfigError(f"{where}: {name} cannot attack a generator of generated columns; leave one of them out.")
-    if not any(limit.figure == "value_disclosure.generated_excess" for limit in plan.policy.limits):
+    if not any(limit.statistic == "value_disclosure.generated_excess" for limit in plan.policy.limits):
         raise ConfigError(f"{where}: generated columns need a limit on value_disclosure.generated_excess.")
 
 
@@ -308,18 +310,20 @@ def _check_partitions(plan: TablePlan, where: str) -> None:
     if plan.partition_column in {*plan.declared.drop, *plan.declared.generated}:
         raise ConfigError(f"{where}: the partition_column cannot be left out or generated.")
     if not plan.partitioned:
-        for setting in ("partition_column", "together"):
+        for setting in ("partition_column", "pool_partitions"):
             if getattr(plan, setting):
                 raise ConfigError(f"{where}: {setting} was given, and the table has no partitions.")
-        for role, feed in plan.feeds.items():
-            if PARTITION_MARK in feed.path:
+        for role, row_source in plan.row_sources.items():
+            if PARTITION_MARK in row_source.path:
                 told = f"the path of {role} has {PARTITION_MARK}, and the table has no partitions"
                 raise ConfigError(f"{where}: {told}.")
         return
     asks = {name for name, metric in plan.metrics.items() if "released" in metric.needs | metric.optional}
-    if plan.together and not asks & {limit.metric for limit in plan.policy.limits}:
-        raise ConfigError(f"{where}: together needs limits on the metric composition. Fix: add them to the policy.")
-    for role, feed in plan.feeds.items():
-        if feed.kind != "given" and PARTITION_MARK not in feed.path and plan.partition_column is None:
+    if plan.pool_partitions and not asks & {limit.metric for limit in plan.policy.limits}:
+        raise ConfigError(
+            f"{where}: pool_partitions needs limits on the metric cumulative_disclosure. Fix: add them to the policy."
+        )
+    for role, row_source in plan.row_sources.items():
+        if row_source.kind != "given" and PARTITION_MARK not in row_source.path and plan.partition_column is None:
             fix = f"put {PARTITION_MARK} into the path or name the partition_column"
             raise ConfigError(f"{where}: which rows of {role} belong to a partition? Fix: {fix}.")

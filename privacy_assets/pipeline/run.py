@@ -39,7 +39,7 @@ def run_table(steps: Steps, device: str = "cpu", step: Step = lambda _: nullcont
     plan = steps.plan
     check_alone(steps)
     source = None
-    if not plan.brought:
+    if not plan.external:
         with step("source"):
             source = steps.source().rows
     with step("splits"):
@@ -49,7 +49,7 @@ def run_table(steps: Steps, device: str = "cpu", step: Step = lambda _: nullcont
     if plan.embeds:
         with step("embedder"):
             embedder = fitted_embedder(plan, tables, device, steps.progress)
-    if not plan.brought:
+    if not plan.external:
         with step("generator"):
             trained = steps.generator(tables["train"], device=device if "torch" in plan.generator.modules else "cpu")
     with step("synthetic"):
@@ -73,6 +73,6 @@ def run_table(steps: Steps, device: str = "cpu", step: Step = lambda _: nullcont
 
 def check_alone(steps: Steps) -> None:
     """ConfigError for a table of which somebody has to hand over rows."""
-    for role, feed in steps.plan.feeds.items():
-        if feed.kind == "given":
+    for role, row_source in steps.plan.row_sources.items():
+        if row_source.kind == "given":
             raise ConfigError(f"table {steps.plan.name}, data: {role} has to be a path here.")

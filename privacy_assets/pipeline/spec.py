@@ -83,7 +83,7 @@ class Data(Group):
         title="the name of a column, or nothing",
         description="column that says which rows belong to a partition",
     )
-    together: bool = Field(
+    pool_partitions: bool = Field(
         default=False, description="the same people stand in all partitions: each release is judged with those of all"
     )
 
@@ -139,9 +139,9 @@ class Run(Group):
 
     part: ClassVar[str] = "run"
 
-    seed: int = Field(default=0, ge=0, description="the same seed gives the same figures")
+    seed: int = Field(default=0, ge=0, description="the same seed gives the same statistics")
     workers: WorkerKind = Field(
-        default="local", description='"ray" measures on a Ray cluster; the figures are the same'
+        default="local", description='"ray" measures on a Ray cluster; the statistics are the same'
     )
 
 

@@ -25,10 +25,10 @@ from privacy_assets.gate.snapshot import Snapshot, read_hashed, read_snapshot
 from privacy_assets.gate.statements import Place, Sealed
 from privacy_assets.metrics.base import Metric
 from privacy_assets.pipeline.deployment import Deployment
-from privacy_assets.pipeline.encoded import Encoded, Facts, StoredEncoded, for_metric
-from privacy_assets.pipeline.feeds import Window, source_table, user_splits, user_synthetic
+from privacy_assets.pipeline.encoded import Encoded, EncodedMetadata, StoredEncoded, for_metric
 from privacy_assets.pipeline.measuring import fingerprints, metric_inputs, table_fingerprint
 from privacy_assets.pipeline.plan import TablePlan
+from privacy_assets.pipeline.row_sources import Window, source_table, user_splits, user_synthetic
 from privacy_assets.pipeline.tagging import content_of, schema_of, seal_of, tag, with_seal
 from privacy_assets.pipeline.training import (
     Sampled,
@@ -66,7 +66,7 @@ class Synthetic(NamedTuple):
     rows: pd.DataFrame
     snapshot: Snapshot
     sealed: Sealed
-    told: Mapping[str, Any]
+    metadata: Mapping[str, Any]
 
 
 class Scored(NamedTuple):
@@ -159,7 +159,7 @@ class Steps:
             checked = trained.check(self.deployment.keyed)
             made_from, made = checked.train, sampled(self.plan, checked, tables, self.deployment, self.progress)
         snapshot, sealed = self.gate.take_snapshot(made.rows, self.place, made_from, made.filter, made.generator)
-        return Synthetic(made.rows, snapshot, sealed, made.told)
+        return Synthetic(made.rows, snapshot, sealed, made.metadata)
 
     def rows(self, synthetic: Sealed) -> pd.DataFrame:
         """The rows that the sealed record of the synthetic table names."""
@@ -169,7 +169,7 @@ class Steps:
         """All tables in one coded form with their embeddings: prepared, verified, fingerprinted once for all scores.
 
         PublicationRefused unless the split signed for every real table, as it stands here and under the settings of
-        now. Scales and encoders are fitted on all real rows alike, so that the figures are those of
+        now. Scales and encoders are fitted on all real rows alike, so that the statistics are those of
         ``privacy_assets.evaluate``.
         """
         gate, plan = self.gate, self.plan
@@ -182,15 +182,15 @@ class Steps:
         inputs = inputs if embedder is None else attach_embedder(inputs, embedder)
         for role in inputs.tables if embedder is not None else ():
             inputs.embedded(role)  # now, while a device is held
-        facts = Facts(prints, sizes_of(inputs), inputs.fingerprints["synthetic"])
-        return Encoded(inputs, facts, synthetic, snapshot, partial(gate.sign_encoded, snapshot, plan.split_setup))
+        metadata = EncodedMetadata(prints, sizes_of(inputs), inputs.fingerprints["synthetic"])
+        return Encoded(inputs, metadata, synthetic, snapshot, partial(gate.sign_encoded, snapshot, plan.split_setup))
 
     def score(self, metric: Metric, encoded: Encoded | StoredEncoded, device: str = "cpu") -> Scored:
         """Run one metric and sign what it found."""
         gate, plan = self.gate, self.plan
         opened = encoded.open(gate, self.place, plan.split_setup, self.deployment.keyed)
         snapshot, embeds = opened.snapshot, plan.uses_embedder(metric)
-        earlier = gate.released(snapshot, plan.together)
+        earlier = gate.released(snapshot, plan.pool_partitions)
         asks = "released" in metric.needs | metric.optional
         tables = earlier.tables() if asks else []
         inputs = for_metric(
@@ -202,12 +202,14 @@ class Steps:
             progress=self.progress,
         )
         measured = run_metrics(inputs, {metric.name: metric})[metric.name]
-        prints = {role: own for role, own in opened.facts.inputs.items() if embeds or role != "embedder"}
+        prints = {role: own for role, own in opened.metadata.inputs.items() if embeds or role != "embedder"}
         result = replace(measured, inputs={**prints, "released": earlier.fingerprint})
-        attempt = gate.looks.attempt(snapshot, plan.together)  # whoever sees a figure has looked, attested or not
+        attempt = gate.attempts.attempt(
+            snapshot, plan.pool_partitions
+        )  # whoever sees a statistic has looked, attested or not
         limits = [limit for limit in plan.policy.limits if limit.metric == metric.name]
         outcomes = [judge_limit(limit, result, attempt) for limit in limits]
-        sealed = gate.sign_result(result, snapshot, outcomes, plan.together)
+        sealed = gate.sign_result(result, snapshot, outcomes, plan.pool_partitions)
         return Scored(result, outcomes, sealed, protections(snapshot))
 
     def attestation(
@@ -220,22 +222,22 @@ class Steps:
         """
         gate, plan = self.gate, self.plan
         snapshot = gate.snapshot(synthetic, self.place)
-        facts, of = encoded.record(gate, self.place, plan.split_setup)
+        metadata, of = encoded.record(gate, self.place, plan.split_setup)
         if of.sha256 != snapshot.sha256:
             raise PublicationRefused("the tables were encoded with another synthetic table; materialise encoded again.")
         results = {name: gate.result(scores[name], snapshot) for name in plan.metrics}
         now = {role: table_fingerprint(frame, role, self.deployment) for role, frame in tables.items()}
-        inputs = {**facts.inputs, **now}
+        inputs = {**metadata.inputs, **now}
         stated, sealed = gate.attest(snapshot, plan.policy, results, inputs, plan.metrics, plan.setup)
         report = put_together(
-            facts.sizes,
-            facts.fingerprint,
+            metadata.sizes,
+            metadata.fingerprint,
             plan.seed,
             results,
             stated.policy_then(),
             stated.attempt,
             title=str(snapshot.place),
-            generator={"name": plan.generator_label or "brought by the user", **told_of(snapshot)},
+            generator={"name": plan.generator_label or "external", **protection_of(snapshot)},
             remembered=tuple(stated.remembered),
         )
         return Attested(stated, sealed, report, protections(snapshot))
@@ -250,8 +252,8 @@ class Steps:
         return read_hashed(release.table, stated.sha256, stated.dtypes), stated
 
 
-def told_of(snapshot: Snapshot) -> dict[str, Any]:
-    """What the signed snapshot tells of how its rows were protected; nothing of a table that was brought."""
+def protection_of(snapshot: Snapshot) -> dict[str, Any]:
+    """What the signed snapshot tells of how its rows were protected; nothing of an external table."""
     if snapshot.generator is None:
         return {}
     told = {key: snapshot.generator[key] for key in ("overfitting", "privacy") if key in snapshot.generator}
@@ -264,4 +266,4 @@ def protections(snapshot: Snapshot) -> list[Protection]:
     """The same as a list of protections, each with its state."""
     from privacy_assets.report.configuration import privacy_configuration
 
-    return privacy_configuration(told_of(snapshot))
+    return privacy_configuration(protection_of(snapshot))

@@ -125,7 +125,7 @@ def _without(frame: pd.DataFrame, subject: str | None, where: str) -> pd.DataFra
     return frame.drop(columns=[subject])
 
 
-def brought_splits(
+def external_splits(
     frames: Mapping[str, pd.DataFrame],
     subject: str | None,
     kinds: Mapping[str, Kind] | None,

@@ -124,10 +124,10 @@ def trained_generator(
     subject = subject_of(train, "train")
     order = hashlib.sha256(pd.util.hash_pandas_object(train, index=False).to_numpy().tobytes()).hexdigest()
     chosen = [plan.generator_label, plan.generator.settings(), seed]
-    facts = [*chosen, fingerprint, order, device, ENGINE_VERSION]
+    metadata = [*chosen, fingerprint, order, device, ENGINE_VERSION]
     checkpoint = None
     if folder is not None:
-        checkpoint = folder / hashlib.sha256(json.dumps(facts, default=repr).encode()).hexdigest()[:32]
+        checkpoint = folder / hashlib.sha256(json.dumps(metadata, default=repr).encode()).hexdigest()[:32]
         for other in set(folder.glob("*")) - {checkpoint}:
             shutil.rmtree(other, ignore_errors=True)
     fitted: FittedGenerator = plan.generator.fit(
@@ -149,7 +149,7 @@ class Sampled:
     rows: pd.DataFrame
     generator: Mapping[str, Any] | None = None
     filter: Mapping[str, Any] | None = None
-    told: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 def sampled(
@@ -179,7 +179,7 @@ def sampled(
     found = draw(generator, filters, rows, seed=plan.seed)
     if made_by["privacy"]["epsilon"] is not None:  # filters look at the real rows for nothing
         filtered_by = f"which rows the filters {', '.join(found.dropped_by)} left out"
-        made_by["privacy"]["unpaid"] = (*made_by["privacy"]["unpaid"], filtered_by)
+        made_by["privacy"]["outside_guarantee"] = (*made_by["privacy"]["outside_guarantee"], filtered_by)
     stated = {
         "filters": plan.filter_setup,
         "drawn": found.drawn,

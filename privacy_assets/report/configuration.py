@@ -1,7 +1,7 @@
-"""The Privacy Configuration: which protections made the table, each beside the figures that measure what it is for.
+"""The Privacy Configuration: which protections made the table, each beside the statistics that measure what it is for.
 
 Gretel (Data Privacy Score) names them: privacy filters, over-fitting protection and differential privacy. That one is
-on says what was done, never that it sufficed: the figures and their limits say that.
+on says what was done, never that it sufficed: the statistics and their limits say that.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from privacy_assets.report.text import number
 
 State = Literal["on", "off", "unknown"]
 
-_FIGURES = {
+_STATISTICS = {
     "similarity": ("dcr.identical_excess", "dcr.member_excess"),
     "memorization": ("memorization.exposed_excess", "membership_inference.precision"),
-    "outliers": ("membership_inference.advantage_isolated", "membership_inference.isolated_excess"),
+    "outliers": ("membership_inference.advantage_outliers", "membership_inference.outlier_excess"),
     "over-fitting": ("membership_inference.advantage", "membership_inference.protection_score"),
     "differential privacy": ("shadow_membership.epsilon_lower_bound", "attribute_inference.protection_score"),
 }
@@ -37,8 +37,8 @@ _COVERS = {
 class Protection:
     """One protection: ``name`` as settings and recourses know it, ``title`` for readers, its ``state``.
 
-    "unknown" is said of a table that was brought, or made by somebody else's code. ``how`` are its settings in words,
-    ``covers`` is what it protects from, and ``figures`` measure that.
+    "unknown" is said of an external table, or made by somebody else's code. ``how`` are its settings in words,
+    ``covers`` is what it protects from, and ``estimates`` measure that.
     """
 
     name: str
@@ -46,11 +46,11 @@ class Protection:
     state: State
     how: str
     covers: str
-    figures: tuple[str, ...]
+    statistics: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
         """A plain mapping."""
-        return {**asdict(self), "figures": list(self.figures)}
+        return {**asdict(self), "statistics": list(self.statistics)}
 
 
 def privacy_configuration(generator: Mapping[str, Any] | None) -> list[Protection]:
@@ -63,7 +63,7 @@ def privacy_configuration(generator: Mapping[str, Any] | None) -> list[Protectio
     states = {name: _filter(name, told) for name in FILTERS}
     states |= {"over-fitting": _overfitting(told.get("overfitting")), "differential privacy": _budget(told)}
     return [
-        Protection(name, _TITLES.get(name, name), state, how, _COVERS[name], _FIGURES[name])
+        Protection(name, _TITLES.get(name, name), state, how, _COVERS[name], _STATISTICS[name])
         for name, (state, how) in states.items()
     ]
 
@@ -98,5 +98,5 @@ def _budget(told: Mapping[str, Any]) -> tuple[State, str]:
     words = [f"epsilon {number(budget['epsilon'])}, delta {number(budget.get('delta') or 0)}"]
     words += [f"for {budget['covers']}"] if budget.get("covers") else []
     words += [f"by {budget['accountant']}"] if budget.get("accountant") else []
-    unpaid = budget.get("unpaid")
-    return "on", ", ".join(words) + (f"; outside of it: {', '.join(unpaid)}" if unpaid else "")
+    outside_guarantee = budget.get("outside_guarantee")
+    return "on", ", ".join(words) + (f"; outside of it: {', '.join(outside_guarantee)}" if outside_guarantee else "")

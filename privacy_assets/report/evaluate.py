@@ -63,7 +63,7 @@ def evaluate(
     ones: identifiers and free text are refused otherwise (docs/columns.md). ``policy`` is a Policy, a mapping or a YAML
     file; ``metrics`` are names, or a mapping of names to settings; all default ones when None. ``generator`` is what
     made ``synthetic``, for the metrics that attack it: a registered name, a mapping of ``name`` and ``settings``, or a
-    function. ``embedder=False`` leaves the embedded figures out, and the time to train an encoder; the verdict names
+    function. ``embedder=False`` leaves the embedded statistics out, and the time to train an encoder; the verdict names
     them then. The same inputs and ``seed`` give the same report, but for the seconds it took. Raises InputError for
     tables and ConfigError for settings that cannot be used, and MissingPackage where the embedder needs torch and it is
     not installed; no error holds a cell of a table, or is chained to one.
@@ -74,9 +74,9 @@ def evaluate(
         raise ConfigError("seed must be a whole number of at least 0.")
     declared = Declared.of(drop, generated, domains, subject=subject)
     made_by = None if generator is None else as_generator(generator)
-    brought = {"train", "holdout", "synthetic"} | ({"reference"} if reference is not None else set())
-    chosen, in_force = choose_metrics(metrics, as_policy(policy), made_by, brought)
-    if released and "composition" not in chosen:
+    external = {"train", "holdout", "synthetic"} | ({"reference"} if reference is not None else set())
+    chosen, in_force = choose_metrics(metrics, as_policy(policy), made_by, external)
+    if released and "cumulative_disclosure" not in chosen:
         raise ConfigError(
             "earlier releases were given, but nothing looks at them. Fix: add composition to the metrics."
         )

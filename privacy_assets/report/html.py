@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from privacy_assets.report.drawings import Plot, plots_of
 from privacy_assets.report.memorization_drawings import before_and_after
-from privacy_assets.report.plots import COLOURS, Rows, figure_svg
+from privacy_assets.report.plots import COLOURS, Rows, interval_svg
 from privacy_assets.report.recourse import recourses
 from privacy_assets.report.text import (
     LABELS,
@@ -23,11 +23,11 @@ from privacy_assets.report.text import (
     limit_text,
     number,
     sentence,
-    usefulness_text,
+    utility_text,
     what_to_do,
 )
-from privacy_assets.report.usefulness import usefulness
-from privacy_assets.stats.estimates import Figure, FigureSpec, plain
+from privacy_assets.report.utility import utility
+from privacy_assets.stats.estimates import Estimate, StatisticSpec, plain
 from privacy_assets.stats.limits import LimitOutcome
 from privacy_assets.stats.results import MetricResult
 
@@ -93,17 +93,19 @@ def _view(report: Report) -> dict[str, Any]:
         "configuration": [_protection_view(one, report.results) for one in report.privacy_configuration],
         "limits": [_limit_view(outcome) for outcome in report.judgement.outcomes],
         "colours": COLOURS,
-        "figures": [_figure_view(name, f, specs) for name, result in report.results.items() for f in result.figures],
+        "estimates": [
+            _statistic_view(name, f, specs) for name, result in report.results.items() for f in result.estimates
+        ],
         "metrics": [_metric_view(name, result, summaries.get(name, "")) for name, result in report.results.items()],
         "data_privacy_score": report.data_privacy_score,
-        "usefulness": [
+        "utility": [
             {"name": f"fidelity.{name}", "own": interval(own), "real": interval(real)}
-            for name, own, real in usefulness(report.results)
+            for name, own, real in utility(report.results)
         ],
-        "usefulness_text": usefulness_text(report),
+        "utility_text": utility_text(report),
         "filter": _filter_view(report),
         "sizes": [_size_view(role, size) for role, size in report.tables.items()],
-        "facts": _facts(report),
+        "metadata": _metadata(report),
         "details": [
             (name, [pair for pair in flat(getattr(report, name)) if not pair[0].startswith("filter.before.")])
             for name in ("generator", "embedder", "fingerprints", "versions")
@@ -111,11 +113,11 @@ def _view(report: Report) -> dict[str, Any]:
     }
 
 
-def _catalogue() -> tuple[Mapping[str, FigureSpec], Mapping[str, str]]:
-    """What the registry says: every figure by its full name, and the summary of every metric."""
-    from privacy_assets.metrics.registry import METRICS, figure_specs
+def _catalogue() -> tuple[Mapping[str, StatisticSpec], Mapping[str, str]]:
+    """What the registry says: every statistic by its full name, and the summary of every metric."""
+    from privacy_assets.metrics.registry import METRICS, statistic_specs
 
-    return figure_specs(), {name: metric.summary for name, metric in METRICS.items()}
+    return statistic_specs(), {name: metric.summary for name, metric in METRICS.items()}
 
 
 def _broken(report: Report) -> list[dict[str, Any]]:
@@ -130,11 +132,11 @@ def _broken(report: Report) -> list[dict[str, Any]]:
 
 
 def _recourses(report: Report) -> list[dict[str, Any]]:
-    """What can be done, each beside the figures it is for; none where all of several limits are meant."""
+    """What can be done, each beside the statistics it is for; none where all of several limits are meant."""
     broken = report.judgement.broken
-    every, figures = len(broken), {x.limit.key: clean(x.limit.figure, 60) for x in broken}
+    every, estimates = len(broken), {x.limit.key: clean(x.limit.statistic, 60) for x in broken}
     return [
-        {**x, "limits": [] if len(x["limits"]) == every > 1 else list(dict.fromkeys(figures[k] for k in x["limits"]))}
+        {**x, "limits": [] if len(x["limits"]) == every > 1 else list(dict.fromkeys(estimates[k] for k in x["limits"]))}
         for x in recourses(broken, report.privacy_configuration)
     ]
 
@@ -144,36 +146,38 @@ def _limit_view(outcome: LimitOutcome) -> dict[str, Any]:
 
     limit = outcome.limit
     return {
-        "figure": clean(limit.figure),
+        "statistic": clean(limit.statistic),
         "key": clean(limit.key),
         "bound": BOUNDS[limit.bound],
-        "limit": limit_text(limit, outcome.figure),
-        "interval": interval(outcome.figure),
+        "limit": limit_text(limit, outcome.estimate),
+        "interval": interval(outcome.estimate),
         "status": outcome.status,
         "label": LABELS[outcome.status],
         "reason": clean(sentence(outcome.reason), 300),
         "todo": what_to_do(outcome),
-        "note": outcome.figure.note if outcome.figure is not None and outcome.figure.note != outcome.reason else "",
+        "note": outcome.estimate.note
+        if outcome.estimate is not None and outcome.estimate.note != outcome.reason
+        else "",
         "source": limit.source,
         "smallest_n": limit.smallest_n,
-        "svg": Markup(figure_svg(outcome, width=360, height=52)),  # noqa: S704 (numbers and fixed words only)
-        "small_svg": Markup(figure_svg(outcome, width=260)),  # noqa: S704
+        "svg": Markup(interval_svg(outcome, width=360, height=52)),  # noqa: S704 (numbers and fixed words only)
+        "small_svg": Markup(interval_svg(outcome, width=260)),  # noqa: S704
     }
 
 
-def _figure_view(metric: str, figure: Figure, specs: Mapping[str, FigureSpec]) -> dict[str, Any]:
-    name = f"{metric}.{figure.name}"
+def _statistic_view(metric: str, estimate: Estimate, specs: Mapping[str, StatisticSpec]) -> dict[str, Any]:
+    name = f"{metric}.{estimate.name}"
     return {
         "name": clean(name),
-        "value": number(figure.value),
-        "interval": f"{number(figure.low)} to {number(figure.high)}" if figure.measurable else "not measured",
-        "confidence": "" if math.isnan(figure.confidence) else f"{100 * figure.confidence:.4g} %",
-        "null": number(figure.null),
-        "n": figure.n,
-        "subjects": figure.subjects,
-        "direction": DIRECTIONS[figure.direction],
+        "value": number(estimate.value),
+        "interval": f"{number(estimate.low)} to {number(estimate.high)}" if estimate.measurable else "not measured",
+        "confidence": "" if math.isnan(estimate.confidence) else f"{100 * estimate.confidence:.4g} %",
+        "null": number(estimate.null),
+        "n": estimate.n,
+        "subjects": estimate.subjects,
+        "direction": DIRECTIONS[estimate.direction],
         "meaning": specs[name].meaning if name in specs else "",
-        "note": figure.note,
+        "note": estimate.note,
     }
 
 
@@ -208,7 +212,7 @@ def _table_view(name: str, rows: Rows) -> dict[str, Any]:
 
 
 def _filter_view(report: Report) -> dict[str, Any] | None:
-    """What the filters left out, and figures before and after them as bars; None without a filter."""
+    """What the filters left out, and statistics before and after them as bars; None without a filter."""
     found = (report.generator or {}).get("filter")
     if not isinstance(found, Mapping):
         return None
@@ -222,25 +226,25 @@ def _filter_view(report: Report) -> dict[str, Any] | None:
 
 
 def _protection_view(protection: Protection, results: Mapping[str, MetricResult]) -> dict[str, Any]:
-    """A row of the privacy configuration, beside the figures that were measured of what it protects from."""
-    found = {name: _measured(name, results) for name in protection.figures}
+    """A row of the privacy configuration, beside the statistics that were measured of what it protects from."""
+    found = {name: _measured(name, results) for name in protection.statistics}
     return {
         **{key: getattr(protection, key) for key in ("title", "state", "how", "covers")},
-        "figures": [(clean(name), interval(figure)) for name, figure in found.items() if figure is not None],
+        "estimates": [(clean(name), interval(estimate)) for name, estimate in found.items() if estimate is not None],
     }
 
 
-def _measured(name: str, results: Mapping[str, MetricResult]) -> Figure | None:
+def _measured(name: str, results: Mapping[str, MetricResult]) -> Estimate | None:
     metric, _, wanted = name.partition(".")
-    figures = results[metric].figures if metric in results else ()
-    return next((figure for figure in figures if figure.name == wanted), None)
+    estimates = results[metric].estimates if metric in results else ()
+    return next((estimate for estimate in estimates if estimate.name == wanted), None)
 
 
 def _size_view(role: str, size: Mapping[str, int]) -> dict[str, Any]:
     return {"role": clean(role), **{key: size.get(key) for key in ("rows", "columns", "subjects")}}
 
 
-def _facts(report: Report) -> list[tuple[str, str]]:
+def _metadata(report: Report) -> list[tuple[str, str]]:
     return [
         ("policy", report.policy.name),
         ("policy digest", report.policy.digest()),

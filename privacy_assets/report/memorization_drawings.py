@@ -39,24 +39,24 @@ def alpha_plots(rows: Rows) -> list[tuple[str, str]]:
 
 
 def before_and_after(before: Any, after: Mapping[str, MetricResult]) -> tuple[str, str]:
-    """Bars of figures before and after a filter, with their caption; empty without any.
+    """Bars of statistics before and after a filter, with their caption; empty without any.
 
     ``before`` are results by metric, in JSON. Only what a metric measured alike is set side by side: with the same
     settings, seed and version.
     """
     rows, caption = [], "Before and after the filter."
-    for name, (figure, words, meaning) in _COMPARED.items():
+    for name, (statistic, words, meaning) in _COMPARED.items():
         then, now = before.get(name) if isinstance(before, Mapping) else None, after.get(name)
         if not isinstance(then, Mapping) or now is None:
             continue
         sides = [then, now.to_json()]
         if any(then.get(key) != sides[1][key] for key in ("settings", "seed", "engine_version")):
             continue
-        values = [as_number(side["figures"].get(figure, {}).get("value")) for side in sides]
+        values = [as_number(side["estimates"].get(statistic, {}).get("value")) for side in sides]
         if all(map(math.isfinite, values)):
-            rows.append({"figure": words, "before": values[0], "after": values[1]})
+            rows.append({"statistic": words, "before": values[0], "after": values[1]})
             caption += f" {meaning}"
-    return caption, shares_svg(rows, "figure", {"before": "before the filter", "after": "after"})
+    return caption, shares_svg(rows, "statistic", {"before": "before the filter", "after": "after"})
 
 
 def shares_svg(rows: Rows, label: str, series: Mapping[str, str], *, log: bool = False) -> str:

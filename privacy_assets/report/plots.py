@@ -26,14 +26,14 @@ WIDTH, HEIGHT = 560, 260
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 14, 42
 
 
-def figure_svg(outcome: LimitOutcome, width: int = 320, height: int = 48, ink: str = "currentColor") -> str:
+def interval_svg(outcome: LimitOutcome, width: int = 320, height: int = 48, ink: str = "currentColor") -> str:
     """Return a small SVG of one limit: interval and value, the shaded side that breaks the limit, the dashed null.
 
     A filled circle passes, a diamond fails, a ring is not assessable. ``ink`` colours axis and text: a fixed colour is
     needed where the SVG is shown as an image, which inherits none.
     """
-    figure, bounds, middle = outcome.figure, _bounds(outcome), height / 2
-    seen = [figure.null, figure.low, figure.value, figure.high] if figure is not None else []
+    estimate, bounds, middle = outcome.estimate, _bounds(outcome), height / 2
+    seen = [estimate.null, estimate.low, estimate.value, estimate.high] if estimate is not None else []
     x = _linear([*bounds, *seen], 12, width - 12)
     parts = [
         f'<svg xmlns="{XMLNS}" viewBox="0 0 {width} {height}" width="{width}" font-family="sans-serif" font-size="10" '
@@ -43,30 +43,32 @@ def figure_svg(outcome: LimitOutcome, width: int = 320, height: int = 48, ink: s
         parts += [_forbidden(outcome, x, bound, width, middle) for bound in bounds]
     ticks = "".join(f"M{tenth(x(bound))} {tenth(middle - 11)}v22" for bound in bounds)
     parts.append(f'<path d="M0 {tenth(middle)}H{width}{ticks}" stroke="{ink}"/>')
-    if figure is not None and math.isfinite(figure.null):
+    if estimate is not None and math.isfinite(estimate.null):
         parts.append(
-            f'<path d="M{tenth(x(figure.null))} {tenth(middle - 11)}v22" stroke="{ink}" stroke-dasharray="2"/>'
+            f'<path d="M{tenth(x(estimate.null))} {tenth(middle - 11)}v22" stroke="{ink}" stroke-dasharray="2"/>'
         )
     parts.append(_mark(outcome, x, middle, width))
     parts += [_limit_label(x, bound, bounds, width, height) for bound in bounds]
     return "".join([*parts, "</svg>"])
 
 
-def figure_markdown(outcome: LimitOutcome) -> str:
+def interval_markdown(outcome: LimitOutcome) -> str:
     """Return :func:`figure_svg` as a Markdown image of under 1,000 characters (a data URI; Dagster drops raw SVG)."""
-    words = f"{LABELS[outcome.status]}: {interval(outcome.figure)}, limit {limit_text(outcome.limit, outcome.figure)}"
+    words = (
+        f"{LABELS[outcome.status]}: {interval(outcome.estimate)}, limit {limit_text(outcome.limit, outcome.estimate)}"
+    )
     alt = words.replace("[", "(").replace("]", ")")
-    svg = figure_svg(outcome, ink="gray").replace('"', "'")
+    svg = interval_svg(outcome, ink="gray").replace('"', "'")
     address = quote(svg, safe="=/:;,.'")
     return f"![{alt}](data:image/svg+xml,{address})"
 
 
 def _bounds(outcome: LimitOutcome) -> list[float]:
-    """Where the limit lies on the axis of the figure: on both sides of the null when it is two-sided."""
-    limit, figure = outcome.limit, outcome.figure
-    two_sided = figure is not None and figure.direction == "two_sided" and math.isfinite(figure.null)
-    if figure is not None and two_sided and limit.at_most is not None:
-        return [figure.null - limit.value, figure.null + limit.value]
+    """Where the limit lies on the axis of the statistic: on both sides of the null when it is two-sided."""
+    limit, estimate = outcome.limit, outcome.estimate
+    two_sided = estimate is not None and estimate.direction == "two_sided" and math.isfinite(estimate.null)
+    if estimate is not None and two_sided and limit.at_most is not None:
+        return [estimate.null - limit.value, estimate.null + limit.value]
     return [limit.value]
 
 
@@ -78,21 +80,20 @@ def _forbidden(outcome: LimitOutcome, x: Scale, bound: float, width: int, middle
 
 
 def _mark(outcome: LimitOutcome, x: Scale, middle: float, width: int) -> str:
-    figure, colour = outcome.figure, COLOURS[outcome.status]
-    if figure is None or not math.isfinite(figure.value):
+    estimate, colour = outcome.estimate, COLOURS[outcome.status]
+    if estimate is None or not math.isfinite(estimate.value):
         return f'<text x="{tenth(width / 2)}" y="{tenth(middle - 14)}">not measured</text>'
-    at, y = tenth(x(figure.value)), tenth(middle)
+    at, y = tenth(x(estimate.value)), tenth(middle)
     bar = ""
-    if figure.measurable:
-        bar = f'<path d="M{tenth(x(figure.low))} {y}H{tenth(x(figure.high))}" stroke="{colour}" stroke-width="4"/>'
+    if estimate.measurable:
+        bar = f'<path d="M{tenth(x(estimate.low))} {y}H{tenth(x(estimate.high))}" stroke="{colour}" stroke-width="4"/>'
     shapes = {
         "pass": f'<circle cx="{at}" cy="{y}" r="5" fill="{colour}"/>',
         "fail": f'<path d="M{at} {tenth(middle - 7)}l7 7-7 7-7-7z" fill="{colour}"/>',
         "not_assessable": f'<circle cx="{at}" cy="{y}" r="5" fill="none" stroke="{colour}" stroke-width="3"/>',
     }
-    label = (
-        f'<text x="{tenth(_inside(x(figure.value), width, 20))}" y="{tenth(middle - 14)}">{number(figure.value)}</text>'
-    )
+    left = tenth(_inside(x(estimate.value), width, 20))
+    label = f'<text x="{left}" y="{tenth(middle - 14)}">{number(estimate.value)}</text>'
     return bar + shapes[outcome.status] + label
 
 

@@ -1,4 +1,4 @@
-"""What can be done about a table that gives people away: Gretel's recourses, each beside the usefulness it costs.
+"""What can be done about a table that gives people away: Gretel's recourses, each beside the utility it costs.
 
 Gretel (Data Privacy Score, section "Recourse", and the techniques of its introduction) names the recourses: fewer
 epochs and over-fitting protection, filters of similar and of outlying synthetic rows, differential privacy or a lower
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 Loss = Literal["none", "small", "medium", "large"]
 State = Literal["leak", "avoidance", "doubt", "useless", "other"]
 
-_ALONE = ("membership_inference.advantage_isolated", "membership_inference.isolated_excess")
-_USEFULNESS = "fidelity"  # asks for useful tables: what protects people does not help it
+_ALONE = ("membership_inference.advantage_outliers", "membership_inference.outlier_excess")
+_UTILITY = "fidelity"  # asks for useful tables: what protects people does not help it
 _GENERATOR = ("shadow_membership",)  # attacks the generator, without its filter, at a fixed number of rows
 _FILTERS = ("similarity", "memorization", "outliers")
 _CELLS = "value_disclosure"  # single cells: of what helps against leaking rows, nothing does
@@ -31,9 +31,9 @@ _VALUES = ("singling_out", "linkability", "attribute_inference", "dcr.identical_
 
 @dataclass(frozen=True, slots=True)
 class Recourse:
-    """One thing to do, the usefulness it is expected to cost, and why.
+    """One thing to do, the utility it is expected to cost, and why.
 
-    ``against`` is the state of a limit that it is for, see :func:`state_of`; ``only`` are the metrics and figures it
+    ``against`` is the state of a limit that it is for, see :func:`state_of`; ``only`` are the metrics and statistics it
     helps, all when empty, but for those of the metrics ``but``. It turns protections on (where none of those named in
     ``turns_on`` is), or up (where one of those in ``turns_up`` is on); or has nothing to do with any.
     """
@@ -57,7 +57,7 @@ class Recourse:
     def helps(self, outcome: LimitOutcome) -> bool:
         """True when this is a recourse for the limit as it came out."""
         everywhere = not self.only and (outcome.limit.metric != _CELLS or self.against != "leak")
-        named = everywhere or outcome.limit.figure in self.only or outcome.limit.metric in self.only
+        named = everywhere or outcome.limit.statistic in self.only or outcome.limit.metric in self.only
         return named and outcome.limit.metric not in self.but and self.against == state_of(outcome)
 
 
@@ -111,14 +111,14 @@ RECOURSES = (  # the least loss first
         "none",
         "the table stays as it is; against a holdout that was seen, nothing shows",
         against="doubt",
-        only=("contamination",),
+        only=("holdout_leakage",),
     ),
     Recourse(
         "new people",
         "Train on people of whom nothing was released yet, or publish no further table of these",
         "none",
         "what was released adds up, and cannot be taken back",
-        only=("composition",),
+        only=("cumulative_disclosure",),
     ),
     Recourse(
         "more people to judge by",
@@ -126,7 +126,7 @@ RECOURSES = (  # the least loss first
         "small",
         "people who move from train to the holdout are no longer learnt from",
         against="doubt",
-        but=(*_GENERATOR, "contamination"),
+        but=(*_GENERATOR, "holdout_leakage"),
     ),
     Recourse(
         "split by person",
@@ -209,21 +209,21 @@ RECOURSES = (  # the least loss first
 
 def state_of(outcome: LimitOutcome) -> State:
     """What is wrong with a limit: "leak" (broken), "avoidance" (broken because members are avoided), "useless" (broken
-    for usefulness), "doubt" (too few people to judge, or the gate is blind) or "other" (it passed, or its figure was
-    not measured).
+    for utility), "doubt" (too few people to judge, or the gate is underpowered) or "other" (it passed, or its statistic
+    was not measured).
     """
-    figure = outcome.figure
-    if figure is not None and figure.about == "gate" and not outcome.passed:
+    estimate = outcome.estimate
+    if estimate is not None and estimate.about == "gate" and not outcome.passed:
         return "doubt"
-    if outcome.passed or figure is None or not figure.measurable:
+    if outcome.passed or estimate is None or not estimate.measurable:
         return "other"
     if outcome.status == "not_assessable":
         return "doubt"
-    if outcome.limit.metric == _USEFULNESS:
+    if outcome.limit.metric == _UTILITY:
         return "useless"
-    if outcome.limit.metric == "composition":
+    if outcome.limit.metric == "cumulative_disclosure":
         return "leak"  # people who changed sides since an earlier release look avoided
-    avoids = figure.direction == "two_sided" and figure.null - figure.low > figure.high - figure.null
+    avoids = estimate.direction == "two_sided" and estimate.null - estimate.low > estimate.high - estimate.null
     return "avoidance" if avoids else "leak"
 
 

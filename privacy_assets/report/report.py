@@ -14,7 +14,7 @@ from privacy_assets.metrics.membership_inference.gretel import data_privacy_scor
 from privacy_assets.policy import Judgement, Policy
 from privacy_assets.report.configuration import Protection, privacy_configuration
 from privacy_assets.report.recourse import recourses
-from privacy_assets.stats.estimates import Figure, plain
+from privacy_assets.stats.estimates import Estimate, plain
 from privacy_assets.stats.limits import Limit, Verdict
 from privacy_assets.stats.results import MetricResult
 from privacy_assets.version import ENGINE_VERSION
@@ -41,8 +41,8 @@ class Report:
     must be safe to show: the synthetic table's content hash as it is, those of private tables keyed or left out; the
     fingerprints inside ``results`` are never shown. ``generator`` and ``embedder`` are free descriptions, of which
     :func:`~privacy_assets.report.configuration.privacy_configuration` reads what protected the rows. ``remembered`` are
-    earlier failures of the same rows: with any of them the verdict is "fail" whatever the figures say. A report holds
-    no time of day, and one report always gives the same bytes (a second run takes other ``seconds``).
+    earlier failures of the same rows: with any of them the verdict is "fail" whatever the statistics say. A report
+    holds no time of day, and one report always gives the same bytes (a second run takes other ``seconds``).
     """
 
     title: str
@@ -70,10 +70,10 @@ class Report:
         found = {}
         for part in ("membership", "attribute"):
             result = self.results.get(f"{part}_inference")
-            names = [figure.name for figure in result.figures] if result is not None else []
+            names = [estimate.name for estimate in result.estimates] if result is not None else []
             if result is None or "protection_score" not in names:
                 return None
-            found[part] = result.figure("protection_score").value
+            found[part] = result.estimate("protection_score").value
         score, level = data_privacy_score(**found)
         return None if math.isnan(score) else {"score": score, "grade": level, **found}
 
@@ -106,9 +106,9 @@ class Report:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Report:
-        """Inverse of :meth:`to_json`; the figures are judged again.
+        """Inverse of :meth:`to_json`; the statistics are judged again.
 
-        ConfigError when the verdict that the file states is not the one that its figures and its policy give.
+        ConfigError when the verdict that the file states is not the one that its statistics and its policy give.
         """
         limits = tuple(Limit(**limit) for limit in data["policy"]["limits"])
         policy = Policy(limits, name=data["policy"]["name"])
@@ -117,7 +117,7 @@ class Report:
         judgement, remembered = policy.judge(results, attempt), tuple(data.get("remembered", ()))
         given = "fail" if remembered else judgement.verdict
         if given != data["verdict"]:
-            raise ConfigError(f"report: it states {shown(data['verdict'])}, but its figures give {given!r}.")
+            raise ConfigError(f"report: it states {shown(data['verdict'])}, but its statistics give {given!r}.")
         kept = ("title", "tables", "seed", "engine_version", "generator", "fingerprints", "versions", "embedder")
         own = {name: data[name] for name in kept}
         return cls(policy=policy, judgement=judgement, results=results, attempt=attempt, remembered=remembered, **own)
@@ -146,7 +146,7 @@ class Report:
 
 def _metric(result: MetricResult) -> dict[str, Any]:
     return {
-        "figures": {figure.name: plain(figure.to_json()) for figure in result.figures},
+        "estimates": {estimate.name: plain(estimate.to_json()) for estimate in result.estimates},
         "tables": plain(result.tables),
         "settings": plain(result.settings),
         "seconds": plain(result.seconds),
@@ -156,7 +156,7 @@ def _metric(result: MetricResult) -> dict[str, Any]:
 def _result(name: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> MetricResult:
     return MetricResult(
         metric=name,
-        figures=tuple(Figure.from_json(figure, values) for figure, values in entry["figures"].items()),
+        estimates=tuple(Estimate.from_json(name, values) for name, values in entry["estimates"].items()),
         tables=entry["tables"],
         settings=entry["settings"],
         seed=data["seed"],

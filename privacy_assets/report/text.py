@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from privacy_assets.report.recourse import recourses
-from privacy_assets.report.usefulness import usefulness
-from privacy_assets.stats.estimates import Figure
+from privacy_assets.report.utility import utility
+from privacy_assets.stats.estimates import Estimate
 from privacy_assets.stats.limits import Limit, LimitOutcome
 
 if TYPE_CHECKING:
@@ -55,21 +55,21 @@ def number(value: Any) -> str:
     return "0" if text == "-0" else text
 
 
-def interval(figure: Figure | None) -> str:
-    """``value [low, high]`` of a figure, or "not measured"."""
-    if figure is None or math.isnan(figure.value):
+def interval(estimate: Estimate | None) -> str:
+    """``value [low, high]`` of a statistic, or "not measured"."""
+    if estimate is None or math.isnan(estimate.value):
         return "not measured"
-    return f"{number(figure.value)} [{number(figure.low)}, {number(figure.high)}]"
+    return f"{number(estimate.value)} [{number(estimate.low)}, {number(estimate.high)}]"
 
 
-def limit_text(limit: Limit, figure: Figure | None) -> str:
-    """The limit in signs: ``≤ 0.05``, ``≥ 60``; for a two-sided figure ``0 ± 0.05`` or, at width 0, ``covers 0``."""
+def limit_text(limit: Limit, estimate: Estimate | None) -> str:
+    """The limit in signs: ``≤ 0.05``, ``≥ 60``; for a two-sided statistic ``0 ± 0.05`` or, at width 0, ``covers 0``."""
     if limit.at_least is not None:
         return f"≥ {number(limit.at_least)}"
-    if figure is not None and figure.direction == "two_sided":
+    if estimate is not None and estimate.direction == "two_sided":
         if limit.at_most == 0 and limit.bound == "lower":
-            return f"covers {number(figure.null)}"
-        return f"{number(figure.null)} ± {number(limit.at_most)}"
+            return f"covers {number(estimate.null)}"
+        return f"{number(estimate.null)} ± {number(limit.at_most)}"
     return f"≤ {number(limit.at_most)}"
 
 
@@ -83,7 +83,7 @@ def sentence(text: str) -> str:
 
 
 def what_to_do(outcome: LimitOutcome) -> str:
-    """Return what the limit itself says about a failure, and what a figure that was not measured lacks; else empty.
+    """Return what the limit itself says about a failure, and what a statistic that was not measured lacks; else empty.
 
     What can be done in general about broken limits is the list of :mod:`privacy_assets.report.recourse`.
     """
@@ -91,9 +91,9 @@ def what_to_do(outcome: LimitOutcome) -> str:
         return ""
     if outcome.status == "fail":
         return sentence(outcome.limit.advice)
-    if outcome.figure is None:
+    if outcome.estimate is None:
         return f"Run the metric {outcome.limit.metric}: the policy needs it."
-    if not outcome.figure.measurable and outcome.figure.about == "release":
+    if not outcome.estimate.measurable and outcome.estimate.about == "release":
         return "Give the metric what it needs, or leave this limit out of the policy on purpose."
     return ""
 
@@ -108,9 +108,9 @@ def advice(outcomes: Iterable[LimitOutcome]) -> dict[str, list[LimitOutcome]]:
 
 
 def headline(report: Report) -> str:
-    """One plain sentence on why the verdict is what it is, and one on figures that want an embedder."""
-    figures = [(name, figure) for name, result in report.results.items() for figure in result.figures]
-    absent = [clean(f"{name}.{figure.name}", 60) for name, figure in figures if "no embedder" in figure.note]
+    """One plain sentence on why the verdict is what it is, and one on statistics that want an embedder."""
+    estimates = [(name, estimate) for name, result in report.results.items() for estimate in result.estimates]
+    absent = [clean(f"{name}.{estimate.name}", 60) for name, estimate in estimates if "no embedder" in estimate.note]
     without = f" There was no embedder, so nothing is known of {_listing(absent)}." if absent else ""
     return _reason(report) + without
 
@@ -153,20 +153,20 @@ def report_table(report: Report) -> str:
         *textwrap.wrap(headline(report), 100),
         "",
         *limits_table(report.judgement.outcomes),
-        *_usefulness_lines(report),
+        *_utility_lines(report),
     ]
     lines += [*_configuration_lines(report), *_advice_lines(report.judgement.broken), *_recourse_lines(report)]
     return "\n".join(lines)
 
 
-def _usefulness_lines(report: Report) -> list[str]:
-    words = usefulness_text(report)
-    return ["", *textwrap.wrap(f"Usefulness, beside as many real rows: {words}.", 100)] if words else []
+def _utility_lines(report: Report) -> list[str]:
+    words = utility_text(report)
+    return ["", *textwrap.wrap(f"Utility, beside as many real rows: {words}.", 100)] if words else []
 
 
-def usefulness_text(report: Report) -> str:
-    """Every figure of fidelity with that of as many real rows; empty unless it was measured."""
-    found = usefulness(report.results)
+def utility_text(report: Report) -> str:
+    """Every statistic of fidelity with that of as many real rows; empty unless it was measured."""
+    found = utility(report.results)
     return ", ".join(f"{name.replace('_', ' ')} {number(x.value)} (real {number(y.value)})" for name, x, y in found)
 
 
@@ -186,7 +186,7 @@ def _configuration_lines(report: Report) -> list[str]:
 def _recourse_lines(report: Report) -> list[str]:
     broken = report.judgement.broken
     found = recourses(broken, report.privacy_configuration)
-    lines = ["", "What can be done, by the usefulness that it is expected to cost"] if found else []
+    lines = ["", "What can be done, by the utility that it is expected to cost"] if found else []
     for recourse in found:
         helped = recourse["limits"]
         which = "all of them" if len(helped) == len(broken) > 1 else _keys(helped)
@@ -204,12 +204,12 @@ def _wrapped(words: str, deeper: int = 4) -> list[str]:
 
 def limits_table(outcomes: Sequence[LimitOutcome]) -> list[str]:
     """One aligned line a limit, under a header."""
-    rows = [("figure", "value [low, high]", "limit", "verdict", "reason")]
+    rows = [("statistic", "value [low, high]", "limit", "verdict", "reason")]
     for outcome in outcomes:
         limit = outcome.limit
-        figure = clean(limit.figure, 60) + ("" if limit.bound == "upper" else f" ({limit.bound})")
-        held = limit_text(limit, outcome.figure)
-        rows.append((figure, interval(outcome.figure), held, LABELS[outcome.status], clean(outcome.reason)))
+        estimate = clean(limit.statistic, 60) + ("" if limit.bound == "upper" else f" ({limit.bound})")
+        held = limit_text(limit, outcome.estimate)
+        rows.append((estimate, interval(outcome.estimate), held, LABELS[outcome.status], clean(outcome.reason)))
     return aligned(rows)
 
 

@@ -20,7 +20,7 @@ from privacy_assets.shadow.checkpoint import Checkpoint
 from privacy_assets.shadow.games import Game, blocks, without
 from privacy_assets.shadow.plan import Audit, AuditPlan, RecordAudit, Removal
 from privacy_assets.shadow.rates import auc, choose_cut, epsilon_bound, tpr_at
-from privacy_assets.shadow.selection import most_exposed, of_each_person, select_records
+from privacy_assets.shadow.selection import most_exposed, of_each_subject, select_records
 from privacy_assets.shadow.vulnerability import vulnerability
 from privacy_assets.stats.intervals import CONFIDENCE
 from privacy_assets.tables.coding import Coding
@@ -161,7 +161,7 @@ class _Run:
         parts = {"records": self.part(everyone, vulnerable, self.plan.ids)}
         if not self.plan.remove:
             return parts, []
-        first = of_each_person(vulnerable, self.people)
+        first = of_each_subject(vulnerable, self.people)
         removed = first[most_exposed(vulnerable[first], self.plan.remove, self.rng("shadow removal")).ids]
         if self.people is not None:  # a person leaves with all of their rows
             removed = np.flatnonzero(np.isin(self.people, self.people[removed]))
@@ -185,7 +185,7 @@ class _Run:
         if given is not None:
             return [_Record(row, math.nan, float(vulnerable[row])) for row in given]
         if plan.select == "distance":
-            first = of_each_person(vulnerable, None if self.people is None else self.people[rows])
+            first = of_each_subject(vulnerable, None if self.people is None else self.people[rows])
             found = most_exposed(vulnerable[first], plan.records, rng)
             found = replace(found, ids=first[found.ids])
         else:

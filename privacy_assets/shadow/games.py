@@ -16,7 +16,7 @@ import numpy as np
 
 from privacy_assets.compute.parallel import at_once, in_parallel, on_cluster, threads
 from privacy_assets.generators.base import Generator
-from privacy_assets.generators.coded import CodedGenerator, Draw
+from privacy_assets.generators.shadow_fits import CodedGenerator, Draw
 from privacy_assets.shadow.attacks import Attack
 from privacy_assets.tables.coding import Coding
 

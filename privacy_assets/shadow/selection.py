@@ -75,7 +75,7 @@ def most_exposed(scores: np.ndarray, records: int, rng: np.random.Generator) -> 
     return _ordered(np.concatenate([above, tied]), scores)
 
 
-def of_each_person(scores: np.ndarray, people: np.ndarray | None) -> np.ndarray:
+def of_each_subject(scores: np.ndarray, people: np.ndarray | None) -> np.ndarray:
     """The row of each person with the largest score, the first of these; positions int64 (people,)."""
     if people is None:
         return np.arange(len(scores))

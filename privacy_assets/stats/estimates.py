@@ -1,4 +1,4 @@
-"""Figures: frozen numbers that carry their uncertainty, made by their spec alone, and serialisable to JSON."""
+"""Statistics: frozen numbers that carry their uncertainty, made by their spec alone, and serialisable to JSON."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ About = Literal["release", "gate"]
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """One number of a metric with its interval, made by :meth:`FigureSpec.estimate`.
+class Estimate:
+    """One number of a metric with its interval, made by :meth:`StatisticSpec.estimate`.
 
     ``value``, ``low`` and ``high`` share one unit; ``low <= value <= high`` unless NaN, which means "not measurable"
     (``note`` says why) and can never pass a limit. ``n`` counts rows and ``subjects`` independent subjects behind the
-    number. ``null`` is what a release without any leak shows on average. ``resolution`` is the value that the
-    cautious bound of a leak-free release of these sizes stays within in 99.5 % of cases (in the unit of the limit): a
-    tighter limit cannot be judged with these sizes. NaN where no null law is known. A figure ``about`` the gate, not
-    the release, can show that the gate is blind, never that a release leaks: its limits hold, or are not assessable.
+    number. ``null`` is what a release without any leak shows on average. ``minimum_detectable_effect`` is the value
+    that the conservative bound of a leak-free release of these sizes stays within in 99.5 % of cases (in the unit of
+    the limit): a tighter limit cannot be judged with these sizes. NaN where no null law is known. A statistic ``about``
+    the gate, not the release, can show that the gate is underpowered, never that a release leaks: its limits hold, or
+    are not assessable.
     """
 
     name: str
@@ -32,7 +33,7 @@ class Figure:
     null: float = 0.0
     direction: Direction = "higher_is_riskier"
     confidence: float = 0.95
-    resolution: float = math.nan
+    minimum_detectable_effect: float = math.nan
     note: str = ""
     about: About = "release"
 
@@ -46,20 +47,20 @@ class Figure:
         return {name: plain(getattr(self, name)) for name in self.__slots__ if name != "name"}
 
     @classmethod
-    def from_json(cls, name: str, data: Mapping[str, Any]) -> Figure:
+    def from_json(cls, name: str, data: Mapping[str, Any]) -> Estimate:
         """Inverse of :meth:`to_json`."""
-        floats = ("value", "low", "high", "resolution", "null", "confidence")
+        floats = ("value", "low", "high", "minimum_detectable_effect", "null", "confidence")
         fixed = {key: (math.nan if data[key] is None else float(data[key])) for key in floats}
         return cls(name=name, **{**data, **fixed})
 
 
 @dataclass(frozen=True, slots=True)
-class FigureSpec:
-    """What a figure is, for the policy page, the report and the help texts, and the one way to make one.
+class StatisticSpec:
+    """What a statistic is, for the policy page, the report and the help texts, and the one way to make one.
 
     ``meaning`` is one plain sentence. ``null`` is what a release without any leak shows on average: NaN where no null
     law is known, None where it differs from release to release, and :meth:`estimate` is told. ``range`` is what a limit
-    on it can be, where :attr:`limits` does not say so already. ``about``: see :class:`Figure`.
+    on it can be, where :attr:`limits` does not say so already. ``about``: see :class:`Estimate`.
     """
 
     name: str
@@ -86,13 +87,13 @@ class FigureSpec:
         *,
         null: float | None = None,
         confidence: float = 0.95,
-        resolution: float = math.nan,
+        minimum_detectable_effect: float = math.nan,
         note: str = "",
-    ) -> Figure:
-        """The figure, with its interval; ``counts`` are rows and subjects. ``null`` only where the spec has None."""
+    ) -> Estimate:
+        """The statistic, with its interval; ``counts`` are rows and subjects. ``null`` only where the spec has None."""
         if (null is None) == (self.null is None):
-            raise TypeError(f"{self.name}: the null value stands in the spec, or is given with each figure.")
-        return Figure(
+            raise TypeError(f"{self.name}: the null value stands in the spec, or is given with each statistic.")
+        return Estimate(
             name=self.name,
             value=float(value),
             low=float(low),
@@ -102,18 +103,18 @@ class FigureSpec:
             null=float(null if self.null is None else self.null),  # type: ignore[arg-type]  # one of them is no None
             direction=self.direction,
             confidence=confidence,
-            resolution=float(resolution),
+            minimum_detectable_effect=float(minimum_detectable_effect),
             note=note,
             about=self.about,
         )
 
-    def missing(self, note: str, counts: tuple[int, int], confidence: float = 0.95) -> Figure:
-        """The figure without a number, which passes no limit; ``note`` says why."""
+    def missing(self, note: str, counts: tuple[int, int], confidence: float = 0.95) -> Estimate:
+        """The statistic without a number, which passes no limit; ``note`` says why."""
         null = math.nan if self.null is None else None
         return self.estimate(math.nan, math.nan, math.nan, counts, null=null, confidence=confidence, note=note)
 
-    def not_measurable(self, reason: str, counts: tuple[int, int]) -> Figure:
-        """The figure without a number, for what these tables are too small for, or do not have."""
+    def not_measurable(self, reason: str, counts: tuple[int, int]) -> Estimate:
+        """The statistic without a number, for what these tables are too small for, or do not have."""
         return self.missing(f"not measurable: {reason}", counts)
 
 

@@ -1,8 +1,8 @@
-"""One inference: what labels permuted by subject say about statistics of the labels, and the figures made of it.
+"""One inference: what labels permuted by subject say about statistics of the labels, and the statistics made of it.
 
 If a synthetic table does not depend on which subjects were in T, their labels are exchangeable given the table, at any
 sizes and for any statistic. So the permuted statistics are its law where nothing leaks, and the interval of the
-observed one comes from it: simultaneous over all entries that were tried, and wider where subjects drawn anew vary
+observed one comes from it: simultaneous over all entries that were tried, and wider where subjects resampled vary
 more, as a leak makes them.
 """
 
@@ -15,11 +15,11 @@ from typing import Literal
 
 import numpy as np
 
-from privacy_assets.stats.estimates import Figure, FigureSpec
-from privacy_assets.stats.intervals import CONFIDENCE, LEAK_CONFIDENCE, RESOLUTION_QUANTILE, clopper_pearson
+from privacy_assets.stats.estimates import Estimate, StatisticSpec
+from privacy_assets.stats.intervals import CONFIDENCE, LEAK_CONFIDENCE, MDE_QUANTILE, clopper_pearson
 from privacy_assets.stats.subjects import SETS, Subjects, permute_labels, resample_subjects
 
-REPLICATES = 200  # of subjects drawn anew
+REPLICATES = 200  # of subjects resampled
 _GAP_TRIALS = 5
 _CELLS = 16_000_000  # labels of subjects held at once
 
@@ -54,12 +54,12 @@ def permutation_band(
     """Band of ``observed`` (m,) from ``null`` (permutations, m): observed -+ critical x null deviation.
 
     Where there is a leak, some statistics vary more than chance alone makes them: with ``resampled`` (replicates, m),
-    the same over subjects drawn anew, their band takes the place of the other where it is wider. A statistic that never
+    the same over subjects resampled, their band takes the place of the other where it is wider. A statistic that never
     varies has z = 0 and a band of width 0; or, a difference of shares among ``people`` on the smaller side, the exact
     one of none of so many.
     """
     mean, sd, largest = _standardised(null)
-    levels = (confidence, RESOLUTION_QUANTILE)
+    levels = (confidence, MDE_QUANTILE)
     critical, rare = (float(np.quantile(largest, level, method="higher")) for level in levels)
     farthest = (np.abs(observed - mean) / np.where(sd > 0, sd, np.inf)).max()
     p_value = float((1 + (largest >= farthest).sum()) / (len(null) + 1))
@@ -79,7 +79,7 @@ def _standardised(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Statistics: observed (m,), under permuted labels (permutations, m), with subjects drawn anew (replicates, m)."""
+    """Statistics: observed (m,), under permuted labels (permutations, m), with subjects resampled (replicates, m)."""
 
     observed: np.ndarray
     null: np.ndarray
@@ -104,57 +104,63 @@ class Evidence:
 
     def estimate(
         self,
-        spec: FigureSpec,
+        spec: StatisticSpec,
         counts: tuple[int, int],
         *,
         at: int = 0,
         confidence: float = CONFIDENCE,
         within: tuple[float, float] = (-math.inf, math.inf),
         note: str = "",
-    ) -> Figure:
+    ) -> Estimate:
         """The entry ``at`` with its part of the simultaneous interval; everything is cut off at ``within``.
 
-        ``counts`` are rows and subjects. ``resolution`` is how far from its null mean the cautious end of this entry
-        stays in 99.5 % of cases where nothing leaks: when two-sided, as if it were the farthest of all entries.
+        ``counts`` are rows and subjects. ``minimum_detectable_effect`` is how far from its null mean the conservative
+        bound of this entry stays in 99.5 % of cases where nothing leaks: when two-sided, as if it were the farthest of
+        all entries.
         """
         band = self.band(confidence)
         low, high = reaching(band, spec.null or 0.0)
         rare = band.rare * band.sd[at]
         if not _two_sided(spec):
-            rare = np.quantile(self.null[:, at] - band.mean[at], RESOLUTION_QUANTILE, method="higher")
+            rare = np.quantile(self.null[:, at] - band.mean[at], MDE_QUANTILE, method="higher")
         found = [self.observed[at], low[at], high[at], rare + band.critical * band.sd[at]]
         value, low, high, reached = np.clip(found, *within).tolist()
-        return spec.estimate(value, low, high, counts, confidence=confidence, resolution=reached, note=note)
+        return spec.estimate(
+            value, low, high, counts, confidence=confidence, minimum_detectable_effect=reached, note=note
+        )
 
     def worst(
         self,
-        spec: FigureSpec,
+        spec: StatisticSpec,
         counts: tuple[int, int],
         names: Sequence[str] | np.ndarray,
         choose: Literal["headline", "strongest"],
-    ) -> Figure:
+    ) -> Estimate:
         """The worst of m entries, with the interval that holds for all of them at once; ``names`` (m,): the note's.
 
-        The "headline" is the entry with the worst cautious bound, at 95 %: evidence of safety must hold for it. The
-        "strongest" is the one most deviations away from chance, at 99.5 %: its other end is what is demonstrated.
-        ``resolution`` is the 99.5 % quantile of the cautious bound of the entry chosen in the same way under the null.
+        The "headline" is the entry with the worst conservative bound, at 95 %: evidence of safety must hold for it. The
+        "strongest" is the one most deviations away from chance, at 99.5 %: its other end is what is significant.
+        ``minimum_detectable_effect`` is the 99.5 % quantile of the conservative bound of the entry chosen in the same
+        way under the null.
         """
         strongest = choose == "strongest"
         confidence = LEAK_CONFIDENCE if strongest else CONFIDENCE
         band = self.band(confidence)
         every = np.vstack([self.observed, self.null])
         away = np.abs(every - spec.null) if _two_sided(spec) else every
-        cautious = away + band.critical * band.sd
-        cautious[0] = away[0] + band.high - self.observed
+        conservative = away + band.critical * band.sd
+        conservative[0] = away[0] + band.high - self.observed
         deviations = np.abs(every - spec.null) / np.where(band.sd > 0, band.sd, np.inf)
         deviations[0] = np.abs(band.z)
-        chosen = (deviations if strongest else cautious).argmax(axis=1)
+        chosen = (deviations if strongest else conservative).argmax(axis=1)
         at = int(chosen[0])
-        reached = np.quantile(cautious[np.arange(len(every)), chosen][1:], RESOLUTION_QUANTILE, method="higher")
+        reached = np.quantile(conservative[np.arange(len(every)), chosen][1:], MDE_QUANTILE, method="higher")
         value, low, high = np.clip([self.observed[at], band.low[at], band.high[at]], -1 if _two_sided(spec) else 0, 1)
-        return spec.estimate(value, low, high, counts, confidence=confidence, resolution=reached, note=str(names[at]))
+        return spec.estimate(
+            value, low, high, counts, confidence=confidence, minimum_detectable_effect=reached, note=str(names[at])
+        )
 
-    def largest(self, spec: FigureSpec, counts: tuple[int, int], note: str) -> Figure:
+    def largest(self, spec: StatisticSpec, counts: tuple[int, int], note: str) -> Estimate:
         """The largest entry, cut off at 1; its null is the mean largest one where nothing leaks, so above 0."""
         parts = (self.observed, *reaching(self.band(), 0.0))
         value, low, high = (min(float(part.max()), 1.0) for part in parts)
@@ -172,7 +178,7 @@ def reaching(band: Band, null: float) -> tuple[np.ndarray, np.ndarray]:
     return np.where(never, low, band.low), np.where(never, high, band.high)
 
 
-def _two_sided(spec: FigureSpec) -> bool:
+def _two_sided(spec: StatisticSpec) -> bool:
     return spec.direction == "two_sided"
 
 
@@ -187,7 +193,7 @@ def test(
     """Observe a statistic, and permute the labels of the subjects; with ``replicates`` also draw subjects anew.
 
     ``statistic`` maps float32 labels (b, s), 1 = member, to (b, m), and with ``replicates`` also labels (1, s) and how
-    often each subject counts, int64 (b, s). One run serves every figure that is made of some of the m entries.
+    often each subject counts, int64 (b, s). One run serves every statistic that is made of some of the m entries.
     """
     member = subjects.member
     observed = np.asarray(statistic(member.astype(np.float32)[None]), dtype=np.float64)[0]
@@ -225,15 +231,16 @@ def bootstrap(
     score: Callable[[np.ndarray], float],
     rng: np.random.Generator,
 ) -> tuple[float, float, float]:
-    """Ends of the 95 % percentile interval of a score, a smaller one riskier, by subject; and its resolution.
+    """Ends of the 95 % percentile interval of a score, a smaller one riskier, by subject; and its
+    minimum detectable effect.
 
-    ``drawn`` gives the scores of subjects drawn anew under given labels, bool (s,), ``permuted`` those of permuted
-    labels, ``score`` that of given labels; NaN are left out. The resolution is the 0.5 % quantile of the permuted
-    scores less the mean distance from a score to its lower end there.
+    ``drawn`` gives the scores of subjects resampled under given labels, bool (s,), ``permuted`` those of permuted
+    labels, ``score`` that of given labels; NaN are left out. The minimum detectable effect is the 0.5 % quantile of the
+    permuted scores less the mean distance from a score to its lower end there.
     """
     tail = (1 - CONFIDENCE) / 2
     low, high = np.nanquantile(drawn(member), [tail, 1 - tail])
-    rare = np.nanquantile(permuted(), 1 - RESOLUTION_QUANTILE)
+    rare = np.nanquantile(permuted(), 1 - MDE_QUANTILE)
     gaps = []
     for _ in range(_GAP_TRIALS):
         label = rng.permutation(member)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 CONFIDENCE = 0.95
-LEAK_CONFIDENCE = 0.995  # of the figures on which a demonstrated leak fails, so that false alarms are rare
-RESOLUTION_QUANTILE = 0.995
+LEAK_CONFIDENCE = 0.995  # of the statistics on which a significant leak fails, so that false alarms are rare
+MDE_QUANTILE = 0.995
 
 
 def wilson(hits: float, n: float, confidence: float = CONFIDENCE) -> tuple[float, float, float]:

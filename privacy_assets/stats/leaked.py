@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from privacy_assets.stats.intervals import RESOLUTION_QUANTILE
+from privacy_assets.stats.intervals import MDE_QUANTILE
 
 
-def leaked_people(people: np.ndarray, matched: np.ndarray, member: np.ndarray, confidence: float) -> np.ndarray:
-    """Leaked people among the ``matched`` of ``people``: value, low, high and resolution, float64 (4,).
+def leaked_subjects(people: np.ndarray, matched: np.ndarray, member: np.ndarray, confidence: float) -> np.ndarray:
+    """Leaked people among the ``matched`` of ``people``: value, low, high and minimum detectable effect, float64 (4,).
 
     Both are codes of different subjects, those in ``matched`` among ``people``; ``member`` bool (s,). Exactly zeros
     where nobody is matched; NaN where all people stand on one side.
@@ -22,21 +22,23 @@ def leaked_people(people: np.ndarray, matched: np.ndarray, member: np.ndarray, c
 
 
 def leaked(k: int, k_t: int, u: int, u_t: int, confidence: float) -> tuple[float, float, float, float]:
-    """Leaked people L among the ``k`` of ``u`` subjects that S picks out: value, low, high and resolution.
+    """Leaked people L among the ``k`` of ``u`` subjects that S picks out: value, low, high and minimum
+    detectable effect.
 
     ``k_t`` of the k and ``u_t`` of the u are members, 0 < u_t < u, 1 <= k <= u. While S does not depend on who was in
     T, k_t is hypergeometric(u, u_t, k). L = (k_t - k u_t / u) / (1 - u_t / u), the number that only membership
     explains; below expectation its mirror image, the number that only non-membership explains, with a minus. The
-    interval is exact, see :func:`leaked_interval`; ``resolution`` is what its cautious end stays within in 99.5 % of
-    cases when nothing leaks.
+    interval is exact, see :func:`leaked_interval`; ``minimum_detectable_effect`` is what its conservative bound stays
+    within in 99.5 % of cases when nothing leaks.
     """
     from scipy import stats  # slow to import: only where a table is measured
 
     surplus = k_t * u - k * u_t
     value = surplus / (u - u_t if surplus > 0 else u_t)
     low, high = leaked_interval(k, k_t, u, u_t, confidence)
-    # Both ends rise with k_T: its 0.25 % and 99.75 % points under the null hold the cautious end in 99.5 % of cases.
-    points = ((1 - RESOLUTION_QUANTILE) / 2, (1 + RESOLUTION_QUANTILE) / 2)
+    # Both ends rise with k_T: its 0.25 % and 99.75 % points under the null hold the conservative bound in 99.5 % of
+    # cases.
+    points = ((1 - MDE_QUANTILE) / 2, (1 + MDE_QUANTILE) / 2)
     rare = [leaked_interval(k, int(stats.hypergeom.ppf(p, u, u_t, k)), u, u_t, confidence) for p in points]
     return value, min(low, value), max(high, value), max(-rare[0][0], rare[1][1])
 

@@ -1,4 +1,4 @@
-"""Limits on figures, and how a figure is held against one."""
+"""Limits on statistics, and how a statistic is held against one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import Field
 
 from privacy_assets.errors import ConfigError
 from privacy_assets.settings import declared
-from privacy_assets.stats.estimates import Figure
+from privacy_assets.stats.estimates import Estimate
 from privacy_assets.stats.results import MetricResult
 
 Verdict = Literal["pass", "fail", "not_assessable"]
@@ -21,20 +21,22 @@ _NUMBER = "a finite number, and only one of at_most and at_least"
 
 @declared
 class Limit:
-    """One limit on one figure, in the figure's own units.
+    """One limit on one statistic, in the statistic's own units.
 
-    ``figure`` is ``metric.figure``. A risk has ``at_most``, a protection score ``at_least``; for a two-sided figure the
-    larger distance from its null value is held against ``at_most``. ``bound`` picks what is held against the limit:
-    ``upper`` (the cautious end of the interval: the evidence must show that the release is safe), ``lower`` (the other
-    end: only a demonstrated leak fails) or ``value``. With fewer than ``smallest_n`` subjects the limit is not
-    assessable, and so does not pass. ``advice`` are the policy author's own words on what to do; what can be done in
-    general stands in :mod:`privacy_assets.report.recourse`.
+    ``statistic`` is ``metric.statistic``. A risk has ``at_most``, a protection score ``at_least``; for a two-sided
+    statistic the larger distance from its null value is held against ``at_most``. ``bound`` picks what is held against
+    the limit: ``upper`` (the conservative bound of the interval: the evidence must show that the release is safe),
+    ``lower`` (the other end: only a significant leak fails) or ``value``. With fewer than ``smallest_n`` subjects the
+    limit is not assessable, and so does not pass. ``advice`` are the policy author's own words on what to do; what can
+    be done in general stands in :mod:`privacy_assets.report.recourse`.
     """
 
     part: ClassVar[str] = "limit"
 
-    figure: str = Field(
-        title="METRIC.FIGURE, for example dcr.member_excess", pattern=r"^[^.]*\.[^.]*$", description="what is limited"
+    statistic: str = Field(
+        title="METRIC.STATISTIC, for example dcr.member_excess",
+        pattern=r"^[^.]*\.[^.]*$",
+        description="what is limited",
     )
     at_most: float | None = Field(default=None, title=_NUMBER, description="limit of a risk")
     at_least: float | None = Field(default=None, title=_NUMBER, description="limit of a protection score")
@@ -45,7 +47,7 @@ class Limit:
 
     def __post_init__(self) -> None:
         if (self.at_most is None) == (self.at_least is None):
-            raise ConfigError(f"limit on {self.figure}: give one number, either at_most or at_least.")
+            raise ConfigError(f"limit on {self.statistic}: give one number, either at_most or at_least.")
 
     @property
     def value(self) -> float:
@@ -59,12 +61,12 @@ class Limit:
     @property
     def metric(self) -> str:
         """Name of the metric that this limit needs."""
-        return self.figure.partition(".")[0]
+        return self.statistic.partition(".")[0]
 
     @property
     def key(self) -> str:
-        """Name of the limit, unique in a policy: the figure, and the bound when it is not ``upper``."""
-        return self.figure if self.bound == "upper" else f"{self.figure}.{self.bound}"
+        """Name of the limit, unique in a policy: the statistic, and the bound when it is not ``upper``."""
+        return self.statistic if self.bound == "upper" else f"{self.statistic}.{self.bound}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class LimitOutcome:
     status: Verdict
     measured: float
     reason: str
-    figure: Figure | None
+    estimate: Estimate | None
 
     @property
     def passed(self) -> bool:
@@ -85,7 +87,7 @@ class LimitOutcome:
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form printed by the command line and stored in attestations."""
         return {
-            "figure": self.limit.figure,
+            "statistic": self.limit.statistic,
             "limit": self.limit.value,
             "bound": self.limit.bound,
             "measured": self.measured if math.isfinite(self.measured) else None,
@@ -97,7 +99,8 @@ class LimitOutcome:
 
 
 def widening(attempt: int, confidence: float) -> float:
-    """How many times as far the cautious end of an interval lies at ``attempt`` m, from 1, at publishing the same data.
+    """How many times as far the conservative bound of an interval lies at ``attempt`` m, from 1, at publishing the same
+    data.
 
     Whoever tries again until a bound holds by chance would publish in the end. So attempt m has the level
     6 (1 - confidence) / (pi^2 m^2), which over all attempts sum up to 1 - confidence; the end moves as that of a normal
@@ -110,48 +113,54 @@ def widening(attempt: int, confidence: float) -> float:
 def judge_limit(limit: Limit, result: MetricResult | None, attempt: int = 1) -> LimitOutcome:
     """Hold one limit against the result of its metric (None: the metric did not run, which cannot pass).
 
-    ``attempt`` counts the tables of the same training rows of which figures were seen, this one included: the cautious
-    end of the interval moves out with it, see :func:`widening`.
+    ``attempt`` counts the tables of the same training rows of which statistics were seen, this one included: the
+    conservative end of the interval moves out with it, see :func:`widening`.
     """
-    name = limit.figure.partition(".")[2]
-    figure = next((f for f in result.figures if f.name == name), None) if result is not None else None
-    if figure is None:
-        return LimitOutcome(limit, "not_assessable", math.nan, f"{limit.figure} was not computed", None)
-    if not figure.measurable:
-        return LimitOutcome(limit, "not_assessable", math.nan, figure.note or "not measurable", figure)
-    measured, demonstrated = _bound(figure, limit.bound, attempt), _bound(figure, "lower", attempt)
+    name = limit.statistic.partition(".")[2]
+    estimate = next((f for f in result.estimates if f.name == name), None) if result is not None else None
+    if estimate is None:
+        return LimitOutcome(limit, "not_assessable", math.nan, f"{limit.statistic} was not computed", None)
+    if not estimate.measurable:
+        return LimitOutcome(limit, "not_assessable", math.nan, estimate.note or "not measurable", estimate)
+    measured, significant = _bound(estimate, limit.bound, attempt), _bound(estimate, "lower", attempt)
     relation = "above" if limit.at_most is not None else "below"
     broken = f"{measured:.4g} is {relation} the limit {limit.value:.4g}{_at(attempt)}"
-    if figure.about == "gate" and limit.exceeded_by(measured):
-        return LimitOutcome(limit, "not_assessable", measured, f"the gate is blind here: {broken}", figure)
-    if limit.exceeded_by(demonstrated):
-        return LimitOutcome(limit, "fail", measured, broken, figure)
-    if figure.subjects < limit.smallest_n:
-        reason = f"too few rows to judge: {figure.subjects} subjects, {limit.smallest_n} needed"
-        return LimitOutcome(limit, "not_assessable", measured, reason, figure)
-    if limit.bound == "upper" and math.isfinite(figure.resolution) and limit.exceeded_by(figure.resolution):
-        reason = f"blind: a leak-free release of these sizes can show {figure.resolution:.4g}"
-        return LimitOutcome(limit, "not_assessable", measured, reason, figure)
+    if estimate.about == "gate" and limit.exceeded_by(measured):
+        return LimitOutcome(limit, "not_assessable", measured, f"the gate is underpowered here: {broken}", estimate)
+    if limit.exceeded_by(significant):
+        return LimitOutcome(limit, "fail", measured, broken, estimate)
+    if estimate.subjects < limit.smallest_n:
+        reason = f"too few rows to judge: {estimate.subjects} subjects, {limit.smallest_n} needed"
+        return LimitOutcome(limit, "not_assessable", measured, reason, estimate)
+    if (
+        limit.bound == "upper"
+        and math.isfinite(estimate.minimum_detectable_effect)
+        and limit.exceeded_by(estimate.minimum_detectable_effect)
+    ):
+        reason = f"underpowered: a leak-free release of these sizes can show {estimate.minimum_detectable_effect:.4g}"
+        return LimitOutcome(limit, "not_assessable", measured, reason, estimate)
     if limit.exceeded_by(measured):
-        return LimitOutcome(limit, "fail", measured, broken, figure)
-    known = f" ({figure.note})" if figure.note and figure.low == figure.high else ""
+        return LimitOutcome(limit, "fail", measured, broken, estimate)
+    known = f" ({estimate.note})" if estimate.note and estimate.low == estimate.high else ""
     reason = f"{measured:.4g} holds the limit {limit.value:.4g}{_at(attempt)}{known}"
-    return LimitOutcome(limit, "pass", measured, reason, figure)
+    return LimitOutcome(limit, "pass", measured, reason, estimate)
 
 
 def _at(attempt: int) -> str:
     return f" at attempt {attempt} from the same training rows" if attempt > 1 else ""
 
 
-def _bound(figure: Figure, bound: Bound, attempt: int) -> float:
-    """The end of the interval that ``bound`` names; for two-sided figures its distance from the null."""
-    far = widening(attempt, figure.confidence) if figure.about == "release" else 1.0
-    if figure.direction == "two_sided":
-        up = figure.value - figure.null + far * (figure.high - figure.value)
-        down = figure.null - figure.value + far * (figure.value - figure.low)
+def _bound(estimate: Estimate, bound: Bound, attempt: int) -> float:
+    """The end of the interval that ``bound`` names; for two-sided statistics its distance from the null."""
+    far = widening(attempt, estimate.confidence) if estimate.about == "release" else 1.0
+    if estimate.direction == "two_sided":
+        up = estimate.value - estimate.null + far * (estimate.high - estimate.value)
+        down = estimate.null - estimate.value + far * (estimate.value - estimate.low)
         if bound == "value":
-            return abs(figure.value - figure.null)
-        return max(up, down) if bound == "upper" else max(figure.low - figure.null, figure.null - figure.high)
-    riskier = figure.direction == "higher_is_riskier"
-    cautious, other = (figure.high, figure.low) if riskier else (figure.low, figure.high)
-    return {"upper": figure.value + far * (cautious - figure.value), "lower": other, "value": figure.value}[bound]
+            return abs(estimate.value - estimate.null)
+        return max(up, down) if bound == "upper" else max(estimate.low - estimate.null, estimate.null - estimate.high)
+    riskier = estimate.direction == "higher_is_riskier"
+    conservative, other = (estimate.high, estimate.low) if riskier else (estimate.low, estimate.high)
+    return {"upper": estimate.value + far * (conservative - estimate.value), "lower": other, "value": estimate.value}[
+        bound
+    ]

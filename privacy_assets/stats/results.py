@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from privacy_assets.stats.estimates import Figure, plain
+from privacy_assets.stats.estimates import Estimate, plain
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class MetricResult:
     """
 
     metric: str
-    figures: tuple[Figure, ...]
+    estimates: tuple[Estimate, ...]
     tables: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
@@ -27,18 +27,18 @@ class MetricResult:
     engine_version: str = ""
     seconds: float = math.nan
 
-    def figure(self, name: str) -> Figure:
-        """Return the figure called ``name`` (without the metric's prefix); KeyError when there is none."""
-        for figure in self.figures:
-            if figure.name == name:
-                return figure
-        raise KeyError(f"{self.metric} has no figure {name!r}")
+    def estimate(self, name: str) -> Estimate:
+        """Return the statistic called ``name`` (without the metric's prefix); KeyError when there is none."""
+        for estimate in self.estimates:
+            if estimate.name == name:
+                return estimate
+        raise KeyError(f"{self.metric} has no statistic {name!r}")
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain mapping that ``json.dumps(..., allow_nan=False)`` accepts."""
         return {
             "metric": self.metric,
-            "figures": {figure.name: figure.to_json() for figure in self.figures},
+            "estimates": {estimate.name: estimate.to_json() for estimate in self.estimates},
             "tables": plain(self.tables),
             "settings": plain(self.settings),
             "inputs": dict(self.inputs),
@@ -50,6 +50,6 @@ class MetricResult:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> MetricResult:
         """Inverse of :meth:`to_json`."""
-        figures = tuple(Figure.from_json(name, values) for name, values in data["figures"].items())
+        estimates = tuple(Estimate.from_json(name, values) for name, values in data["estimates"].items())
         seconds = math.nan if data["seconds"] is None else data["seconds"]
-        return cls(**{**data, "figures": figures, "seconds": seconds})
+        return cls(**{**data, "estimates": estimates, "seconds": seconds})

@@ -144,7 +144,7 @@ def resample_subjects(
     statistic: Callable[[np.ndarray, np.ndarray], np.ndarray],
     block: int = SETS,
 ) -> np.ndarray:
-    """A statistic (replicates, m) when the subjects of each side are drawn anew with replacement.
+    """A statistic (replicates, m) when the subjects of each side are resampled with replacement.
 
     ``statistic`` maps labels (1, s) and how often each subject was drawn, int64 (b, s), to (b, m).
     """

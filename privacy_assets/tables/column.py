@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from privacy_assets.tables.blocks import block, joined, kept, taken
+from privacy_assets.tables.memory_mapping import block, joined, kept, taken
 
 if TYPE_CHECKING:
     from privacy_assets.tables.schema import Kind

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.errors import InputError
-from privacy_assets.tables.blocks import copied
 from privacy_assets.tables.column import MISSING, Column, looked_up, of_one_vocabulary
+from privacy_assets.tables.memory_mapping import copied
 from privacy_assets.tables.precision import (
     UNITS,
     Precision,

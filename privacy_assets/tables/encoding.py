@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from privacy_assets.tables.blocks import block, joined, taken
+from privacy_assets.tables.memory_mapping import block, joined, taken
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 

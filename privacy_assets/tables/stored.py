@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from privacy_assets.storage.objects import Location, ObjectPath, location
-from privacy_assets.tables.blocks import block
+from privacy_assets.tables.memory_mapping import block
 from privacy_assets.tables.reading import (
     check_same_columns,
     frame_of,

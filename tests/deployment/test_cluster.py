@@ -127,7 +127,7 @@ def test_the_tables_are_in_the_store_alone_and_the_keys_nowhere(environment) -> 
     names = bucket.below()
     for part in ("storage/patients/source/table.parquet", "storage/patients/generator/model.json"):
         assert part in names
-    assert any(name.startswith("private/looks/patients/") for name in names)
+    assert any(name.startswith("private/attempts/patients/") for name in names)
     secrets = [environment[name].encode() for name in ("PRIVACY_ASSETS_SECRET", "AWS_SECRET_ACCESS_KEY")]
     signing = Path(environment["PRIVACY_ASSETS_SIGNING_KEY_FILE"])
     secrets.append(signing.read_bytes().splitlines()[1])

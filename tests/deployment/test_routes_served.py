@@ -171,15 +171,15 @@ def test_route_18_a_publisher_in_another_code_location(served: Served, runs: Run
 
 def test_route_19_a_check_in_another_code_location(served: Served, runs: Runs) -> None:
     leaked(served, served.launch("stock", *of("far", STOCK)), "far")
-    looks = [
+    attempts = [
         served.launch("elsewhere", checks=["far/synthetic:far_has_no_copies"]),
         served.launch("elsewhere", checks=["leaky/synthetic:looks_at_rows"]),
         served.launch("elsewhere", checks=["leaky/synthetic:waved_through"]),
     ]
-    assert [served.finished(run) for run in looks] == [False, False, True]
-    assert served.checks(looks[0]) == {"far_has_no_copies": False}
-    assert "not released" in str(served.failures(looks[1])["leaky__synthetic_looks_at_rows"].error)
-    assert served.checks(looks[2]) == {"waved_through": True}
+    assert [served.finished(run) for run in attempts] == [False, False, True]
+    assert served.checks(attempts[0]) == {"far_has_no_copies": False}
+    assert "not released" in str(served.failures(attempts[1])["leaky__synthetic_looks_at_rows"].error)
+    assert served.checks(attempts[2]) == {"waved_through": True}
     stock, gated = served.launch("stock", "far/published"), served.launch("gated", "leaky/published")
     leaked(served, stock, "far")
     refused(served, gated, "leaky")

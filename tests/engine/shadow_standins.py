@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from coded_tables import coded, mixed
 
-from privacy_assets.generators.coded import CodedGenerator
 from privacy_assets.generators.copies import Copy
+from privacy_assets.generators.shadow_fits import CodedGenerator
 from privacy_assets.shadow.audit import AuditPlan, run_audit
 
 

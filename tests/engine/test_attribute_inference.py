@@ -13,7 +13,7 @@ from given_tables import given
 
 from privacy_assets.errors import ConfigError
 from privacy_assets.metrics.attribute_inference import AttributeInference
-from privacy_assets.metrics.attribute_inference.attacks import GIOMI, GRETEL, Attacked, Secret, Trial, entropies
+from privacy_assets.metrics.attribute_inference.attacks import GIOMI, GRETEL, Target, Targets, Trial, entropies
 from privacy_assets.metrics.attribute_inference.metric import attack
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.membership_inference.gretel import data_privacy_score
@@ -73,7 +73,7 @@ def trial_of(inputs: MetricInputs) -> tuple[Trial, np.ndarray]:
     """The trial over all rows, and the order of its synthetic rows."""
     order = np.argsort(inputs.row_ids["synthetic"], kind="stable")
     order = order[inputs.rng("attribute_inference ties").permutation(len(order))]
-    attacked = Attacked.choose(inputs, ALL)
+    attacked = Targets.choose(inputs, ALL)
     assert len(attacked.rows) == 2 * min(len(inputs.train), len(inputs.holdout))
     return Trial.of(inputs, attacked), order
 
@@ -150,19 +150,19 @@ NAN = math.nan
     ],
 )
 def test_what_counts_as_right(guess: float, truth: float, spread: float | None, right: bool) -> None:
-    secret = Secret("x", np.array([truth], dtype=float), np.array([guess], dtype=float), spread)
-    assert secret.correct(secret.synthetic, GIOMI).tolist() == [right]
-    codes = Secret("x", np.array([2, -1, -1, 3]), np.array([2, -1, 0, -1]))
+    target = Target("x", np.array([truth], dtype=float), np.array([guess], dtype=float), spread)
+    assert target.correct(target.synthetic, GIOMI).tolist() == [right]
+    codes = Target("x", np.array([2, -1, -1, 3]), np.array([2, -1, 0, -1]))
     assert codes.correct(codes.synthetic, GIOMI).tolist() == [True, True, False, False]
 
 
 def test_guesses_are_the_mode_or_the_mean_of_the_neighbours() -> None:
-    codes = Secret("x", np.zeros(4, dtype=np.int64), np.array([7, 3, 3, 5, -1]))
+    codes = Target("x", np.zeros(4, dtype=np.int64), np.array([7, 3, 3, 5, -1]))
     order = np.array([[0, 1, 2, 3, 4], [0, 1, 3, 4, 2], [4, 1, 3, 0, 2], [3, 0, 4, 1, 4]])
     assert codes.guess(order).tolist() == [3, 3, 3, -1]
     assert codes.guess(np.array([[0, 3, 1]])).tolist() == [7]  # a tie: the nearest
     assert codes.guess(order[:, :1]).tolist() == [7, 7, -1, 5]
-    value = Secret("x", np.zeros(2), np.array([1.0, NAN, 4.0, NAN, 10.0]))
+    value = Target("x", np.zeros(2), np.array([1.0, NAN, 4.0, NAN, 10.0]))
     assert value.guess(np.array([[0, 1, 2], [0, 1, 3]])) == pytest.approx([2.5, NAN], nan_ok=True)
 
 
@@ -171,18 +171,18 @@ def test_guesses_are_the_mode_or_the_mean_of_the_neighbours() -> None:
 def test_baselines_against_every_constant(spread: float | None, missing: float) -> None:
     rng = np.random.default_rng(5)
     truth, synthetic = (np.where(rng.random(n) < missing, NAN, rng.normal(3, 4, n).round(1)) for n in (60, 80))
-    secret = Secret("x", truth, synthetic, spread)
+    target = Target("x", truth, synthetic, spread)
 
     def rate(guess: float, of: np.ndarray) -> float:
-        return float(Secret("x", of, of, spread).correct(np.full(len(of), guess), GIOMI).mean())
+        return float(Target("x", of, of, spread).correct(np.full(len(of), guess), GIOMI).mean())
 
     random = np.mean([rate(guess, truth) for guess in synthetic])
     right = {guess: rate(guess, synthetic) for guess in np.sort(synthetic)}
     best = max(right.values())
     constants = [rate(guess, truth) for guess in right if right[guess] == best]
-    assert secret.baseline(GIOMI) == pytest.approx(max(constants[0], random), abs=1e-12)
-    codes = Secret("x", np.array([1, 1, 0, 9]), np.array([1, 1, 1, 0]))
-    assert codes.baseline(GIOMI) == 0.5 and Secret("x", codes.truth, codes.truth[3:]).baseline(GIOMI) == 0.25
+    assert target.baseline(GIOMI) == pytest.approx(max(constants[0], random), abs=1e-12)
+    codes = Target("x", np.array([1, 1, 0, 9]), np.array([1, 1, 1, 0]))
+    assert codes.baseline(GIOMI) == 0.5 and Target("x", codes.truth, codes.truth[3:]).baseline(GIOMI) == 0.25
 
 
 def continuous(rows: int, seed: int) -> pd.DataFrame:
@@ -208,7 +208,7 @@ def test_rates_weights_and_points_against_a_naive_twin() -> None:
             place = int(((made.astype(float) - real[row]) ** 2).sum(axis=1).argmin())
             guess, truth = synthetic[name][place], pd.concat([train, holdout])[name].iloc[row]
             if name == "when":
-                right = abs((guess - truth).total_seconds()) / 86_400 <= GIOMI * trial.secrets[at].spread
+                right = abs((guess - truth).total_seconds()) / 86_400 <= GIOMI * trial.targets[at].spread
             else:
                 right = guess == truth if name == "c" else abs(guess - truth) <= GIOMI * abs(truth)
             expected[0 if row < 40 else 1, at] += right / 40
@@ -231,8 +231,8 @@ def test_rows_of_a_person_count_for_the_person() -> None:
     assert len(outcome.member) == 40 and outcome.member.sum() == 20
     assert np.bincount(trial.attacked.codes).tolist() == [3 if member else 2 for member in outcome.member]
     assert (outcome.giomi.guesses.sum(axis=0) == 100).all()
-    assert len(Attacked.choose(rows, 20).rows) == pytest.approx(40, abs=10)
-    assert Attacked.choose(rows, 20).member.sum() * 2 == len(Attacked.choose(rows, 20).member)
+    assert len(Targets.choose(rows, 20).rows) == pytest.approx(40, abs=10)
+    assert Targets.choose(rows, 20).member.sum() * 2 == len(Targets.choose(rows, 20).member)
 
 
 def test_the_interval_of_the_score_is_that_of_drawing_people_anew() -> None:
@@ -267,12 +267,12 @@ def copied(big: list[pd.DataFrame]) -> MetricResult:
 
 
 def test_a_copy_is_the_worst(big: list[pd.DataFrame], copied: MetricResult) -> None:
-    excess, risk, score = copied.figures
+    excess, risk, score = copied.estimates
     assert excess.low > 0.3 and risk.value > 0.95 and score.value < 10
     half = run(big[0], big[1], pd.concat([big[0][:450], big[2][:450]], ignore_index=True))
     fresh = run(*big)
-    assert excess.value > half.figure("excess").low > 0.05
-    assert score.value < half.figure("protection_score").value < fresh.figure("protection_score").value
+    assert excess.value > half.estimate("excess").low > 0.05
+    assert score.value < half.estimate("protection_score").value < fresh.estimate("protection_score").value
     for row in copied.tables["columns"]:
         assert (
             row["train"] >= row["holdout"] and 0 <= row["baseline"] <= 1 and row["low"] <= row["excess"] <= row["high"]
@@ -284,10 +284,10 @@ def test_a_copy_is_the_worst(big: list[pd.DataFrame], copied: MetricResult) -> N
 def test_fresh_rows_sit_at_the_null() -> None:
     z, scores, wide = [], [], 0
     for seed in range(25):
-        excess, _, score = run(*parts((300, 300, 300), 100 + seed)).figures
+        excess, _, score = run(*parts((300, 300, 300), 100 + seed)).estimates
         wide += not excess.low <= 0 <= excess.high
         z.append(excess.value)
-        scores.append(score.low - score.resolution)
+        scores.append(score.low - score.minimum_detectable_effect)
     assert wide <= 1 and abs(np.mean(z)) < 0.05
     assert min(scores) > -2
 
@@ -296,8 +296,8 @@ def test_keeping_away_from_members_is_seen_from_the_other_side(big: list[pd.Data
     train, holdout, _ = big
     synthetic = pd.concat([holdout[:500], table(400, 5)], ignore_index=True)
     result = run(train, holdout, synthetic)
-    assert result.figure("excess").high < -0.05
-    assert result.figure("protection_score").value > 90
+    assert result.estimate("excess").high < -0.05
+    assert result.estimate("protection_score").value > 90
 
 
 def test_rows_repeated_by_their_own_people_are_no_new_evidence(big: list[pd.DataFrame]) -> None:
@@ -306,22 +306,22 @@ def test_rows_repeated_by_their_own_people_are_no_new_evidence(big: list[pd.Data
     ids = {"train": np.tile(np.arange(900), 3), "holdout": 1000 + np.tile(np.arange(700), 3)}
     thrice = [pd.concat([x] * 3, ignore_index=True) for x in (train, holdout)]
     tripled = run(*thrice, synthetic, AttributeInference(permutations=199, attacks=6000), subjects=ids)
-    for old, new in zip(once.figures[::2], tripled.figures[::2], strict=True):
+    for old, new in zip(once.estimates[::2], tripled.estimates[::2], strict=True):
         assert new.subjects == old.subjects and new.n == 3 * old.n
         assert new.value - new.low == pytest.approx(old.value - old.low, rel=0.35)
 
 
 @pytest.mark.parametrize("sizes", [(900, 60, 500), (60, 900, 500), (300, 300, 1), (300, 300, 4)])
 def test_sizes_may_differ(sizes: tuple[int, int, int]) -> None:
-    for figure in run(*parts(sizes, 4)).figures:
-        assert figure.measurable and figure.n == 2 * min(sizes[:2])
-        assert figure.name != "excess" or figure.low <= 0 <= figure.high
+    for estimate in run(*parts(sizes, 4)).estimates:
+        assert estimate.measurable and estimate.n == 2 * min(sizes[:2])
+        assert estimate.name != "excess" or estimate.low <= 0 <= estimate.high
 
 
 @pytest.mark.parametrize("sizes", [(0, 30, 30), (30, 0, 30), (30, 30, 0), (1, 1, 1), (30, 19, 30)])
 def test_too_few_rows_are_not_measurable(sizes: tuple[int, int, int]) -> None:
     result = run(*parts(sizes, 4)) if min(sizes) else run(*(table(n, 0) if n else table(2, 0)[:0] for n in sizes))
-    assert [figure.measurable for figure in result.figures] == [False] * 3
+    assert [estimate.measurable for estimate in result.estimates] == [False] * 3
     json.dumps(result.to_json(), allow_nan=False)
 
 
@@ -341,19 +341,19 @@ COLUMNS = {
 def test_tables_of_every_shape(kind: str) -> None:
     rng = np.random.default_rng(0)
     train, holdout, fresh = (pd.DataFrame(COLUMNS[kind](n, rng)) for n in (200, 150, 180))
-    excess, risk, score = run(train, holdout, fresh).figures
+    excess, risk, score = run(train, holdout, fresh).estimates
     assert excess.measurable and risk.measurable and score.measurable
     assert excess.low <= 0 <= excess.high and 0 <= score.low <= score.value <= score.high <= 100
     if kind == "constant":
         assert (excess.value, score.value) == (0, 100)
     if kind in ("two", "three", "unique"):
-        assert run(train, holdout, train).figure("excess").low > 0.02
+        assert run(train, holdout, train).estimate("excess").low > 0.02
 
 
 def test_wide_tables_do_not_ask_for_a_number_of_columns() -> None:
     rng = np.random.default_rng(1)
     frames = [pd.DataFrame(rng.normal(size=(n, 60))).rename(columns=str) for n in (120, 100, 150)]
-    assert run(*frames).figure("excess").measurable
+    assert run(*frames).estimate("excess").measurable
     assert {row["quasi_identifiers"] for row in run(*frames).tables["attacks"]} == {3, 30, 59}
 
 

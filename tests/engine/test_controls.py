@@ -1,4 +1,4 @@
-"""Leaky and over-fit evaluation: tables of known truth, studies that go on, and the lines through their figures."""
+"""Leaky and over-fit evaluation: tables of known truth, studies that go on, and the lines through their statistics."""
 
 from __future__ import annotations
 
@@ -174,13 +174,13 @@ def test_a_study_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     assert len(first) == 2 and len(read_points(path)) == 2
     whole = run_study(inputs, cases(3), METRICS, path)
     assert made == [0.0, 0.5, 1.0] and told(whole[:2]) == told(first)
-    assert [json.dumps(p.figures) for p in run_study(inputs, cases(3), METRICS)] == [
-        json.dumps(p.figures) for p in whole
+    assert [json.dumps(p.estimates) for p in run_study(inputs, cases(3), METRICS)] == [
+        json.dumps(p.estimates) for p in whole
     ]
     assert len(read_points(path)) == 3 and path.stat().st_mode & 0o777 == 0o600
     run_study(inputs_of(seed=1), cases(1), METRICS, path)
     assert len(read_points(path)) == 4 and made.count(0.0) == 3
-    assert whole[0].figures["dcr.identical_excess"][0] < whole[2].figures["dcr.identical_excess"][0]
+    assert whole[0].estimates["dcr.identical_excess"][0] < whole[2].estimates["dcr.identical_excess"][0]
 
 
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
 def test_points_survive_json() -> None:
     point = Point("σ 0.05", 0.5, 0.49, {"a.b": (1.0, 0.5, 2.0), "a.c": (math.nan, math.nan, math.nan)}, 1.5)
     again = Point.from_json(json.loads(json.dumps(point.to_json(), allow_nan=False)))
-    assert again.figures["a.b"] == (1.0, 0.5, 2.0) and math.isnan(again.figures["a.c"][0])
+    assert again.estimates["a.b"] == (1.0, 0.5, 2.0) and math.isnan(again.estimates["a.c"][0])
     assert (again.series, again.wanted, again.x, again.seconds) == ("σ 0.05", 0.5, 0.49, 1.5)
 
 
@@ -216,10 +216,10 @@ def test_lines_through_figures() -> None:
 
 
 @pytest.mark.parametrize(
-    ("figure", "rises"), [("dcr.privacy_score", False), ("membership_inference.protection_score", True)]
+    ("statistic", "rises"), [("dcr.privacy_score", False), ("membership_inference.protection_score", True)]
 )
-def test_a_figure_of_which_less_is_riskier_has_to_fall(figure: str, rises: bool) -> None:
-    points = [Point("s", x, x, {figure: (1 - x, 0.99 - x, 1.01 - x)}, 0.0) for x in (0.0, 0.5, 1.0)]
+def test_a_figure_of_which_less_is_riskier_has_to_fall(statistic: str, rises: bool) -> None:
+    points = [Point("s", x, x, {statistic: (1 - x, 0.99 - x, 1.01 - x)}, 0.0) for x in (0.0, 0.5, 1.0)]
     assert [(fit.rises, fit.slope < 0) for fit in fits(points)] == [(rises, True)]
 
 

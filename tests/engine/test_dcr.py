@@ -77,17 +77,17 @@ def naive_score(srd, rrd, alpha):
 def test_score_is_that_of_the_definition(alpha, levels):
     g = np.random.default_rng(levels)
     srd, rrd = g.integers(0, levels, 300) / 7, g.integers(0, levels, 150) / 7
-    figure = privacy_score(Dcr.spec("privacy_score"), srd, rrd, np.arange(150), alpha, 100, g)
-    assert figure.value == pytest.approx(naive_score(srd, rrd, alpha), abs=1e-12)
-    assert figure.low <= figure.value <= figure.high
+    estimate = privacy_score(Dcr.spec("privacy_score"), srd, rrd, np.arange(150), alpha, 100, g)
+    assert estimate.value == pytest.approx(naive_score(srd, rrd, alpha), abs=1e-12)
+    assert estimate.low <= estimate.value <= estimate.high
 
 
 def test_score_bootstrap_agrees_with_a_naive_one():
     g = np.random.default_rng(0)
     srd, rrd = g.integers(0, 40, 200) / 9, g.integers(0, 40, 120) / 9
-    figure = privacy_score(Dcr.spec("privacy_score"), srd, rrd, np.arange(120), 0.1, 4000, g)
+    estimate = privacy_score(Dcr.spec("privacy_score"), srd, rrd, np.arange(120), 0.1, 4000, g)
     naive = [naive_score(g.choice(srd, 200), g.choice(rrd, 120), 0.1) for _ in range(600)]
-    assert (figure.low, figure.high) == pytest.approx(tuple(np.quantile(naive, [0.025, 0.975])), abs=0.02)
+    assert (estimate.low, estimate.high) == pytest.approx(tuple(np.quantile(naive, [0.025, 0.975])), abs=0.02)
 
 
 def test_score_interval_is_by_subject():
@@ -132,7 +132,7 @@ def test_leaked_interval_against_enumeration(u, u_t, confidence):
 
 
 def identical(matched_members, matched_others, members=400, others=100, floor=0.0, confidence=0.99):
-    """Figure for unique rows: the first ids of each side stand in S."""
+    """Statistic for unique rows: the first ids of each side stand in S."""
     member = np.arange(members + others) < members
     synthetic = np.concatenate([np.arange(matched_members), members + np.arange(matched_others), [10_000, 10_001]])
     ids = np.arange(members + others)
@@ -148,26 +148,26 @@ def test_identical_excess_is_one_for_copies_and_zero_by_chance():
 
 
 def test_identical_excess_without_matches_is_exactly_zero():
-    figure = identical(0, 0)
-    assert (figure.value, figure.low, figure.high, figure.resolution) == (0, 0, 0, 0)
+    estimate = identical(0, 0)
+    assert (estimate.value, estimate.low, estimate.high, estimate.minimum_detectable_effect) == (0, 0, 0, 0)
 
 
 def test_identical_excess_counts_people_and_only_rows_of_their_own():
     ids = np.array([0, 0, 1, 2, 3, 3, 4])
     subjects = np.array([0, 0, 0, 1, 1, 2, 3])  # row 0 twice by one person, row 3 by two people
     member = np.array([True, False, True, False])
-    figure = identical_excess(ids, Subjects(subjects, member), np.array([0, 1, 3, 9]), 0.0, 0.95)
+    estimate = identical_excess(ids, Subjects(subjects, member), np.array([0, 1, 3, 9]), 0.0, 0.95)
     # people with a row of their own: 0 (rows 0, 1), 1 (row 2), 3 (row 4); matched: person 0 alone, a member
-    assert figure.value == pytest.approx(1)
-    assert figure.subjects == 2
+    assert estimate.value == pytest.approx(1)
+    assert estimate.subjects == 2
 
 
-def test_identical_resolution_holds_the_cautious_end_in_995_of_1000_cases():
+def test_the_minimum_detectable_effect_holds_the_conservative_bound_in_995_of_1000_cases():
     u, u_t, k = 120, 96, 30
     weights = {x: math.comb(u_t, x) * math.comb(u - u_t, k - x) / math.comb(u, k) for x in range(6, 31)}
-    figures = {x: identical(x, k - x, u_t, u - u_t) for x in weights}
-    resolution = figures[24].resolution
-    inside = sum(p for x, p in weights.items() if max(figures[x].high, -figures[x].low) <= resolution + 1e-12)
+    estimates = {x: identical(x, k - x, u_t, u - u_t) for x in weights}
+    mde = estimates[24].minimum_detectable_effect
+    inside = sum(p for x, p in weights.items() if max(estimates[x].high, -estimates[x].low) <= mde + 1e-12)
     assert 0.995 <= inside < 1
 
 
@@ -220,7 +220,7 @@ def test_the_headline_reaches_until_enough_real_rows_are_matched(least):
         matched.append(int(distances[row].argmin()))
     labels = np.arange(len(real)) < len(t)
     share = np.mean([labels[m] for m in set(matched)])
-    found = Dcr(headline_rows=least).measure(inputs).figures[2]
+    found = Dcr(headline_rows=least).measure(inputs).estimates[2]
     assert found.name == "member_excess"
     assert found.value == pytest.approx((share - labels.mean()) / (1 - labels.mean()), abs=1e-5)
 
@@ -239,7 +239,7 @@ def test_a_row_that_stands_twice_is_not_suspicious_by_ratio():
 
 
 def figures_of(result):
-    return [dataclasses.asdict(f) for f in result.figures]
+    return [dataclasses.asdict(f) for f in result.estimates]
 
 
 # ---------------------------------------------------------------- tables of every shape
@@ -263,8 +263,8 @@ def test_missing_values_unseen_categories_and_dates():
         frames.append(frame.mask(pd.DataFrame(g.random(frame.shape) < 0.1, columns=frame.columns)))
     frames[2].loc[:20, "region"] = "unheard of"
     result = evaluate(*frames)
-    assert all(f.measurable for f in result.figures if "embedded" not in f.name)
-    assert evaluate(frames[0], frames[1], frames[0]).figure("identical_excess").value == 1
+    assert all(f.measurable for f in result.estimates if "embedded" not in f.name)
+    assert evaluate(frames[0], frames[1], frames[0]).estimate("identical_excess").value == 1
 
 
 def test_dates_count():
@@ -281,7 +281,7 @@ def test_narrow_and_wide_tables(columns):
     frame = frame.astype({f"c{i}": str for i in range(0, columns, 2)})
     result = evaluate(frame[:500], frame[500:700], frame[700:])
     assert "fail" not in broken(result).values()
-    assert all(f.measurable for f in result.figures if "embedded" not in f.name)
+    assert all(f.measurable for f in result.estimates if "embedded" not in f.name)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 4])
@@ -296,20 +296,20 @@ def test_empty_tables_are_not_measurable(role):
     inputs = make_inputs(mixed(50, 0), mixed(50, 1), mixed(50, 2))
     tables = {name: frame.take(slice(0 if i == role else 50)) for i, (name, frame) in enumerate(inputs.tables.items())}
     result = Dcr().evaluate(metric_inputs(inputs.schema, tables))
-    assert not any(figure.measurable for figure in result.figures)
-    assert all("no rows" in figure.note for figure in result.figures)
+    assert not any(estimate.measurable for estimate in result.estimates)
+    assert all("no rows" in estimate.note for estimate in result.estimates)
 
 
 def test_a_table_where_no_row_is_anyones_own():
     frame = pd.DataFrame({"a": [0, 1] * 300, "b": ["x", "y"] * 300})
-    figure = evaluate(frame[:400], frame[400:], frame[:300]).figure("identical_excess")
-    assert (figure.value, figure.low, figure.high) == (0, 0, 0)
+    estimate = evaluate(frame[:400], frame[400:], frame[:300]).estimate("identical_excess")
+    assert (estimate.value, estimate.low, estimate.high) == (0, 0, 0)
 
 
 def test_a_longer_table_may_not_repeat_more_people():
     train, holdout, fresh = mixed(400, 0), mixed(200, 1), mixed(8000, 2)
     values = [
-        evaluate(train, holdout, pd.concat([train[:60], fresh[:rows]])).figure("identical_excess").value
+        evaluate(train, holdout, pd.concat([train[:60], fresh[:rows]])).estimate("identical_excess").value
         for rows in (400, 8000)
     ]
     assert values == [1, 1]
@@ -331,9 +331,9 @@ def test_settings_under_which_nothing_could_fail_are_refused(key, value):
 
 
 def test_every_limit_names_a_figure_with_its_source():
-    names = {spec.name for spec in Dcr.figures}
+    names = {spec.name for spec in Dcr.statistics}
     for limit in Dcr.default_limits:
-        assert limit.figure.removeprefix("dcr.") in names
+        assert limit.statistic.removeprefix("dcr.") in names
         assert limit.source
 
 
@@ -351,11 +351,11 @@ def test_embedded_figures_need_an_embedder():
     tables = mixed(400, 0), mixed(200, 1), mixed(400, 0)
     plain, embedded = evaluate(*tables), evaluate(*tables, embedder=Shuffled())
     for name in ("privacy_score_embedded", "member_excess_embedded"):
-        assert not plain.figure(name).measurable and plain.figure(name).note == "no embedder"
-        assert embedded.figure(name).value == pytest.approx(1)
+        assert not plain.estimate(name).measurable and plain.estimate(name).note == "no embedder"
+        assert embedded.estimate(name).value == pytest.approx(1)
     assert {row["space"] for row in embedded.tables["tails"]} == {"raw", "embedded"}
     assert len(embedded.tables["distances"]) == 202
-    assert plain.figure("privacy_score") == embedded.figure("privacy_score")
+    assert plain.estimate("privacy_score") == embedded.estimate("privacy_score")
 
 
 # ---------------------------------------------------------------- level by subject
@@ -373,8 +373,10 @@ def alarms(by_subject, repeats):
         frames = repeated(3 * seed, 240), repeated(3 * seed + 1, 120), repeated(3 * seed + 2, 240)
         people, rows = np.repeat(np.arange(360), 4), np.arange(4 * 360)
         codes = people if by_subject else rows
-        figure = evaluate(*frames, {"train": codes[:960], "holdout": codes[960:]}, metric).figure("member_excess_any")
-        count += not figure.low <= 0 <= figure.high
+        estimate = evaluate(*frames, {"train": codes[:960], "holdout": codes[960:]}, metric).estimate(
+            "member_excess_any"
+        )
+        count += not estimate.low <= 0 <= estimate.high
     return count / repeats
 
 
@@ -407,10 +409,10 @@ def test_adult_fresh_rows_hold_every_limit(adult):
 def test_adult_score_is_the_leaked_fraction(adult, share):
     train, holdout, fresh, _ = split(adult)
     result = evaluate(train, holdout, leaky(train, fresh, share))
-    assert result.figure("privacy_score").value == pytest.approx(share, abs=0.03)
+    assert result.estimate("privacy_score").value == pytest.approx(share, abs=0.03)
     if share == 1:
-        assert result.figure("privacy_score").value == pytest.approx(1)
-        assert result.figure("identical_excess").value == 1
+        assert result.estimate("privacy_score").value == pytest.approx(1)
+        assert result.estimate("identical_excess").value == 1
     if share:
         assert set(broken(result)) >= {"dcr.privacy_score", "dcr.identical_excess", "dcr.member_excess"}
 
@@ -426,7 +428,7 @@ def test_copies_among_poor_rows_of_uk_census_are_seen(uk_census):
     train, holdout, fresh, _ = split(uk_census)
     poor = fresh.apply(lambda c: c.sample(frac=1, random_state=len(c.name)).to_numpy())
     result = evaluate(train, holdout, leaky(train, poor, 0.2))
-    assert result.figure("privacy_score").high < 0.05  # the paper figure is blind here
+    assert result.estimate("privacy_score").high < 0.05  # the paper statistic is underpowered here
     assert {"dcr.member_excess_any.lower", "dcr.identical_excess.lower"} <= set(broken(result))
 
 
@@ -436,9 +438,9 @@ def test_dropping_rows_near_train_is_refused(table, request):
     inputs = make_inputs(train, holdout, fresh)
     away = nearest(inputs.encoded("synthetic").dense, inputs.encoded("train").dense).distances[:, 0]
     result = evaluate(train, holdout, fresh[away > np.quantile(away, 0.1)])
-    assert result.figure("privacy_score").value < 0  # the best possible paper figure
+    assert result.estimate("privacy_score").value < 0  # the best possible paper statistic
     assert broken(result)["dcr.member_excess_any.lower"] == "fail"
-    assert result.figure("member_excess").high < 0
+    assert result.estimate("member_excess").high < 0
 
 
 def test_a_holdout_of_40_rows_is_blind(adult):
@@ -464,7 +466,7 @@ def test_densest_rows_and_copies_over_splits(table, request):
     for seed in range(5):
         train, holdout, fresh, rest = split(frame.sample(frac=1, random_state=100 + seed))
         result = evaluate(train, holdout, densest(make_inputs(train, holdout, fresh), rest))
-        assert 0.02 < result.figure("privacy_score").value < 0.09  # a paper figure is not 0 without a leak
+        assert 0.02 < result.estimate("privacy_score").value < 0.09  # a paper statistic is not 0 without a leak
         found = broken(result)
         alarms += "fail" in {found.get(key) for key in LABEL_CONDITIONAL}
         found = broken(evaluate(train, holdout, leaky(train, fresh, 0.05)))

@@ -1,4 +1,4 @@
-"""The demo table: what stands in it, who is a person, and what that means for the figures."""
+"""The demo table: what stands in it, who is a person, and what that means for the statistics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from privacy_assets.evaluation import prepare_inputs
 from privacy_assets.generators import build_generator
 from privacy_assets.metrics.dcr import Dcr
-from privacy_assets.stats.results import Figure
+from privacy_assets.stats.results import Estimate
 from privacy_assets.tables.demo import SUBJECT, load_patients
 from privacy_assets.tables.schema import infer_schema
 from privacy_assets.tables.splitting import split_table
@@ -108,14 +108,14 @@ def test_split_keeps_people_together(patients: pd.DataFrame) -> None:
     assert np.allclose(shares, (0.6, 0.2, 0.2), atol=0.03)
 
 
-def figures(patients: pd.DataFrame, name: str, settings: dict[str, int], key: bytes) -> dict[str, Figure]:
-    """DCR figures of a generator fitted to the demo's training side (40/40/20 by person)."""
+def estimates(patients: pd.DataFrame, name: str, settings: dict[str, int], key: bytes) -> dict[str, Estimate]:
+    """DCR statistics of a generator fitted to the demo's training side (40/40/20 by person)."""
     parts = split_table(patients, SUBJECT, key, {"train": 0.4, "holdout": 0.4, "reference": 0.2})
     schema = infer_schema(patients.drop(columns=SUBJECT))
     train = Table.of(parts["train"].drop(columns=SUBJECT), schema, where="train").frame()
     synthetic = build_generator(name, settings).fit(as_table(train, schema), seed=0).sample(len(train), seed=0).frame()
     inputs = prepare_inputs(**parts, synthetic=synthetic, subject=SUBJECT, schema=schema)
-    return {figure.name: figure for figure in Dcr(bootstraps=200, permutations=199).measure(inputs).figures}
+    return {estimate.name: estimate for estimate in Dcr(bootstraps=200, permutations=199).measure(inputs).estimates}
 
 
 @pytest.mark.slow
@@ -123,7 +123,7 @@ def figures(patients: pd.DataFrame, name: str, settings: dict[str, int], key: by
 def test_large_leaves_are_honest_here_and_small_ones_are_not(patients: pd.DataFrame, key: bytes) -> None:
     """Leaves count rows, and a person has four of them: 50 rows a leaf still repeat members' rows."""
     honest, fifty, five, copy = (
-        figures(patients, name, settings, key)["identical_excess"]
+        estimates(patients, name, settings, key)["identical_excess"]
         for name, settings in (
             ("synthpop", {"min_leaf": 1000}),
             ("synthpop", {}),
@@ -139,5 +139,5 @@ def test_large_leaves_are_honest_here_and_small_ones_are_not(patients: pd.DataFr
 @pytest.mark.slow
 def test_a_copy_of_a_discrete_table_has_a_low_privacy_score(patients: pd.DataFrame) -> None:
     """Ties cap the score of the paper, which is why identical_excess is limited beside it."""
-    found = figures(patients, "copy", {}, b"key0")
+    found = estimates(patients, "copy", {}, b"key0")
     assert found["privacy_score"].value < 0.05 and found["identical_excess"].value == 1

@@ -29,9 +29,9 @@ SHORT: dict[str, dict[str, object]] = {
     "membership_inference": {"permutations": 199},
     "memorization": {"permutations": 199},
     "fidelity": {"replicates": 50},
-    "composition": {"permutations": 199},
+    "cumulative_disclosure": {"permutations": 199},
     "controls": {"draws": 4, "nulls": 10, "permutations": 199},
-    "contamination": {"permutations": 199},
+    "holdout_leakage": {"permutations": 199},
     "shadow_membership": {
         "generator": {"name": "baynet"}, "records": 2, "shadows": 20, "tests": 20, "size": 100,
         "attack_settings": {"trees": 10},
@@ -39,7 +39,7 @@ SHORT: dict[str, dict[str, object]] = {
 }  # fmt: skip
 TRAIN, HOLDOUT, REFERENCE = 160, 120, 80  # people, two rows each
 DRAWS_NOTHING = {"fidelity", "value_disclosure", "vulnerability"}  # what they say does not depend on the seed
-OF_THE_REAL_TABLES = {"vulnerability", "shadow_membership", "contamination"}  # a copy changes nothing that they say
+OF_THE_REAL_TABLES = {"vulnerability", "shadow_membership", "holdout_leakage"}  # a copy changes nothing that they say
 NOT_OF_LEAKS = {"fidelity", "value_disclosure", "controls"}  # a copy is useful, invents nothing, and is no canary
 TOWNS = ["Kilburn", "Leith", "Morden", "Neath", "Oban", "Poole"]
 # Whose tables for the report say nothing of single rows, so that the order of these changes none of it.
@@ -145,13 +145,13 @@ def measured(name: str, change: Callable[[Tables], Tables] = as_it_is, seed: int
     return build_metric(name, SHORT.get(name)).evaluate(inputs_of(change, seed))
 
 
-def figures(result: MetricResult) -> dict[str, tuple[float, float, float]]:
-    """Value and interval of each figure that could be measured."""
-    return {one.name: (one.value, one.low, one.high) for one in result.figures if one.measurable}
+def estimates(result: MetricResult) -> dict[str, tuple[float, float, float]]:
+    """Value and interval of each statistic that could be measured."""
+    return {one.name: (one.value, one.low, one.high) for one in result.estimates if one.measurable}
 
 
 def same(first: MetricResult, second: MetricResult) -> None:
-    one, other = figures(first), figures(second)
+    one, other = estimates(first), estimates(second)
     assert one.keys() == other.keys()
     for name, ends in one.items():
         assert other[name] == pytest.approx(ends, abs=1e-9), name
@@ -159,7 +159,7 @@ def same(first: MetricResult, second: MetricResult) -> None:
 
 def alike(first: MetricResult, second: MetricResult) -> None:
     """Intervals overlap, of what both could measure."""
-    one, other = figures(first), figures(second)
+    one, other = estimates(first), estimates(second)
     assert one.keys() & other.keys()
     for name in (one.keys() & other.keys()) - {COARSE}:
         _, low, high = one[name]
@@ -170,10 +170,10 @@ def alike(first: MetricResult, second: MetricResult) -> None:
 def test_figures_are_those_of_the_specs(name: str) -> None:
     for change in (as_it_is, copy) if name != "controls" else (as_it_is,):
         result = measured(name, change)
-        assert result.metric == name and [one.name for one in result.figures if one.measurable]
-        specs = {spec.name: spec for spec in METRICS[name].figures}
-        assert {one.name for one in result.figures} <= set(specs)
-        for one in result.figures:
+        assert result.metric == name and [one.name for one in result.estimates if one.measurable]
+        specs = {spec.name: spec for spec in METRICS[name].statistics}
+        assert {one.name for one in result.estimates} <= set(specs)
+        for one in result.estimates:
             spec = specs[one.name]
             assert (one.direction, one.about) == (spec.direction, spec.about)
             if spec.null is not None:
@@ -223,20 +223,20 @@ def test_a_seed_gives_one_answer_and_zero_is_a_seed(name: str) -> None:
     assert again.seed == 0
     if name not in DRAWS_NOTHING:
         other = measured(name, seed=1)
-        assert json.dumps(other.to_json()["figures"]) != json.dumps(again.to_json()["figures"])
+        assert json.dumps(other.to_json()["estimates"]) != json.dumps(again.to_json()["estimates"])
 
 
 @ONCE
 def test_one_outlier_moves_little(name: str) -> None:
-    before, after = figures(measured(name, tenth)), figures(measured(name, one_outlier))
-    for figure, (value, low, high) in before.items():
-        reach = math.inf if figure == COARSE else 0.05 * max(1.0, abs(value))
-        assert low - reach <= after[figure][0] <= high + reach, figure
+    before, after = estimates(measured(name, tenth)), estimates(measured(name, one_outlier))
+    for estimate, (value, low, high) in before.items():
+        reach = math.inf if estimate == COARSE else 0.05 * max(1.0, abs(value))
+        assert low - reach <= after[estimate][0] <= high + reach, estimate
 
 
 @ONCE
 def test_missing_and_unseen_values_are_measured(name: str) -> None:
-    assert figures(measured(name, missing_and_unseen)).keys() >= figures(measured(name)).keys()
+    assert estimates(measured(name, missing_and_unseen)).keys() >= estimates(measured(name)).keys()
 
 
 @pytest.mark.parametrize("role", ["synthetic", "holdout"])
@@ -245,7 +245,7 @@ def test_missing_and_unseen_values_are_measured(name: str) -> None:
 def test_few_rows_are_told_and_never_pass(name: str, rows: int, role: str) -> None:
     result = build_metric(name, SHORT.get(name)).evaluate(first_rows(inputs_of(), role, rows))
     if name != "value_disclosure":  # which holds synthetic cells against all real ones: a few rows will do
-        assert all(one.measurable or one.note for one in result.figures)
+        assert all(one.measurable or one.note for one in result.estimates)
     limits = METRICS[name].default_limits
     if limits and role == "holdout" and name not in OF_THE_REAL_TABLES | {"value_disclosure"}:
         assert Policy(limits).judge({name: result}).verdict != "pass"
@@ -253,9 +253,9 @@ def test_few_rows_are_told_and_never_pass(name: str, rows: int, role: str) -> No
 
 @pytest.mark.parametrize("name", [name for name in METRICS if name not in OF_THE_REAL_TABLES | NOT_OF_LEAKS])
 def test_fresh_rows_are_at_the_null_and_a_copy_is_worst(name: str) -> None:
-    honest, leak = measured(name), {one.name: one for one in measured(name, copy).figures}
+    honest, leak = measured(name), {one.name: one for one in measured(name, copy).estimates}
     compared = 0
-    for one in honest.figures:
+    for one in honest.estimates:
         if not one.measurable or not math.isfinite(one.null) or not leak[one.name].measurable:
             continue
         sign = -1 if one.direction == "lower_is_riskier" else 1

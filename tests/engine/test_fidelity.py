@@ -1,4 +1,4 @@
-"""Fidelity: SDMetrics and naive twins of every figure, and what must happen to tables of known usefulness."""
+"""Fidelity: SDMetrics and naive twins of every statistic, and what must happen to tables of known utility."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from privacy_assets.metrics.fidelity.prediction import Question, auc
 from privacy_assets.metrics.fidelity.tables import ROLES, Compared, tally
 from privacy_assets.metrics.registry import METRICS
 from privacy_assets.stats.limits import Limit, judge_limit
-from privacy_assets.stats.results import Figure, MetricResult
+from privacy_assets.stats.results import Estimate, MetricResult
 
 QUICK = Fidelity(replicates=40, targets=("plan",))
 BASES = ("column_similarity", "pair_similarity", "correlation_difference", "prediction")
@@ -61,11 +61,11 @@ def run(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, met
 
 
 def value(result: MetricResult, name: str) -> float:
-    return result.figure(name).value
+    return result.estimate(name).value
 
 
-def kept(figures: tuple[Figure, ...]) -> list[tuple]:
-    return [(f.name, f.value, f.low, f.high, f.n, f.subjects, f.note) for f in figures]
+def kept(estimates: tuple[Estimate, ...]) -> list[tuple]:
+    return [(f.name, f.value, f.low, f.high, f.n, f.subjects, f.note) for f in estimates]
 
 
 # ---- oracles ----
@@ -173,7 +173,7 @@ def test_intervals_are_as_wide_as_figures_spread_over_samples() -> None:
     results = [run(*parts((300, 200, 300), 100 + seed)) for seed in range(20)]
     for name in ("column_similarity", "pair_similarity_real", "correlation_difference", "prediction_loss"):
         values = np.array([value(result, name) for result in results])
-        half = np.mean([(r.figure(name).high - r.figure(name).low) / 2 for r in results])
+        half = np.mean([(r.estimate(name).high - r.estimate(name).low) / 2 for r in results])
         assert 0.6 < half / (1.96 * values.std(ddof=1)) < 2.2, name
 
 
@@ -183,9 +183,9 @@ def test_people_with_several_rows_are_one_witness() -> None:
     owners = {"train": np.repeat(np.arange(100), 4), "holdout": np.repeat(np.arange(100, 200), 4)}
     metric, everybody = Fidelity(targets=("plan",)), {"train": np.arange(400), "holdout": np.arange(400, 800)}
     wide, narrow = (run(*repeated, tables[2], metric, subjects=subjects) for subjects in (owners, everybody))
-    assert {(f.n, f.subjects) for f in wide.figures} == {(800, 100)}
+    assert {(f.n, f.subjects) for f in wide.estimates} == {(800, 100)}
     for name, times in {"prediction": 1.6, "column_similarity_real": 1.2, "pair_similarity_real": 1.1}.items():
-        widths = [result.figure(name).high - result.figure(name).low for result in (wide, narrow)]
+        widths = [result.estimate(name).high - result.estimate(name).low for result in (wide, narrow)]
         assert widths[0] > times * widths[1], name
 
 
@@ -198,8 +198,8 @@ def test_a_copy_of_the_holdout_is_perfect_and_a_copy_of_train_is_as_good_as_real
     assert value(perfect, "column_similarity") == value(perfect, "pair_similarity") == 1
     assert value(perfect, "correlation_difference") == 0
     for base in BASES:
-        figure = equal.figure(base)
-        assert figure.value == figure.null == value(equal, f"{base}_real")
+        estimate = equal.estimate(base)
+        assert estimate.value == estimate.null == value(equal, f"{base}_real")
     assert value(equal, "prediction_loss") == 0
     twice = run(train, pd.concat([holdout, holdout], ignore_index=True), holdout)
     assert value(twice, "column_similarity") == value(twice, "pair_similarity") == 1
@@ -211,9 +211,9 @@ def test_fresh_rows_are_as_good_as_real_ones_and_worse_tables_fall_behind() -> N
     for base in BASES:
         assert value(good, base) == pytest.approx(value(good, f"{base}_real"), abs=0.05)
     assert value(loose, "column_similarity") == value(good, "column_similarity")
-    assert loose.figure("pair_similarity").high < good.figure("pair_similarity").low
-    assert loose.figure("correlation_difference").low > good.figure("correlation_difference").high
-    assert loose.figure("prediction_loss").low > 0.1
+    assert loose.estimate("pair_similarity").high < good.estimate("pair_similarity").low
+    assert loose.estimate("correlation_difference").low > good.estimate("correlation_difference").high
+    assert loose.estimate("prediction_loss").low > 0.1
     assert abs(value(loose, "prediction") - 0.5) < 0.1
     wrong = run(train, holdout, fresh.assign(age=90, plan="lead"))
     assert value(wrong, "column_similarity") < value(good, "column_similarity") - 0.2
@@ -238,7 +238,7 @@ def test_missing_values_of_every_kind_of_column_count(name: str) -> None:
     assert rows[name]["similarity"] <= 0.6 + 1e-12
     nowhere = run(train, holdout, gone.assign(**{name: fresh[name].mask(fresh[name].notna())}))
     assert {row["column"]: row for row in nowhere.tables["columns"]}[name]["similarity"] == pytest.approx(0, abs=1e-12)
-    assert all(figure.measurable for figure in nowhere.figures)
+    assert all(estimate.measurable for estimate in nowhere.estimates)
 
 
 def test_the_order_of_rows_changes_nothing() -> None:
@@ -249,17 +249,17 @@ def test_the_order_of_rows_changes_nothing() -> None:
     for subjects in ({}, owners):
         again = {role: subjects[role][order] for role, order in zip(subjects, orders[:2], strict=False)}
         first, second = run(*tables, subjects=subjects), run(*moved, subjects=again)
-        assert kept(first.figures) == kept(second.figures)
+        assert kept(first.estimates) == kept(second.estimates)
         assert first.tables == second.tables
 
 
 def test_longer_tables_are_cut_to_the_same_number_of_rows() -> None:
     train, holdout, fresh = parts((300, 200, 900), 13)
     result = run(train, holdout, fresh)
-    assert {figure.n for figure in result.figures} == {500}
+    assert {estimate.n for estimate in result.estimates} == {500}
     assert value(result, "pair_similarity") == pytest.approx(value(result, "pair_similarity_real"), abs=0.05)
     few = run(train, holdout, fresh[:40])
-    assert {(figure.n, figure.subjects) for figure in few.figures} == {(240, 40)}
+    assert {(estimate.n, estimate.subjects) for estimate in few.estimates} == {(240, 40)}
     assert value(few, "pair_similarity_real") < value(result, "pair_similarity_real") - 0.05
 
 
@@ -267,8 +267,8 @@ def test_seeds_and_threads() -> None:
     tables = parts((200, 150, 260), 14)
     zero, one = run(*tables, seed=0), run(*tables, seed=1)
     with threadpool_limits(2):
-        assert kept(run(*tables, seed=0).figures) == kept(zero.figures)
-    assert kept(zero.figures) != kept(one.figures)
+        assert kept(run(*tables, seed=0).estimates) == kept(zero.estimates)
+    assert kept(zero.estimates) != kept(one.estimates)
     state = np.random.get_state()[1].tolist()  # noqa: NPY002
     run(*tables)
     assert np.random.get_state()[1].tolist() == state  # noqa: NPY002
@@ -287,27 +287,27 @@ def test_constant_columns_and_columns_without_a_real_value() -> None:
     )
     assert sum("prediction" in row for row in rows.values()) == 5
     assert sum("correlation_difference" in row for row in result.tables["pairs"]) == 3
-    assert all(figure.measurable for figure in result.figures)
+    assert all(estimate.measurable for estimate in result.estimates)
     # Constant in the synthetic table alone: unrelated to everything, and no model can learn it.
     flat = run(train, holdout, fresh.assign(plan="gold", age=50))
     assert value(flat, "prediction") == 0.5
-    assert all(figure.measurable for figure in flat.figures)
+    assert all(estimate.measurable for estimate in flat.estimates)
 
 
 def test_what_cannot_be_measured_says_why_and_passes_no_limit() -> None:
     train, holdout, fresh = parts((50, 50, 50), 16)
     for tables in ((train, holdout, fresh[:1]), (train, holdout, fresh[:0]), (train, holdout[:1], fresh),
                    (train[:1], holdout, fresh), (train[:0], holdout, fresh)):  # fmt: skip
-        for figure in run(*tables).figures:
-            assert not figure.measurable and figure.note.startswith("not measurable: train, holdout and synthetic")
+        for estimate in run(*tables).estimates:
+            assert not estimate.measurable and estimate.note.startswith("not measurable: train, holdout and synthetic")
     one_person = {"train": np.zeros(50, dtype=int), "holdout": np.arange(1, 51)}
-    assert not run(train, holdout, fresh, subjects=one_person).figure("prediction").measurable
+    assert not run(train, holdout, fresh, subjects=one_person).estimate("prediction").measurable
     single = run(train[["plan"]], holdout[["plan"]], fresh[["plan"]])
-    assert [f.name for f in single.figures if f.measurable] == ["column_similarity", "column_similarity_real"]
+    assert [f.name for f in single.estimates if f.measurable] == ["column_similarity", "column_similarity_real"]
     limit = Limit("fidelity.pair_similarity", at_least=0.5)
     assert judge_limit(limit, single).status == "not_assessable"
     two = run(train[:2], holdout[:2], fresh[:2])
-    assert two.figure("column_similarity").measurable
+    assert two.estimate("column_similarity").measurable
 
 
 def test_a_policy_can_limit_it() -> None:
@@ -345,10 +345,10 @@ def test_results_are_json_and_hold_no_values() -> None:
     result = run(train, holdout, fresh, progress=heard.append)
     text = json.dumps(result.to_json(), allow_nan=False) + " ".join(heard)
     assert heard and not any(word in text for word in ("gold", "iron", "2020-", "2021-"))
-    assert [figure.name for figure in result.figures] == [spec.name for spec in Fidelity.figures]
-    assert all(figure.low <= figure.value <= figure.high for figure in result.figures)
-    assert MetricResult.from_json(json.loads(json.dumps(result.to_json()))).figure("prediction").value > 0.5
-    assert math.isnan(result.figure("prediction").resolution)
+    assert [estimate.name for estimate in result.estimates] == [spec.name for spec in Fidelity.statistics]
+    assert all(estimate.low <= estimate.value <= estimate.high for estimate in result.estimates)
+    assert MetricResult.from_json(json.loads(json.dumps(result.to_json()))).estimate("prediction").value > 0.5
+    assert math.isnan(result.estimate("prediction").minimum_detectable_effect)
 
 
 def test_nearly_unique_texts_and_many_categories() -> None:
@@ -360,4 +360,4 @@ def test_nearly_unique_texts_and_many_categories() -> None:
     result = metric.evaluate(given(*tables))
     rows = {row["column"]: row for row in result.tables["columns"]}
     assert rows["text"]["similarity"] == rows["text"]["similarity_real"] == 0
-    assert all(figure.measurable for figure in result.figures)
+    assert all(estimate.measurable for estimate in result.estimates)

@@ -104,17 +104,17 @@ def test_planted_copies_stop_giving_members_away_and_honest_tables_hold_the_limi
     near = [(MemorizationFilter(),), (SimilarityFilter(),), (MemorizationFilter(), OutlierFilter())]
     for chosen in near:
         after, judged = measured(left(leaky, *chosen))
-        assert after.figure("precision").value - 0.5 <= (before.figure("precision").value - 0.5) / 2
-        assert after.figure("advantage").value < before.figure("advantage").value / 2
+        assert after.estimate("precision").value - 0.5 <= (before.estimate("precision").value - 0.5) / 2
+        assert after.estimate("advantage").value < before.estimate("advantage").value / 2
         assert judged.verdict == "pass", [outcome.reason for outcome in judged.broken]
     for chosen in (*near, (OutlierFilter(),)):  # nobody is given away by absence: every limit is two-sided
         honest, judged = measured(left(fresh, *chosen))
-        assert honest.figure("advantage").low < 0.01
+        assert honest.estimate("advantage").low < 0.01
         assert judged.verdict == "pass", [outcome.reason for outcome in judged.broken]
     alone, _ = measured(left(leaky, OutlierFilter()))  # it saves those who stand apart, and nobody else
-    isolated = [result.figure("advantage_isolated").value for result in (before, alone)]
+    isolated = [result.estimate("advantage_outliers").value for result in (before, alone)]
     assert isolated[1] < isolated[0]
-    assert alone.figure("advantage").value > before.figure("advantage").value * 0.8
+    assert alone.estimate("advantage").value > before.estimate("advantage").value * 0.8
 
     # The filter that DESIGN warns of: by distance to train alone.
     for chosen in near[:2]:

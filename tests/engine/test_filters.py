@@ -16,7 +16,7 @@ from privacy_assets.generators.filters import (
     as_filters,
     build_filter,
 )
-from privacy_assets.generators.filters.outliers import distance_to_people
+from privacy_assets.generators.filters.outliers import distance_to_subjects
 from privacy_assets.neighbours.radius import TIE
 from privacy_assets.tables.encoding import EncodedTable, Encoder
 from privacy_assets.tables.table import Table
@@ -85,7 +85,7 @@ def test_the_radius_of_outliers_is_the_naive_one(people, rows_each):
             r for r in np.sort(away[i]) if weights[(away[i] <= r) & (subjects != subjects[i])].sum() > people - 1e-6
         ]
         expected[i] = reached[0]
-    np.testing.assert_allclose(distance_to_people(table, subjects, people), expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(distance_to_subjects(table, subjects, people), expected, rtol=1e-6, atol=1e-9)
     fitted = OutlierFilter(neighbours=people, quantile=0.8).fit([real], schema, subjects)
     assert fitted.radius == pytest.approx(np.sort(expected)[int(np.ceil(0.8 * 120)) - 1], rel=1e-6)
 
@@ -95,9 +95,9 @@ def test_a_person_with_many_rows_reaches_as_far_as_it_takes(monkeypatch):
     real = mixed(150, 13)
     subjects = np.unique(np.where(np.arange(150) < 100, np.arange(150) % 2, np.arange(150)), return_inverse=True)[1]
     table = Encoder.fit([real], real.schema).transform(real)
-    whole = distance_to_people(table, subjects, 40)
+    whole = distance_to_subjects(table, subjects, 40)
     monkeypatch.setattr("privacy_assets.generators.filters.outliers._CELLS", 4000)
-    np.testing.assert_array_equal(distance_to_people(table, subjects, 40), whole)
+    np.testing.assert_array_equal(distance_to_subjects(table, subjects, 40), whole)
     assert np.isfinite(whole).all() and OutlierFilter(neighbours=51).fit([real], real.schema, subjects).radius > 0
     with pytest.raises(InputError, match="52 people were given.*lower neighbours"):
         OutlierFilter(neighbours=52).fit([real], real.schema, subjects)

@@ -14,20 +14,20 @@ from privacy_assets.evaluation import choose_metrics, prepare_inputs, run_metric
 from privacy_assets.metrics.controls import Controls
 from privacy_assets.metrics.controls.canaries import KINDS, canaries
 from privacy_assets.metrics.controls.metric import _tolerance
-from privacy_assets.metrics.controls.scratch_tables import ScratchTables, last_true
+from privacy_assets.metrics.controls.simulated_releases import SimulatedReleases, last_true
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.membership_inference import MembershipInference
-from privacy_assets.metrics.membership_inference.isolated import advantage_isolated
+from privacy_assets.metrics.membership_inference.outliers import advantage_outliers
 from privacy_assets.neighbours.nearest import nearest_rows
 from privacy_assets.policy import Policy
 from privacy_assets.stats.limits import Limit
-from privacy_assets.stats.results import Figure
+from privacy_assets.stats.results import Estimate
 from privacy_assets.tables.table import Table
 
 
 def people(rows: int, seed: int) -> pd.DataFrame:
-    """Mixed rows with isolated ones among them, a date and missing values."""
+    """Mixed rows with outliers among them, a date and missing values."""
     rng = np.random.default_rng(seed)
     frame = pd.DataFrame(
         {
@@ -56,7 +56,7 @@ def measured():
 
 
 def by_name(measured):
-    return {figure.name: figure for figure in measured.figures}
+    return {estimate.name: estimate for estimate in measured.estimates}
 
 
 def judged(result_of: MetricInputs, policy: Policy) -> set[str]:
@@ -75,8 +75,8 @@ def test_an_honest_table_of_this_size_can_be_judged(measured) -> None:
     found = by_name(measured)
     assert found["false_alarm_rate"].value <= 2 / 22
     for kind in KINDS:
-        figure = found[f"smallest_leak_{kind}"]
-        assert 0 < figure.low < figure.value == figure.high < 0.3, kind
+        estimate = found[f"smallest_leak_{kind}"]
+        assert 0 < estimate.low < estimate.value == estimate.high < 0.3, kind
     assert found["smallest_leak_exact"].value < found["smallest_leak_jittered"].value
     results = {"controls": Controls().evaluate(inputs_of())}
     assert Policy.default(["controls"]).judge(results).verdict == "pass"
@@ -88,9 +88,9 @@ def test_the_stated_leak_is_caught_and_a_third_of_it_often_not(measured, kind: s
     """By the metrics themselves, on tables that are put together here."""
     stated, inputs = by_name(measured)[f"smallest_leak_{kind}"].value, inputs_of()
     rng = np.random.default_rng(7)
-    # Independent: who is isolated, by brute force over the encoded rows.
+    # Independent: who is an outlier, by brute force over the encoded rows.
     real = np.vstack([_matrix(inputs, "train"), _matrix(inputs, "holdout")])
-    places = np.flatnonzero(_isolated(real)[: len(TRAIN)]) if kind == "rare" else np.arange(len(TRAIN))
+    places = np.flatnonzero(_outliers(real)[: len(TRAIN)]) if kind == "rare" else np.arange(len(TRAIN))
     caught = dict.fromkeys((1.0, 1 / 3), 0)
     for share in caught:
         for _ in range(6):
@@ -98,8 +98,8 @@ def test_the_stated_leak_is_caught_and_a_third_of_it_often_not(measured, kind: s
             planted = canaries(kind, inputs.train, places, count, rng)
             keep = rng.permutation(len(FRESH))[count:]
             rows = Table.stack([inputs.synthetic.take(keep), planted])
-            scratch = replace(inputs, tables={**inputs.tables, "synthetic": rows})
-            caught[share] += bool(judged(scratch, LOOKED_AT))
+            simulated = replace(inputs, tables={**inputs.tables, "synthetic": rows})
+            caught[share] += bool(judged(simulated, LOOKED_AT))
     assert caught[1.0] >= 5 and caught[1 / 3] <= 4
 
 
@@ -111,7 +111,7 @@ def _matrix(inputs: MetricInputs, role: str) -> np.ndarray:
     return np.hstack(parts)
 
 
-def _isolated(real: np.ndarray) -> np.ndarray:
+def _outliers(real: np.ndarray) -> np.ndarray:
     norms = (real**2).sum(1)
     squared = norms[:, None] + norms[None, :] - 2 * real @ real.T
     np.fill_diagonal(squared, np.inf)
@@ -120,17 +120,17 @@ def _isolated(real: np.ndarray) -> np.ndarray:
 
 
 def test_a_holdout_of_forty_rows_is_blind() -> None:
-    figures = Controls().evaluate(inputs_of(holdout=HOLDOUT[:40]))
-    judgement = Policy.default(["controls"]).judge({"controls": figures})
+    estimates = Controls().evaluate(inputs_of(holdout=HOLDOUT[:40]))
+    judgement = Policy.default(["controls"]).judge({"controls": estimates})
     assert judgement.verdict == "not_assessable"
-    assert any("blind" in outcome.reason for outcome in judgement.broken)
+    assert any("underpowered" in outcome.reason for outcome in judgement.broken)
 
 
 @pytest.mark.parametrize(("role", "rows"), [("holdout", 1), ("holdout", 19), ("train", 5), ("train", 1)])
 def test_too_few_people_are_not_measurable(role: str, rows: int) -> None:
     table = {"train": TRAIN, "holdout": HOLDOUT}[role][:rows]
     result = Controls().evaluate(inputs_of(**{role: table}))
-    assert all(math.isnan(figure.value) and figure.about == "gate" for figure in result.figures)
+    assert all(math.isnan(estimate.value) and estimate.about == "gate" for estimate in result.estimates)
     assert Policy.default(["controls"]).judge({"controls": result}).verdict == "not_assessable"
 
 
@@ -143,7 +143,7 @@ def test_an_empty_or_single_row_table_cannot_pass(rows: int) -> None:
 
 
 def test_a_table_that_leaks_itself_is_no_false_alarm() -> None:
-    """Under labels drawn anew a copy of train is a copy of anybody: the sides tell nothing."""
+    """Under labels resampled a copy of train is a copy of anybody: the sides tell nothing."""
     found = by_name(Controls(draws=4).measure(inputs_of(TRAIN)))
     assert found["false_alarm_rate"].value <= 2 / 22
     # Nothing more can be broken by planting what is there already.
@@ -160,7 +160,7 @@ def test_a_limit_that_always_breaks_shows_as_false_alarms() -> None:
     )
     metrics, _ = choose_metrics(None, policy)
     result = metrics["controls"].evaluate(inputs_of())
-    assert result.figure("false_alarm_rate").value > 0.5
+    assert result.estimate("false_alarm_rate").value > 0.5
     assert policy.judge({"controls": result}).outcomes[1].status == "not_assessable"
 
 
@@ -171,7 +171,7 @@ def test_a_loose_policy_is_blind_and_says_what_passes() -> None:
     )
     metrics, _ = choose_metrics(None, loose)
     result = metrics["controls"].evaluate(inputs_of())
-    assert "a leak of 5.0% passed in 4 of 4 plantings" in result.figure("smallest_leak_exact").note
+    assert "a leak of 5.0% passed in 4 of 4 plantings" in result.estimate("smallest_leak_exact").note
     assert loose.judge({"controls": result}).outcomes[1].status == "not_assessable"
 
 
@@ -181,35 +181,39 @@ def test_a_small_allowed_leak_that_passes_is_not_taken_for_few_rows() -> None:
     )
     metrics, _ = choose_metrics({"controls": {"draws": 4}}, loose)
     result = metrics["controls"].evaluate(inputs_of())
-    assert "a leak of 2.0% passed in 4 of 4 plantings" in result.figure("smallest_leak_exact").note
+    assert "a leak of 2.0% passed in 4 of 4 plantings" in result.estimate("smallest_leak_exact").note
     assert loose.judge({"controls": result}).outcomes[0].status == "not_assessable"
 
 
-def found_with(monkeypatch: pytest.MonkeyPatch, caught: float) -> Figure:
+def found_with(monkeypatch: pytest.MonkeyPatch, caught: float) -> Estimate:
     """``smallest_leak_jittered`` where one walk of eight missed, and plantings of the dose are ``caught`` so often."""
     coins = np.random.default_rng(0)
     last = {"jittered": math.inf}
-    monkeypatch.setattr(ScratchTables, "thresholds", lambda self, kind: [0.05] * 7 + [last.get(kind, 0.05)])
+    monkeypatch.setattr(SimulatedReleases, "thresholds", lambda self, kind: [0.05] * 7 + [last.get(kind, 0.05)])
     if caught < 1:
-        monkeypatch.setattr(ScratchTables, "_planting", lambda self, kind, sizes: lambda step: coins.random() < caught)
+        monkeypatch.setattr(
+            SimulatedReleases, "_planting", lambda self, kind, sizes: lambda step: coins.random() < caught
+        )
     result = Controls().evaluate(inputs_of())
-    figure = result.figure("smallest_leak_jittered")
+    estimate = result.estimate("smallest_leak_jittered")
     verdict = Policy.default(["controls"]).judge({"controls": result}).verdict
-    assert verdict == ("pass" if math.isfinite(figure.value) else "not_assessable")
-    return figure
+    assert verdict == ("pass" if math.isfinite(estimate.value) else "not_assessable")
+    return estimate
 
 
 def test_a_planting_missed_once_is_not_blindness(monkeypatch: pytest.MonkeyPatch) -> None:
     """One walk of eight goes wrong; the leak that the policy allows is caught each time it is planted anew."""
-    figure = found_with(monkeypatch, caught=1)
-    assert figure.value == figure.high == 0.5 and figure.low == 0.05
-    assert figure.note == "a leak of 50.0% passed in 0 of 73 plantings"
+    estimate = found_with(monkeypatch, caught=1)
+    assert estimate.value == estimate.high == 0.5 and estimate.low == 0.05
+    assert estimate.note == "a leak of 50.0% passed in 0 of 73 plantings"
 
 
 @pytest.mark.parametrize("caught", [*(pytest.param(one, marks=pytest.mark.slow) for one in (0.0, 0.5)), 0.9])
 def test_a_gate_that_misses_every_tenth_leak_is_blind(monkeypatch: pytest.MonkeyPatch, caught: float) -> None:
-    figure = found_with(monkeypatch, caught)
-    assert math.isnan(figure.value) and "the gate is blind here: a leak of 50.0% passed in 4 of" in figure.note
+    estimate = found_with(monkeypatch, caught)
+    assert (
+        math.isnan(estimate.value) and "the gate is underpowered here: a leak of 50.0% passed in 4 of" in estimate.note
+    )
 
 
 @pytest.mark.parametrize("closer", [True, False])
@@ -217,31 +221,31 @@ def test_a_kind_that_is_left_open_is_looked_at_closer_once(monkeypatch: pytest.M
     """With the limit that costs most, where there is one, and never again under the same limits."""
     seen = []
 
-    def thresholds(self: ScratchTables, kind: str) -> list[float]:
+    def thresholds(self: SimulatedReleases, kind: str) -> list[float]:
         seen.append((kind, len(self._limits)))
         return [0.05] * 7 + [math.inf if kind == "rare" else 0.05]
 
-    monkeypatch.setattr(ScratchTables, "thresholds", thresholds)
-    monkeypatch.setattr(ScratchTables, "_planting", lambda self, kind, sizes: lambda step: True)
+    monkeypatch.setattr(SimulatedReleases, "thresholds", thresholds)
+    monkeypatch.setattr(SimulatedReleases, "_planting", lambda self, kind, sizes: lambda step: True)
     whole = Controls()
-    costly = "membership_inference.advantage_isolated"
-    limits = tuple(limit for limit in whole.limits if closer or limit["figure"] != costly)
+    costly = "membership_inference.advantage_outliers"
+    limits = tuple(limit for limit in whole.limits if closer or limit["statistic"] != costly)
     result = Controls(limits=limits).evaluate(inputs_of())
-    assert seen == [(kind, 5) for kind in ("exact", "jittered", "redrawn", "rare")] + [("rare", 6)] * closer
-    assert "passed in 0 of 73 plantings" in result.figure("smallest_leak_rare").note
+    assert seen == [(kind, 5) for kind in ("exact", "jittered", "resampled", "rare")] + [("rare", 6)] * closer
+    assert "passed in 0 of 73 plantings" in result.estimate("smallest_leak_rare").note
 
 
 @pytest.mark.parametrize("reference", [True, False])
-def test_isolated_people_are_seen_as_the_gate_sees_them(reference: bool) -> None:
+def test_outliers_are_seen_as_the_gate_sees_them(reference: bool) -> None:
     inputs = inputs_of() if reference else inputs_of(reference=None)
-    tables = ScratchTables(inputs, Controls())
+    tables = SimulatedReleases(inputs, Controls())
     population = tables._population
     seen = tables._seen_by(tables._places["own"], population.member)
-    rows = population.isolated_rows
+    rows = population.outlier_rows
     assert seen.scores.keys() == population.scores.keys() and ("distance / reference" in seen.scores) == reference
     for name, score in population.scores.items():
         np.testing.assert_array_equal(seen.scores[name][rows], score[rows])
-    one, other = (advantage_isolated(which, 199, np.random.default_rng(0)) for which in (seen, population))
+    one, other = (advantage_outliers(which, 199, np.random.default_rng(0)) for which in (seen, population))
     assert one == other
 
 
@@ -255,7 +259,7 @@ def test_the_policy_in_force_and_the_settings_of_dcr_are_those_of_the_run() -> N
     metrics, _ = choose_metrics({"dcr": {"negligible": 0.1}, "controls": {}}, policy)
     assert [limit["at_most"] for limit in metrics["controls"].settings()["limits"]] == [0.3]
     assert metrics["controls"].settings()["closeness"]["negligible"] == 0.1
-    assert metrics["controls"].settings()["doses"] == {"exact": 0.05, "jittered": 0.5, "redrawn": 0.5, "rare": 0.5}
+    assert metrics["controls"].settings()["doses"] == {"exact": 0.05, "jittered": 0.5, "resampled": 0.5, "rare": 0.5}
     with pytest.raises(ConfigError, match="controls have nothing to prove"):
         choose_metrics(None, Policy((Limit("singling_out.risk", 0.1), Limit("controls.smallest_leak_exact", 0.05))))
 
@@ -275,14 +279,14 @@ def test_the_same_seed_gives_the_same_figures(measured) -> None:
     assert Controls().measure(inputs_of(seed=1)).tables != measured.tables
 
 
-@pytest.mark.parametrize(("kind", "planted"), [("exact", 240), ("rare", 50), ("jittered", 1), ("redrawn", 480)])
-def test_isolated_people_see_each_scratch_table_as_a_search_of_it_does(kind: str, planted: int) -> None:
-    scratch, rng = ScratchTables(inputs_of(), Controls()), np.random.default_rng(0)
-    own = rng.permutation(scratch._places["own"])
-    halves = rng.permutation(scratch._places["unseen"])[:300]
-    for rows in (np.concatenate([own[planted:], scratch._places[kind][:planted]]), own[:40], halves):
-        found = nearest_rows(scratch._isolated, scratch._candidates.take(rows)).distances[:, 0]
-        np.testing.assert_array_equal(scratch._distances(rows), found)
+@pytest.mark.parametrize(("kind", "planted"), [("exact", 240), ("rare", 50), ("jittered", 1), ("resampled", 480)])
+def test_outliers_see_each_simulated_release_as_a_search_of_it_does(kind: str, planted: int) -> None:
+    simulated, rng = SimulatedReleases(inputs_of(), Controls()), np.random.default_rng(0)
+    own = rng.permutation(simulated._places["own"])
+    halves = rng.permutation(simulated._places["unseen"])[:300]
+    for rows in (np.concatenate([own[planted:], simulated._places[kind][:planted]]), own[:40], halves):
+        found = nearest_rows(simulated._outliers, simulated._candidates.take(rows)).distances[:, 0]
+        np.testing.assert_array_equal(simulated._distances(rows), found)
 
 
 def test_what_many_share_gives_nobody_away() -> None:
@@ -290,8 +294,8 @@ def test_what_many_share_gives_nobody_away() -> None:
     rng = np.random.default_rng(3)
     cells = [pd.DataFrame(rng.integers(0, 3, (rows, 3)), columns=list("abc")).astype(str) for rows in (900, 400, 900)]
     result = Controls().evaluate(prepare_inputs(*cells))
-    assert [f.value for f in result.figures[1:]] == [0.0] * 4
-    assert all(f.note == "no such row is one person's own" for f in result.figures[1:])
+    assert [f.value for f in result.estimates[1:]] == [0.0] * 4
+    assert all(f.note == "no such row is one person's own" for f in result.estimates[1:])
     assert Policy.default(["controls"]).judge({"controls": result}).verdict == "pass"
 
 
@@ -301,8 +305,8 @@ def test_few_rows_of_ones_own_blind_nobody() -> None:
     cells = [pd.DataFrame(rng.integers(0, 3, (rows, 3)), columns=list("abc")).astype(str) for rows in (900, 400, 900)]
     cells[0].iloc[:4, 0] = ["w", "x", "y", "z"]
     result = Controls().evaluate(prepare_inputs(*cells))
-    assert {f.value for f in result.figures[1:]} == {4 / 900}
-    assert all("0.44% of the table at most" in f.note for f in result.figures[1:])
+    assert {f.value for f in result.estimates[1:]} == {4 / 900}
+    assert all("0.44% of the table at most" in f.note for f in result.estimates[1:])
     assert Policy.default(["controls"]).judge({"controls": result}).verdict == "pass"
 
 
@@ -311,14 +315,14 @@ def test_unseen_rows_that_are_refused_blind_the_gate() -> None:
     """A holdout of another kind of people: whoever is like train looks like a member."""
     elsewhere = HOLDOUT.assign(age=HOLDOUT["age"] + 60, income=HOLDOUT["income"] * 5)
     result = Controls().evaluate(inputs_of(holdout=elsewhere))
-    assert "train and holdout are not alike" in result.figure("false_alarm_rate").note
+    assert "train and holdout are not alike" in result.estimate("false_alarm_rate").note
     assert Policy.default(["controls"]).judge({"controls": result}).verdict == "not_assessable"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("holdout", [440, 455, 470, 485])
 def test_chance_at_the_edge_of_blindness_is_no_catch(holdout: int) -> None:
-    """Where a limit can just be judged, or just not, nothing is caught by becoming blind."""
+    """Where a limit can just be judged, or just not, nothing is caught by becoming underpowered."""
     found = by_name(Controls(draws=4).measure(inputs_of(holdout=HOLDOUT[:holdout])))
     assert all(not found[f"smallest_leak_{kind}"].value < 0.004 for kind in KINDS)
 
@@ -350,7 +354,7 @@ def test_canaries_are_training_rows_changed_as_they_say(kind: str) -> None:
         assert rows["score"].isna().any()  # a missing value stays missing
         for name in ("age", "income", "score", "since"):  # a moved number is one that somebody has
             assert set(rows[name].dropna()) <= set(train[name].dropna())
-    if kind == "redrawn":
+    if kind == "resampled":
         agree = [(rows.drop(columns=name).merge(train.drop(columns=name).drop_duplicates()).shape[0]) for name in train]
         assert sum(agree) >= 200  # all columns but one are those of one training row
 

@@ -13,11 +13,11 @@ from given_tables import given
 from privacy_assets.errors import ConfigError
 from privacy_assets.metrics.linkability import Linkability, linkage
 from privacy_assets.metrics.linkability.linkage import TIE, Linkage
-from privacy_assets.metrics.linkability.metric import attacked_rows, random_halves, varying_columns, weigh
+from privacy_assets.metrics.linkability.metric import random_halves, target_rows, varying_columns, weigh
 from privacy_assets.neighbours.nearest import Neighbours
 from privacy_assets.stats.inference import permutation_band
 from privacy_assets.stats.limits import judge_limit
-from privacy_assets.stats.results import Figure, MetricResult
+from privacy_assets.stats.results import Estimate, MetricResult
 from privacy_assets.stats.subjects import Subjects, random_sets
 from privacy_assets.tables.encoding import EncodedTable, Encoder
 from privacy_assets.tables.schema import infer_schema
@@ -118,8 +118,8 @@ def test_hits_agree_with_brute_force(make, k: int, monkeypatch: pytest.MonkeyPat
             assert all(found[-5:])  # copies
             assert searched.hits(*sets[::-1], k=k).tolist() == truth
             # The nearest row is a short cut: without it, all rows are looked at, and say the same.
-            blind = Neighbours(np.full((len(attacked), 1), 1e-200), np.zeros((len(attacked), 1), dtype=np.int64))
-            assert replace(searched, nearest=blind).hits(*sets, k=k).tolist() == truth
+            underpowered = Neighbours(np.full((len(attacked), 1), 1e-200), np.zeros((len(attacked), 1), dtype=np.int64))
+            assert replace(searched, nearest=underpowered).hits(*sets, k=k).tolist() == truth
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
@@ -199,7 +199,7 @@ def test_people_are_drawn_alike_on_both_sides(most: int, of_each: int) -> None:
     train, holdout, synthetic = parts((240, 60, 10), 0)
     subjects = {"train": np.repeat(np.arange(60), 4), "holdout": np.repeat(np.arange(60, 75), 4)}
     inputs = given(train, holdout, synthetic, subjects=subjects)
-    rows = attacked_rows(inputs, inputs.people, most)
+    rows = target_rows(inputs, inputs.people, most)
     assert len(np.unique(rows)) == len(rows)
     owner = np.concatenate([subjects["train"], subjects["holdout"]])[rows]
     assert set(np.unique(owner, return_counts=True)[1]) == {of_each}
@@ -213,7 +213,7 @@ def test_constant_columns_are_no_columns() -> None:
     first = run(*tables)
     for table in tables:
         table["same"], table["one"], table["day"] = 3, "x", pd.Timestamp("2020-01-01")
-    assert run(*tables).figures == first.figures
+    assert run(*tables).estimates == first.estimates
     for table, value in zip(tables, "aab", strict=True):
         table["other"] = value
     assert set(varying_columns(given(*tables))) == {*people_table(1, 0).columns, "other"}
@@ -229,13 +229,13 @@ def test_a_copy_is_the_worst_and_the_excess_grows_with_the_share_copied() -> Non
         for copied in (0, 60, 150, 300, 600)
     ]
     for name in ("excess", "risk"):
-        values = [result.figure(name).value for result in results]
+        values = [result.estimate(name).value for result in results]
         assert values == sorted(values)
         assert abs(values[0]) < 0.05
     copy = results[-1]
     assert all(row["rate_train"] == 1 for row in copy.tables["sets"])
-    assert copy.figure("excess").value == pytest.approx(1 - np.mean([r["rate_holdout"] for r in copy.tables["sets"]]))
-    assert copy.figure("risk").value > 0.98
+    assert copy.estimate("excess").value == pytest.approx(1 - np.mean([r["rate_holdout"] for r in copy.tables["sets"]]))
+    assert copy.estimate("risk").value > 0.98
     assert verdicts(copy) == ["fail", "fail"]
     assert verdicts(results[0]) == ["pass", "pass"]
     assert verdicts(results[2])[1] == "fail"
@@ -246,9 +246,9 @@ def coarse_parts(sizes: tuple[int, int, int], seed: int) -> list[pd.DataFrame]:
     return [table[end - size : end].reset_index(drop=True) for size, end in zip(sizes, ends, strict=True)]
 
 
-def assert_null(figures: list[Figure]) -> None:
+def assert_null(estimates: list[Estimate]) -> None:
     """Values over the null deviation that their own intervals claim are standard normal."""
-    z = np.array([figure.value / ((figure.high - figure.low) / 2 / 1.96) for figure in figures])
+    z = np.array([estimate.value / ((estimate.high - estimate.low) / 2 / 1.96) for estimate in estimates])
     assert abs(z.mean()) < 3.5 / np.sqrt(len(z))
     assert 0.6 < z.std(ddof=1) < 1.5
 
@@ -258,21 +258,21 @@ SMALL = Linkability(halves=3, permutations=199, attacks=150)
 
 @pytest.mark.parametrize("sizes", [(400, 100, 200), pytest.param((100, 400, 200), marks=pytest.mark.slow)])
 def test_fresh_rows_sit_at_the_null_whatever_the_sizes(sizes: tuple[int, int, int]) -> None:
-    found = [run(*coarse_parts(sizes, seed), SMALL).figures for seed in range(24)]
-    for figures in zip(*found, strict=True):
-        assert_null(list(figures))
+    found = [run(*coarse_parts(sizes, seed), SMALL).estimates for seed in range(24)]
+    for estimates in zip(*found, strict=True):
+        assert_null(list(estimates))
 
 
 def test_intervals_hold_when_people_have_several_rows() -> None:
-    figures = []
+    estimates = []
     for seed in range(24):
         tables = [table.loc[table.index.repeat(4)].reset_index(drop=True) for table in coarse_parts((80, 40, 60), seed)]
         for table in tables:  # four years of a person: alike, not the same
             table["a"] = table["a"] + np.tile([0, 0, 1, 1], len(table) // 4)
         subjects = {"train": np.repeat(np.arange(80), 4), "holdout": np.repeat(np.arange(80, 120), 4)}
-        figures.append(run(*tables, Linkability(halves=3, permutations=199), subjects=subjects).figure("excess"))
-    assert_null(figures)
-    assert {(figure.n, figure.subjects) for figure in figures} == {(480, 120)}
+        estimates.append(run(*tables, Linkability(halves=3, permutations=199), subjects=subjects).estimate("excess"))
+    assert_null(estimates)
+    assert {(estimate.n, estimate.subjects) for estimate in estimates} == {(480, 120)}
 
 
 def test_rows_that_keep_away_from_train_break_the_limit_from_the_other_side() -> None:
@@ -280,7 +280,7 @@ def test_rows_that_keep_away_from_train_break_the_limit_from_the_other_side() ->
     known = set(train.fillna(-1).itertuples(index=False, name=None))
     kept = [row not in known for row in fresh.fillna(-1).itertuples(index=False, name=None)]
     result = run(train, holdout, fresh[kept])
-    assert result.figure("excess").high < -0.02
+    assert result.estimate("excess").high < -0.02
     assert verdicts(result)[1] == "fail"
     assert verdicts(run(train, holdout, fresh))[1] == "pass"
 
@@ -291,11 +291,11 @@ def test_repeated_rows_change_nothing() -> None:
     for k in (1, 2):
         metric = Linkability(halves=6, permutations=199, neighbours=k)
         doubled = pd.concat([fresh, fresh[:100], fresh], ignore_index=True)
-        assert run(train, holdout, doubled, metric).figures == run(train, holdout, fresh, metric).figures
+        assert run(train, holdout, doubled, metric).estimates == run(train, holdout, fresh, metric).estimates
     twice = [pd.concat([table, table], ignore_index=True) for table in (train, holdout)]
     subjects = {"train": np.tile(np.arange(150), 2), "holdout": np.tile(np.arange(150, 300), 2)}
     double = run(*twice, fresh, subjects=subjects)
-    for a, b in zip(once.figures, double.figures, strict=True):
+    for a, b in zip(once.estimates, double.estimates, strict=True):
         assert b.value == pytest.approx(a.value, abs=1e-12)
         assert (a.n, b.n, a.subjects, b.subjects) == (300, 600, 300, 300)
 
@@ -314,20 +314,20 @@ def test_nothing_to_attack_is_not_measurable_and_does_not_pass() -> None:
     tables.append((train[["age"]], holdout[["age"]], fresh[["age"]]))
     for given_ in tables:
         result = run(*given_)
-        assert not any(figure.measurable for figure in result.figures)
-        assert all(figure.note for figure in result.figures)
+        assert not any(estimate.measurable for estimate in result.estimates)
+        assert all(estimate.note for estimate in result.estimates)
         assert verdicts(result) == ["not_assessable", "not_assessable"]
     own = Linkability(columns=(("age", "plan"), ("same",)), permutations=199)
     for table in (train, holdout, fresh):
         table["same"] = 1
-    assert not run(train, holdout, fresh, own).figure("excess").measurable
+    assert not run(train, holdout, fresh, own).estimate("excess").measurable
 
 
 @pytest.mark.parametrize(("columns", "pairs"), [(2, 1), (3, 3), (4, 3)])
 def test_narrow_tables(columns: int, pairs: int) -> None:
     train, holdout, fresh = parts((200, 100, 200), 7, columns)
     assert len(run(train, holdout, fresh).tables["sets"]) == pairs
-    assert run(train, holdout, train).figure("risk").value > 0.9
+    assert run(train, holdout, train).estimate("risk").value > 0.9
 
 
 def test_one_person_a_side_and_one_synthetic_row() -> None:
@@ -342,15 +342,15 @@ def test_nearly_unique_texts_are_a_column_like_others() -> None:
     for (start, stop), frame in zip(((0, 2_000), (2_000, 2_600), (2_600, 4_600)), parts((2_000, 600, 2_000), 12)):  # noqa: B905
         frames.append(frame.assign(text=texts[start:stop]))
     train, holdout, fresh = frames
-    assert abs(run(train, holdout, fresh).figure("excess").value) < 0.03
-    assert run(train, holdout, train).figure("risk").value > 0.98
+    assert abs(run(train, holdout, fresh).estimate("excess").value) < 0.03
+    assert run(train, holdout, train).estimate("risk").value > 0.98
 
 
 def test_a_coarse_table_links_everybody_and_gives_nobody_away() -> None:
     rng = np.random.default_rng(0)
     tables = [pd.DataFrame(rng.random((n, 4)) < 0.4, columns=list("abcd")) for n in (800, 300, 800)]
     result = run(*tables)
-    assert result.figure("excess").value == 0
+    assert result.estimate("excess").value == 0
     assert all(row["rate_holdout"] == 1 for row in result.tables["sets"])
     assert verdicts(result) == ["pass", "pass"]
 
@@ -365,7 +365,7 @@ def test_sets_of_ones_own() -> None:
     # The other columns do not matter.
     fresh["plan"], fresh["smoker"] = "9", True
     scrambled = train.assign(plan=train["plan"].to_numpy()[::-1])
-    assert run(train, holdout, scrambled, metric).figures == result.figures
+    assert run(train, holdout, scrambled, metric).estimates == result.estimates
     wrong = Linkability(columns=[["income"], ["wieght"]])
     with pytest.raises(ConfigError, match="Did you mean 'weight'"):
         run(train, holdout, fresh, wrong)

@@ -23,7 +23,7 @@ from tests.tables import metric_inputs
 
 POLICY = Policy(MembershipInference.default_limits)
 QUICK = MembershipInference(permutations=199)
-LEAKS = {"membership_inference.advantage_any.lower", "membership_inference.advantage_isolated.lower"}
+LEAKS = {"membership_inference.advantage_any.lower", "membership_inference.advantage_outliers.lower"}
 
 
 def make_inputs(train, holdout, synthetic, reference=None, subjects=None, seed=0):
@@ -43,7 +43,7 @@ def broken(result):
     return {outcome.limit.key for outcome in POLICY.judge({"membership_inference": result}).broken}
 
 
-def demonstrated(result):
+def significant(result):
     """Keys of the limits that are broken by evidence, not for want of it."""
     outcomes = POLICY.judge({"membership_inference": result}).broken
     return {outcome.limit.key for outcome in outcomes if outcome.status == "fail"}
@@ -184,8 +184,8 @@ def blind_population(seed, subjects, rows_each, by_row=False):
 def test_intervals_by_subject_hold_their_level_where_rows_repeat():
     misses = {True: 0, False: 0}
     for seed, by_row in itertools.product(range(100), (False, True)):
-        figures, _ = attack(blind_population(seed, 120, 4, by_row), 199, np.random.default_rng(seed))
-        misses[by_row] += not figures[0].low <= 0 <= figures[0].high
+        estimates, _ = attack(blind_population(seed, 120, 4, by_row), 199, np.random.default_rng(seed))
+        misses[by_row] += not estimates[0].low <= 0 <= estimates[0].high
     assert misses[False] <= 11  # 5 expected, 99.5 % of the time at most 11
     assert misses[True] >= 20  # rows taken for subjects would be wrong
 
@@ -232,19 +232,19 @@ def test_copy_is_worst_and_fresh_is_null_at_any_sizes(sizes, with_reference):
     train, holdout, fresh, reference = mixed_release(*sizes)
     reference = reference if with_reference else None
     null = evaluate(train, holdout, fresh, reference)
-    assert null.figure("advantage").low <= 0 <= null.figure("advantage").high
-    assert not demonstrated(null)
-    assert null.figure("protection_score").value > 85
+    assert null.estimate("advantage").low <= 0 <= null.estimate("advantage").high
+    assert not significant(null)
+    assert null.estimate("protection_score").value > 85
     copy = evaluate(train, holdout, train, reference)
-    assert copy.figure("precision").value > 0.88
-    assert copy.figure("advantage_any").low > 0.9
-    assert copy.figure("protection_score").value < 20
+    assert copy.estimate("precision").value > 0.88
+    assert copy.estimate("advantage_any").low > 0.9
+    assert copy.estimate("protection_score").value < 20
     assert verdict(copy) == "fail"
     assert len(copy.tables["curve"]) == (18 if with_reference else 12)
 
 
 def test_more_copies_are_never_safer():
-    values = [evaluate(*mixed_release(1000, 500, copies=c)).figure("advantage").value for c in (0, 150, 400, 1000)]
+    values = [evaluate(*mixed_release(1000, 500, copies=c)).estimate("advantage").value for c in (0, 150, 400, 1000)]
     assert values == sorted(values)
 
 
@@ -255,7 +255,7 @@ def test_avoiding_the_training_rows_is_refused():
 
     away = nearest(inputs.encoded("synthetic").dense, inputs.encoded("train").dense).distances[:, 0]
     result = evaluate(train, holdout, fresh[away > np.quantile(away, 0.2)].reset_index(drop=True))
-    assert result.figure("advantage").high < 0
+    assert result.estimate("advantage").high < 0
     assert "membership_inference.advantage_any.lower" in broken(result)
     assert verdict(result) == "fail"
 
@@ -264,7 +264,7 @@ def test_duplicated_people_do_not_hide_a_copy():
     train, holdout, _, _ = mixed_release(600, 300)
     doubled = [pd.concat([x, x], ignore_index=True) for x in (train, holdout)]
     result = evaluate(*doubled, train)
-    assert result.figure("precision").value > 0.88
+    assert result.estimate("precision").value > 0.88
     assert verdict(result) == "fail"
 
 
@@ -281,8 +281,8 @@ def test_too_few_subjects_are_not_measurable(n_train, n_holdout):
         for role, x in frames
     }
     result = QUICK.evaluate(metric_inputs(schema, tables))
-    assert [figure.name for figure in result.figures] == [spec.name for spec in MembershipInference.figures]
-    assert all(math.isnan(figure.value) and "not measurable" in figure.note for figure in result.figures)
+    assert [estimate.name for estimate in result.estimates] == [spec.name for spec in MembershipInference.statistics]
+    assert all(math.isnan(estimate.value) and "not measurable" in estimate.note for estimate in result.estimates)
     assert verdict(result) == "not_assessable"
     json.dumps(result.to_json(), allow_nan=False)
 
@@ -293,25 +293,25 @@ def _empty(pool, schema):
 
 def test_one_synthetic_row_is_judged():
     train, holdout, fresh, _ = mixed_release(300, 300)
-    assert evaluate(train, holdout, fresh.iloc[:1]).figure("advantage").measurable
+    assert evaluate(train, holdout, fresh.iloc[:1]).estimate("advantage").measurable
 
 
 def test_a_small_holdout_is_blind():
     result = evaluate(*mixed_release(4000, 40))
     assert verdict(result) == "not_assessable"
-    assert math.isnan(result.figure("precision").value)
-    assert result.figure("advantage").resolution > 0.07
+    assert math.isnan(result.estimate("precision").value)
+    assert result.estimate("advantage").minimum_detectable_effect > 0.07
 
 
 def test_the_lowest_rate_needs_ten_thousand_non_members():
-    few = evaluate(*mixed_release(300, 300)).figure("tpr_low_fpr")
+    few = evaluate(*mixed_release(300, 300)).estimate("tpr_low_fpr")
     assert math.isnan(few.value)
     assert few.note.startswith("not measurable: 300 non-members")
     members = np.arange(11_500) < 1500
     g = np.random.default_rng(0)
     score = np.where(members & (g.random(11_500) < 0.3), 0.0, g.random(11_500))
     population = Population(np.arange(11_500), members, {"distance": score}, g.random(11_500), g.random(11_500) < 0.5)
-    enough = {figure.name: figure for figure in attack(population, 199, g)[0]}["tpr_low_fpr"]
+    enough = {estimate.name: estimate for estimate in attack(population, 199, g)[0]}["tpr_low_fpr"]
     assert enough.value == pytest.approx(0.3, abs=0.03)
     assert enough.low > 0.001
 
@@ -324,17 +324,17 @@ def test_missing_values_in_every_column():
     for position, table in enumerate(mixed_release(600, 300)):
         hidden = np.random.default_rng(position).random(table.shape) < 0.2
         tables.append(table.astype(object).mask(hidden).infer_objects().convert_dtypes())
-    assert evaluate(*tables).figure("advantage").measurable
+    assert evaluate(*tables).estimate("advantage").measurable
     copied = evaluate(tables[0], tables[1], tables[0])
-    assert copied.figure("precision").value > 0.8
+    assert copied.estimate("precision").value > 0.8
 
 
 @pytest.mark.parametrize("columns", [["age", "income", "region", "seen"], ["seen"], ["smokes"]])
 def test_few_columns(columns):
     tables = [table[columns] for table in mixed_release(400, 300)]
     result = evaluate(*tables)
-    assert result.figure("advantage").measurable
-    assert not demonstrated(result)
+    assert result.estimate("advantage").measurable
+    assert not significant(result)
 
 
 def test_a_hundred_columns():
@@ -343,21 +343,21 @@ def test_a_hundred_columns():
         {f"n{i}": g.normal(size=1000) for i in range(60)} | {f"c{i}": g.choice(list("abc"), 1000) for i in range(40)}
     )
     train, holdout, fresh = split(wide, 400, 200, 400)
-    assert not demonstrated(evaluate(train, holdout, fresh))
-    assert evaluate(train, holdout, train).figure("precision").value > 0.88
+    assert not significant(evaluate(train, holdout, fresh))
+    assert evaluate(train, holdout, train).estimate("precision").value > 0.88
 
 
 def test_an_unseen_category_runs():
     train, holdout, fresh, reference = mixed_release(300, 300)
     fresh = fresh.assign(region="elsewhere")
-    assert evaluate(train, holdout, fresh, reference).figure("advantage").measurable
+    assert evaluate(train, holdout, fresh, reference).estimate("advantage").measurable
 
 
 def test_result_holds_its_contract():
     result = evaluate(*mixed_release(400, 300))
-    assert [figure.name for figure in result.figures] == [spec.name for spec in MembershipInference.figures]
-    for figure in result.figures:
-        assert not figure.measurable or figure.low <= figure.value <= figure.high
+    assert [estimate.name for estimate in result.estimates] == [spec.name for spec in MembershipInference.statistics]
+    for estimate in result.estimates:
+        assert not estimate.measurable or estimate.low <= estimate.value <= estimate.high
     assert set(result.tables) == {"curve", "levels", "grade"}
     assert set(result.tables["curve"][0]) == {"score", "fpr", "tpr", "advantage", "low", "high"}
     assert sum(row["attacks"] for row in result.tables["levels"]) == 300
@@ -372,7 +372,7 @@ def test_too_few_permutations_are_an_error():
 # ------------------------------------------------------------------------- known truth, real tables
 
 FULL = (8000, 2000, 8000, 2000)
-SHOWN = {"5 % copies": "advantage_any", "isolated": "isolated_excess"}
+SHOWN = {"5 % copies": "advantage_any", "isolated": "outlier_excess"}
 
 
 def jittered(rows, frame, g):
@@ -385,11 +385,11 @@ def jittered(rows, frame, g):
 def releases(frame, train, holdout, fresh, g):
     inputs = make_inputs(train, holdout, fresh)
     pool = build_population(inputs)
-    isolated = np.argsort(-pool.neighbour[: len(train)])[:40]
+    outliers = np.argsort(-pool.neighbour[: len(train)])[:40]
     yield "fresh", fresh
     yield "5 % copies", pd.concat([train.iloc[:400], fresh.iloc[400:]], ignore_index=True)
     yield "copy", train
-    yield "isolated", pd.concat([jittered(train.iloc[isolated], frame, g), fresh.iloc[40:]], ignore_index=True)
+    yield "isolated", pd.concat([jittered(train.iloc[outliers], frame, g), fresh.iloc[40:]], ignore_index=True)
 
 
 def check_truth(frame, seed, copy_precision):
@@ -400,11 +400,11 @@ def check_truth(frame, seed, copy_precision):
         if name == "fresh":
             assert found == set()
         elif name in SHOWN:  # how much of it is tolerated is the policy's matter
-            assert result.figure(SHOWN[name]).low > 0
+            assert result.estimate(SHOWN[name]).low > 0
         else:
             assert found == {limit.key for limit in MembershipInference.default_limits}
-            assert result.figure("protection_score").value < 20
-            assert result.figure("precision").value > copy_precision
+            assert result.estimate("protection_score").value < 20
+            assert result.estimate("precision").value > copy_precision
 
 
 @pytest.mark.slow

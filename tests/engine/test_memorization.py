@@ -16,8 +16,8 @@ from sklearn.metrics import roc_auc_score
 
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.metrics.memorization import Memorization
-from privacy_assets.metrics.memorization.exposure import Exposure, by_spherelets, tables_of
 from privacy_assets.metrics.memorization.metric import Distance, alpha_table, by_chance, clustered_share
+from privacy_assets.metrics.memorization.rows import RowMemorization, by_spherelets, tables_of
 from privacy_assets.metrics.registry import METRICS, build_metric
 from privacy_assets.neighbours.radius import TIE, typical_radius
 from privacy_assets.tables.schema import infer_schema
@@ -53,9 +53,11 @@ def release(n_train, n_holdout, n_synthetic, seed=0, copies=0):
     return parts[0], parts[1], pd.concat([parts[0].iloc[:copies], parts[2].iloc[copies:]], ignore_index=True)
 
 
-def exposure(inputs, radius=None):
+def memorization_of(inputs, radius=None):
     tables = tables_of(inputs, "raw")
-    return Exposure.of(tables, typical_radius(tables["train"], None, 0.02, "cpu") if radius is None else radius, "cpu")
+    return RowMemorization.of(
+        tables, typical_radius(tables["train"], None, 0.02, "cpu") if radius is None else radius, "cpu"
+    )
 
 
 def distances(inputs, first, second):
@@ -88,7 +90,7 @@ def naive(inputs, radius):
 def test_counts_alpha_and_ratios_are_the_naive_ones(radius, sizes):
     train, holdout, synthetic = release(*sizes, copies=12)
     synthetic = pd.concat([synthetic, synthetic.iloc[:3], holdout.iloc[:4]], ignore_index=True)
-    found = exposure(inputs := given(train, holdout, synthetic), radius)
+    found = memorization_of(inputs := given(train, holdout, synthetic), radius)
     t, h, g, alpha, by_synthetic, by_holdout = naive(inputs, found.radius)
     np.testing.assert_array_equal(found.train, t)
     np.testing.assert_array_equal(found.holdout, h)
@@ -114,11 +116,11 @@ def test_figures_are_the_naive_ones(seed):
     result = QUICK.evaluate(inputs)
     radius = typical_radius(inputs.encoded("train"), None, 0.02, "cpu")
     t, h, g, alpha, *_ = naive(inputs, radius)
-    assert result.figure("exposed").value == pytest.approx((alpha < 1).mean())
+    assert result.estimate("exposed").value == pytest.approx((alpha < 1).mean())
     rows = [s for s in range(130) if (t[s] + h[s]) * 160 / 220 > g[s]]
     share = np.mean([t[s] / (t[s] + h[s]) for s in rows])
-    assert result.figure("exposed_excess").value == pytest.approx((share - 160 / 220) / (60 / 220))
-    assert result.figure("exposed_excess").note == f"{len(rows)} exposed rows"
+    assert result.estimate("exposed_excess").value == pytest.approx((share - 160 / 220) / (60 / 220))
+    assert result.estimate("exposed_excess").note == f"{len(rows)} exposed rows"
 
 
 def test_chance_is_that_of_every_way_to_draw_the_training_rows():
@@ -141,10 +143,10 @@ def test_the_interval_of_the_excess_is_that_of_permuted_labels():
     shares = near[rows] / near[rows].sum(axis=1, keepdims=True)
     g_, labels = np.random.default_rng(5), np.arange(220) < 160
     drawn = [((shares @ g_.permutation(labels)).mean() - 160 / 220) / (60 / 220) for _ in range(4000)]
-    figure = Memorization(permutations=1999).evaluate(inputs).figure("exposed_excess")
+    estimate = Memorization(permutations=1999).evaluate(inputs).estimate("exposed_excess")
     half = np.quantile(np.abs(np.array(drawn) - np.mean(drawn)), 0.995)
-    assert (figure.high - figure.low) / 2 == pytest.approx(half, rel=0.15)
-    assert figure.value - figure.low == pytest.approx(figure.high - figure.value)
+    assert (estimate.high - estimate.low) / 2 == pytest.approx(half, rel=0.15)
+    assert estimate.value - estimate.low == pytest.approx(estimate.high - estimate.value)
 
 
 def test_rows_of_one_cluster_are_one_witness():
@@ -171,9 +173,9 @@ def test_the_histogram_counts_every_row_once():
 def test_a_copy_is_worst():
     train, holdout, fresh = release(400, 150, 400)
     copy = QUICK.evaluate(given(train, holdout, train.sample(frac=1, random_state=1).reset_index(drop=True)))
-    assert copy.figure("exposed").value == 1
-    assert copy.figure("exposed_excess").low > 0.5
-    assert QUICK.evaluate(given(train, holdout, fresh)).figure("exposed").value < 0.1
+    assert copy.estimate("exposed").value == 1
+    assert copy.estimate("exposed_excess").low > 0.5
+    assert QUICK.evaluate(given(train, holdout, fresh)).estimate("exposed").value < 0.1
 
 
 def test_copies_stand_first_in_the_list():
@@ -188,7 +190,7 @@ def test_fresh_rows_sit_at_the_null():
     outside, exposed = 0, []
     for seed in range(20):
         result = QUICK.evaluate(given(*release(500, 300, 500, seed), seed=seed))
-        one, excess = result.figures
+        one, excess = result.estimates
         exposed.append(one.value - one.null)
         outside += not excess.low <= 0 <= excess.high
     assert outside == 0  # at 99.5 %
@@ -198,23 +200,25 @@ def test_fresh_rows_sit_at_the_null():
 def test_members_who_are_avoided_show_as_well():
     train, holdout, fresh = release(600, 600, 2000)
     inputs = given(train, holdout, fresh)
-    away = exposure(inputs, 0.6).train == 0
-    figure = Memorization(radius=0.6).evaluate(given(train, holdout, fresh[away])).figure("exposed_excess")
-    assert figure.high < -0.5
+    away = memorization_of(inputs, 0.6).train == 0
+    estimate = Memorization(radius=0.6).evaluate(given(train, holdout, fresh[away])).estimate("exposed_excess")
+    assert estimate.high < -0.5
 
 
 def test_the_null_follows_the_sizes():
     """A short table looks exposed to plain counts: its null says by how much."""
-    figures = {
+    estimates = {
         n: [
-            Memorization(quantile=0.4, permutations=199).evaluate(given(*release(800, 400, n, seed))).figure("exposed")
+            Memorization(quantile=0.4, permutations=199)
+            .evaluate(given(*release(800, 400, n, seed)))
+            .estimate("exposed")
             for seed in range(4)
         ]
         for n in (200, 3000)
     }
-    for found in figures.values():
-        assert abs(np.mean([figure.value - figure.null for figure in found])) < 0.02
-    short, long = (np.mean([figure.null for figure in found]) for found in figures.values())
+    for found in estimates.values():
+        assert abs(np.mean([estimate.value - estimate.null for estimate in found])) < 0.02
+    short, long = (np.mean([estimate.null for estimate in found]) for found in estimates.values())
     assert short > 1.2 * long
 
 
@@ -224,7 +228,7 @@ def test_the_null_follows_the_sizes():
 def test_duplicates_count_as_often_as_they_stand():
     train, holdout, synthetic = release(100, 40, 80)
     synthetic = pd.concat([synthetic, train.iloc[[0, 0, 0]]], ignore_index=True)
-    found = exposure(given(train, holdout, synthetic), 0.0)
+    found = memorization_of(given(train, holdout, synthetic), 0.0)
     assert found.synthetic[-3:].tolist() == [2, 2, 2] and found.train[-3:].tolist() == [1, 1, 1]
     assert (found.to_synthetic[-3:] == 0).all() and (found.train_to_synthetic[-3:] == 1).all()
 
@@ -233,17 +237,17 @@ def test_a_table_of_few_distinct_rows():
     g = np.random.default_rng(0)
     tables = [pd.DataFrame({"a": g.choice(list("xyz"), n), "b": g.random(n) < 0.5}) for n in (900, 400, 800)]
     result = QUICK.evaluate(given(*tables))
-    assert result.figure("exposed").note == "lambda 0"
-    assert all(figure.measurable for figure in result.figures)
+    assert result.estimate("exposed").note == "lambda 0"
+    assert all(estimate.measurable for estimate in result.estimates)
 
 
 def test_a_radius_that_holds_everything():
     train, holdout, synthetic = release(300, 100, 301)
     result = Memorization(radius=1e6, permutations=199).evaluate(given(train, holdout, synthetic))
-    assert result.figure("exposed").value == 0  # 300 others are near every row, and 300 of train
+    assert result.estimate("exposed").value == 0  # 300 others are near every row, and 300 of train
     short = Memorization(radius=1e6, permutations=199).evaluate(given(train, holdout, synthetic.iloc[:200]))
-    assert short.figure("exposed").value == short.figure("exposed").null == 1
-    assert short.figure("exposed_excess").value == pytest.approx(0)
+    assert short.estimate("exposed").value == short.estimate("exposed").null == 1
+    assert short.estimate("exposed_excess").value == pytest.approx(0)
 
 
 def test_people_with_several_rows():
@@ -251,14 +255,14 @@ def test_people_with_several_rows():
     train, holdout, synthetic = release(200, 80, 200, copies=30)
     thrice = [pd.concat([table] * 3, ignore_index=True) for table in (train, holdout)]
     codes = {"train": np.tile(np.arange(200), 3), "holdout": np.tile(np.arange(200, 280), 3)}
-    once = QUICK.evaluate(given(train, holdout, synthetic)).figure("exposed")
-    figures = QUICK.evaluate(given(*thrice, synthetic, subjects=codes)).figures
-    assert figures[0].note.startswith("lambda") and float(figures[0].note.split()[1]) > 0
-    assert figures[0].subjects == 200 == once.subjects
-    alike = QUICK.evaluate(given(*thrice, synthetic)).figures  # equal rows count as one person, but set lambda
+    once = QUICK.evaluate(given(train, holdout, synthetic)).estimate("exposed")
+    estimates = QUICK.evaluate(given(*thrice, synthetic, subjects=codes)).estimates
+    assert estimates[0].note.startswith("lambda") and float(estimates[0].note.split()[1]) > 0
+    assert estimates[0].subjects == 200 == once.subjects
+    alike = QUICK.evaluate(given(*thrice, synthetic)).estimates  # equal rows count as one person, but set lambda
     assert alike[0].note == "lambda 0"
     single = QUICK.evaluate(given(train, holdout, synthetic, subjects={k: v[: len(v) // 3] for k, v in codes.items()}))
-    assert figures[1].value == pytest.approx(single.figure("exposed_excess").value, abs=0.35)
+    assert estimates[1].value == pytest.approx(single.estimate("exposed_excess").value, abs=0.35)
 
 
 @pytest.mark.parametrize("kind", ["numeric", "integer", "boolean", "datetime", "categorical"])
@@ -266,7 +270,7 @@ def test_every_kind_of_column(kind):
     columns = {"numeric": "income", "integer": "age", "boolean": "smokes", "datetime": "seen", "categorical": "region"}
     tables = [table[sorted({columns[kind], "age"})] for table in release(200, 80, 200, copies=20)]
     inputs = given(*tables)
-    found = exposure(inputs)
+    found = memorization_of(inputs)
     np.testing.assert_array_equal(found.alpha, naive(inputs, found.radius)[3])
 
 
@@ -281,21 +285,21 @@ def test_too_few_rows_are_not_measurable(sizes):
         for role, part in zip(("train", "holdout", "synthetic"), split(frame, *sizes), strict=True)
     }
     result = QUICK.evaluate(metric_inputs(infer_schema(frame), tables))
-    assert [figure.measurable for figure in result.figures] == [False, False]
-    assert all("not measurable" in figure.note for figure in result.figures)
+    assert [estimate.measurable for estimate in result.estimates] == [False, False]
+    assert all("not measurable" in estimate.note for estimate in result.estimates)
 
 
 @pytest.mark.parametrize("sizes", [(2, 1, 1), (2, 1, 2), (3, 1, 1)])
 def test_as_few_rows_as_can_be_measured(sizes):
     result = QUICK.evaluate(given(*split(mixed(20, 1), *sizes)))
-    assert all(figure.low <= figure.value <= figure.high for figure in result.figures)
+    assert all(estimate.low <= estimate.value <= estimate.high for estimate in result.estimates)
     json.dumps(result.to_json(), allow_nan=False)
 
 
 def test_no_row_near_is_no_exposed_row():
     train, holdout, synthetic = release(100, 50, 100)
     result = Memorization(radius=0.0).evaluate(given(train, holdout, synthetic))
-    exposed, excess = result.figures
+    exposed, excess = result.estimates
     assert exposed.value == exposed.null == 0 and exposed.high < 0.1
     assert (excess.value, excess.low, excess.high) == (0, 0, 0)
     assert result.tables["most_exposed"] == []
@@ -325,17 +329,17 @@ def test_the_embedding_is_asked_for_by_name():
     embedded = metric_inputs(inputs.schema, inputs.tables, embedder=dense)
     one = Memorization(space="embedded", permutations=199).evaluate(embedded)
     other = QUICK.evaluate(inputs)  # the dense form has the same distances
-    assert one.figure("exposed").value == other.figure("exposed").value
-    assert one.figure("exposed_excess").value == pytest.approx(other.figure("exposed_excess").value)
+    assert one.estimate("exposed").value == other.estimate("exposed").value
+    assert one.estimate("exposed_excess").value == pytest.approx(other.estimate("exposed_excess").value)
 
 
 def test_spherelets_count_no_more_than_euclid_does_and_find_copies():
     inputs = given(*release(600, 200, 600, copies=60))
     euclid, bent = (Memorization(distance=name, permutations=199).evaluate(inputs) for name in get_args(Distance))
-    assert bent.figure("exposed_excess") == euclid.figure("exposed_excess")
-    assert math.isnan(bent.figure("exposed").null) and bent.figure("exposed").measurable
+    assert bent.estimate("exposed_excess") == euclid.estimate("exposed_excess")
+    assert math.isnan(bent.estimate("exposed").null) and bent.estimate("exposed").measurable
     tables = tables_of(inputs, "raw")
-    plain = exposure(inputs)
+    plain = memorization_of(inputs)
     same = by_spherelets(plain, tables, plain.radius, None, 0.02, (20, 2), "cpu")
     assert (same.train <= plain.train).all() and (same.synthetic <= plain.synthetic).all()
     assert (same.train[:60] >= 1).all()  # a copy has the spherelet of its original
@@ -363,7 +367,7 @@ def test_tables_hold_positions_and_numbers_only():
 def test_planted_copies_are_told_apart(adult):
     train, holdout, fresh = split(adult, 5000, 5000, 5000)
     synthetic = pd.concat([train.iloc[:500], fresh.iloc[500:]], ignore_index=True)
-    found, copied = exposure(given(train, holdout, synthetic)), np.arange(5000) < 500
+    found, copied = memorization_of(given(train, holdout, synthetic)), np.arange(5000) < 500
     assert roc_auc_score(copied, -found.alpha) >= 0.97
     for ratios in (found.train_to_synthetic, found.train_to_holdout):
         assert roc_auc_score(copied, -np.minimum(ratios, 1e9)) >= 0.99

@@ -17,7 +17,7 @@ from privacy_assets.metrics.membership_inference.no_box import (
     NEIGHBOURS,
     SPECS,
     NoBoxScores,
-    auc_figures,
+    auc_estimates,
     choose_bandwidth,
     plagiarism_index,
     score_rows,
@@ -64,7 +64,7 @@ def inputs_of(train, holdout, synthetic, reference=None, subjects=None, seed=0):
     return metric_inputs(schema, tables, subjects or {}, seed=seed)
 
 
-def figures(*tables, **options):
+def estimates(*tables, **options):
     return MembershipInference(permutations=199).evaluate(inputs_of(*tables, **options))
 
 
@@ -201,7 +201,7 @@ def population(score, codes, member):
 def areas(score, codes, member, permutations=199, seed=0):
     same = dict.fromkeys(NAMES[1:], np.asarray(score, dtype=float))
     people = population(score, codes, member)
-    return auc_figures(people, NoBoxScores({}, same), permutations, np.random.default_rng(seed))
+    return auc_estimates(people, NoBoxScores({}, same), permutations, np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -212,10 +212,10 @@ def test_the_area_counts_pairs_of_rows_a_tie_as_half(seed):
     score[:2] = math.inf, -math.inf
     inside, outside = (score[member[codes] == side] for side in (True, False))
     naive = np.mean([(a > b) + (a == b) / 2 for a, b in itertools.product(inside, outside)])
-    for figure in areas(score, codes, member):
-        assert figure.value == pytest.approx(naive, abs=1e-12)
-        assert figure.low <= figure.value <= figure.high
-        assert (figure.n, figure.subjects, figure.null) == (80, 50, 0.5)
+    for estimate in areas(score, codes, member):
+        assert estimate.value == pytest.approx(naive, abs=1e-12)
+        assert estimate.low <= estimate.value <= estimate.high
+        assert (estimate.n, estimate.subjects, estimate.null) == (80, 50, 0.5)
 
 
 def test_the_interval_is_that_of_all_labellings():
@@ -227,11 +227,11 @@ def test_the_interval_is_that_of_all_labellings():
         pairs = itertools.product(score[rows], score[~rows])
         every.append(np.mean([(a > b) + (a == b) / 2 for a, b in pairs]))
     away = np.sort(np.abs(np.array(every) - np.mean(every)))
-    figure = areas(score, codes, member, permutations=20_000)[0]
-    half = figure.high - figure.value if figure.high < 1 else figure.value - figure.low
+    estimate = areas(score, codes, member, permutations=20_000)[0]
+    half = estimate.high - estimate.value if estimate.high < 1 else estimate.value - estimate.low
     assert half >= away[math.ceil(0.95 * len(away)) - 1] - 0.01
     rare = away[math.ceil(0.995 * len(away)) - 1]
-    assert figure.resolution == pytest.approx(rare + away[math.ceil(0.95 * len(away)) - 1], abs=0.05)
+    assert estimate.minimum_detectable_effect == pytest.approx(rare + away[math.ceil(0.95 * len(away)) - 1], abs=0.05)
 
 
 def test_one_row_a_person_has_delongs_deviation():
@@ -258,8 +258,8 @@ def test_intervals_hold_their_level_by_person():
         score, member = g.random(120)[codes], g.permutation(120) < 80
         if by_row:
             codes, member = np.arange(480), member[codes]
-        figure = areas(score, codes, member, seed=seed)[0]
-        wrong[by_row] += not figure.low <= 0.5 <= figure.high
+        estimate = areas(score, codes, member, seed=seed)[0]
+        wrong[by_row] += not estimate.low <= 0.5 <= estimate.high
     assert wrong[False] <= 11  # 5 expected, 99.5 % of the time at most 11
     assert wrong[True] >= 20  # rows taken for people would be wrong
 
@@ -270,18 +270,18 @@ def test_intervals_hold_their_level_by_person():
 @pytest.mark.parametrize("sizes", [(1000, 1000, 1000, 400), (1600, 400, 500, 1200), (400, 1600, 2000, 300)])
 def test_a_copy_is_found_and_fresh_rows_are_null_at_any_sizes(sizes):
     train, holdout, fresh, reference = release(sizes)
-    null, copied = (figures(train, holdout, synthetic, reference) for synthetic in (fresh, train))
+    null, copied = (estimates(train, holdout, synthetic, reference) for synthetic in (fresh, train))
     for name in NAMES:
-        figure = null.figure(name)
-        assert figure.low <= 0.5 <= figure.high and figure.measurable
-        assert copied.figure(name).low > 0.5  # little where many stand near: a copy is one of 20 rows
-    assert copied.figure("auc_reference_ratio").value > 0.99
+        estimate = null.estimate(name)
+        assert estimate.low <= 0.5 <= estimate.high and estimate.measurable
+        assert copied.estimate(name).low > 0.5  # little where many stand near: a copy is one of 20 rows
+    assert copied.estimate("auc_reference_ratio").value > 0.99
 
 
 def test_more_copies_are_never_safer():
-    found = [figures(*release((1000, 600, 1000, 600), copies=c)) for c in (0, 200, 500, 1000)]
+    found = [estimates(*release((1000, 600, 1000, 600), copies=c)) for c in (0, 200, 500, 1000)]
     for name in NAMES:
-        values = [result.figure(name).value for result in found]
+        values = [result.estimate(name).value for result in found]
         assert values == sorted(values)
 
 
@@ -291,62 +291,64 @@ def test_rows_that_avoid_members_are_below_a_half():
     from privacy_assets.neighbours.nearest import nearest_rows
 
     away = nearest_rows(inputs.encoded("synthetic"), inputs.encoded("train")).distances[:, 0]
-    result = figures(train, holdout, fresh[away > np.quantile(away, 0.2)].reset_index(drop=True), reference)
-    assert result.figure("auc_reference_ratio").high < 0.5
+    result = estimates(train, holdout, fresh[away > np.quantile(away, 0.2)].reset_index(drop=True), reference)
+    assert result.estimate("auc_reference_ratio").high < 0.5
 
 
 def test_without_a_reference_nothing_is_measured():
     train, holdout, fresh, reference = release((300, 200, 300, 100))
     few = {"train": np.arange(300), "holdout": 1000 + np.arange(200), "reference": 2000 + np.arange(100) // 6}
     results = (
-        figures(train, holdout, fresh),
-        figures(train, holdout, fresh, reference.iloc[:19]),
-        figures(train, holdout, fresh, reference, subjects=few),
+        estimates(train, holdout, fresh),
+        estimates(train, holdout, fresh, reference.iloc[:19]),
+        estimates(train, holdout, fresh, reference, subjects=few),
     )
     for result in results:
         for name in NAMES:
-            figure = result.figure(name)
-            assert math.isnan(figure.value) and figure.note == "not measurable: no reference of at least 20 subjects"
-        assert result.figure("epsilon_one_run").measurable
-    assert figures(train, holdout, fresh, reference.iloc[:20]).figure("auc_domias").measurable
+            estimate = result.estimate(name)
+            assert (
+                math.isnan(estimate.value) and estimate.note == "not measurable: no reference of at least 20 subjects"
+            )
+        assert result.estimate("epsilon_one_run").measurable
+    assert estimates(train, holdout, fresh, reference.iloc[:20]).estimate("auc_domias").measurable
 
 
 def test_one_synthetic_row_and_equal_rows_are_measured():
     train, holdout, fresh, reference = release((300, 200, 300, 100))
-    one = figures(train, holdout, fresh.iloc[:1], reference)
-    same = figures(*(table.assign(age=1, income=1.0, region="a", smokes=True) for table in (train, holdout, fresh)),
+    one = estimates(train, holdout, fresh.iloc[:1], reference)
+    same = estimates(*(table.assign(age=1, income=1.0, region="a", smokes=True) for table in (train, holdout, fresh)),
                    reference.assign(age=1, income=1.0, region="a", smokes=True),
                    subjects={"train": np.arange(300), "holdout": 300 + np.arange(200),
                              "reference": 500 + np.arange(100)})  # fmt: skip
     for name in NAMES:
-        assert one.figure(name).measurable
-        assert same.figure(name).value == same.figure(name).low == same.figure(name).high == 0.5
+        assert one.estimate(name).measurable
+        assert same.estimate(name).value == same.estimate(name).low == same.estimate(name).high == 0.5
 
 
 @pytest.mark.parametrize("columns", [["age"], ["region"], ["income", "smokes"]])
 def test_few_columns(columns):
     tables = release((600, 400, 600, 300))
-    null = figures(*(table[columns] for table in tables))
+    null = estimates(*(table[columns] for table in tables))
     for name in NAMES:
-        assert null.figure(name).low <= 0.5 <= null.figure(name).high
+        assert null.estimate(name).low <= 0.5 <= null.estimate(name).high
 
 
 def test_missing_values_in_every_column():
     train, holdout, fresh, reference = release((800, 500, 800, 400), missing=0.15)
     for name in NAMES:
-        assert figures(train, holdout, fresh, reference).figure(name).measurable
-    assert figures(train, holdout, train, reference).figure("auc_reference_ratio").low > 0.8
+        assert estimates(train, holdout, fresh, reference).estimate(name).measurable
+    assert estimates(train, holdout, train, reference).estimate("auc_reference_ratio").low > 0.8
 
 
 def test_blocks_and_order_change_nothing(monkeypatch):
     tables = release((400, 200, 300, 250), copies=40)
-    first = figures(*tables)
+    first = estimates(*tables)
     monkeypatch.setattr(no_box, "_BLOCK", 64)
-    second = figures(*tables)
+    second = estimates(*tables)
     g = np.random.default_rng(5)
-    third = figures(*(table.iloc[g.permutation(len(table))].reset_index(drop=True) for table in tables))
+    third = estimates(*(table.iloc[g.permutation(len(table))].reset_index(drop=True) for table in tables))
     for name in NAMES:
-        assert first.figure(name) == second.figure(name) == third.figure(name)
+        assert first.estimate(name) == second.estimate(name) == third.estimate(name)
 
 
 def test_what_was_searched_is_not_searched_again():

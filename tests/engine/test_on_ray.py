@@ -1,4 +1,4 @@
-"""The engine's work on a Ray cluster: the same figures as without, and errors as they are."""
+"""The engine's work on a Ray cluster: the same statistics as without, and errors as they are."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_table_has_the_same_figures(here: None, adult) -> None:
         again = evaluate(train, holdout, synthetic, **asked).results
     assert ray.is_initialized()  # a connection that was there is kept
     for name in metrics:
-        assert again[name].figures == found[name].figures, name
+        assert again[name].estimates == found[name].estimates, name
         assert again[name].tables == found[name].tables, name
 
 

@@ -66,11 +66,11 @@ def test_the_bound_stays_below_the_epsilon_of_a_private_release(epsilon):
 
 def test_a_leak_of_everybody_shows_what_the_counts_can():
     member = members(4000, 3000)
-    figure = bound(np.where(member, 0.0, 1 + np.random.default_rng(0).random(4000)), member)
-    assert (figure.n, figure.subjects) == (50, 2000)
-    assert figure.value == figure.low == figure.high == lower_bound(50, 50)
-    assert figure.note == f"50 of 50 guesses are right; these counts could show {lower_bound(50, 50):.3g} at most"
-    assert 0 < figure.resolution < figure.value
+    estimate = bound(np.where(member, 0.0, 1 + np.random.default_rng(0).random(4000)), member)
+    assert (estimate.n, estimate.subjects) == (50, 2000)
+    assert estimate.value == estimate.low == estimate.high == lower_bound(50, 50)
+    assert estimate.note == f"50 of 50 guesses are right; these counts could show {lower_bound(50, 50):.3g} at most"
+    assert 0 < estimate.minimum_detectable_effect < estimate.value
 
 
 def test_a_leak_of_a_few_is_shown():
@@ -91,15 +91,15 @@ def test_a_person_has_one_guess_by_the_best_row():
     member = members(200, 100)
     codes = np.r_[np.arange(200), np.full(300, np.flatnonzero(member)[0])]
     score = np.r_[1 + g.random(200), np.zeros(300)]
-    figure = bound(score, member, codes)
-    assert (figure.n, figure.subjects, figure.value) == (20, 200, 0)
+    estimate = bound(score, member, codes)
+    assert (estimate.n, estimate.subjects, estimate.value) == (20, 200, 0)
 
 
 def test_equal_people_are_not_guessed():
     member = members(200, 100)
-    figure = bound(np.zeros(200), member)
-    assert (figure.n, figure.value, figure.resolution) == (0, 0, 0)
-    assert figure.measurable and "0 of 0 guesses" in figure.note
+    estimate = bound(np.zeros(200), member)
+    assert (estimate.n, estimate.value, estimate.minimum_detectable_effect) == (0, 0, 0)
+    assert estimate.measurable and "0 of 0 guesses" in estimate.note
     some = np.where(np.arange(200) == np.flatnonzero(member)[0], 0.0, math.inf)
     assert bound(some, member).n == 1
 
@@ -108,7 +108,7 @@ def test_coins_of_pairs_are_fair_and_independent_although_sizes_are_fixed():
     """Over all sets of 2 in 6 and random pairs, the right ones of two guesses are binomial(2, 1/2)."""
     score, right = np.array([0.1, 0.9, 0.2, 0.3, 0.5, 0.4]), []
     for seed, chosen in itertools.product(range(400), itertools.combinations(range(6), 2)):
-        figure = bound(score, np.isin(np.arange(6), chosen), seed=seed)
-        assert figure.n == 2
-        right.append(int(figure.note.split(" ")[0]))
+        estimate = bound(score, np.isin(np.arange(6), chosen), seed=seed)
+        assert estimate.n == 2
+        right.append(int(estimate.note.split(" ")[0]))
     np.testing.assert_allclose(np.bincount(right) / len(right), [0.25, 0.5, 0.25], atol=0.025)  # 4 deviations

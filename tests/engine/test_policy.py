@@ -10,12 +10,12 @@ import pytest
 from scipy import stats
 
 from privacy_assets.errors import ConfigError
-from privacy_assets.metrics.registry import METRICS, default_metrics, figure_specs
+from privacy_assets.metrics.registry import METRICS, default_metrics, statistic_specs
 from privacy_assets.policy import Policy
 from privacy_assets.report.evaluate import as_policy
 from privacy_assets.stats.estimates import Direction
 from privacy_assets.stats.limits import Limit, LimitOutcome, judge_limit, widening
-from privacy_assets.stats.results import Figure, MetricResult
+from privacy_assets.stats.results import Estimate, MetricResult
 
 
 def outcome(
@@ -26,10 +26,12 @@ def outcome(
     *,
     subjects: int = 1000,
     direction: Direction = "higher_is_riskier",
-    resolution: float = math.nan,
+    minimum_detectable_effect: float = math.nan,
 ) -> LimitOutcome:
-    figure = Figure("f", value, low, high, subjects, subjects, 0.0, direction, resolution=resolution)
-    return judge_limit(limit, MetricResult("m", (figure,)))
+    estimate = Estimate(
+        "f", value, low, high, subjects, subjects, 0.0, direction, minimum_detectable_effect=minimum_detectable_effect
+    )
+    return judge_limit(limit, MetricResult("m", (estimate,)))
 
 
 @pytest.mark.parametrize(
@@ -62,36 +64,39 @@ def test_the_levels_of_all_attempts_sum_up_to_that_of_one() -> None:
 
 @pytest.mark.parametrize(("attempt", "status"), [(1, "pass"), (2, "pass"), (3, "fail"), (30, "fail")])
 def test_each_attempt_is_judged_more_strictly(attempt: int, status: str) -> None:
-    figure = Figure("f", 0.1, 0.0, 0.2, 1000, 1000)
-    results = {"m": MetricResult("m", (figure,))}
+    estimate = Estimate("f", 0.1, 0.0, 0.2, 1000, 1000)
+    results = {"m": MetricResult("m", (estimate,))}
     judged = Policy((Limit("m.f", at_most=0.24),)).judge(results, attempt)
     assert judged.verdict == status
     assert ("attempt" in judged.outcomes[0].reason) == (attempt > 1)
-    demonstrated = Policy((Limit("m.f", at_most=0.0, bound="lower"), Limit("m.f", at_most=0.1, bound="value")))
-    assert demonstrated.judge(results, attempt).verdict == "pass"  # only the cautious end moves
+    significant = Policy((Limit("m.f", at_most=0.0, bound="lower"), Limit("m.f", at_most=0.1, bound="value")))
+    assert significant.judge(results, attempt).verdict == "pass"  # only the conservative bound moves
 
 
 def test_protection_scores_move_down_with_the_attempt() -> None:
-    figure = Figure("f", 80, 70, 90, 1000, 1000, 100, "lower_is_riskier")
+    estimate = Estimate("f", 80, 70, 90, 1000, 1000, 100, "lower_is_riskier")
     limit = Limit("m.f", at_least=68)
-    assert judge_limit(limit, MetricResult("m", (figure,)), 1).passed
-    assert judge_limit(limit, MetricResult("m", (figure,)), 2).measured == pytest.approx(80 - 10 * widening(2, 0.95))
-    assert judge_limit(limit, MetricResult("m", (figure,)), 2).status == "fail"
+    assert judge_limit(limit, MetricResult("m", (estimate,)), 1).passed
+    assert judge_limit(limit, MetricResult("m", (estimate,)), 2).measured == pytest.approx(80 - 10 * widening(2, 0.95))
+    assert judge_limit(limit, MetricResult("m", (estimate,)), 2).status == "fail"
 
 
 @pytest.mark.parametrize("bound", ["upper", "lower", "value"])
 def test_a_figure_about_the_gate_cannot_fail_a_table(bound: str) -> None:
-    figure = Figure("f", 0.3, 0.25, 0.3, 1000, 1000, about="gate")
-    found = judge_limit(Limit("m.f", 0.2, bound=bound), MetricResult("m", (figure,)))  # type: ignore[arg-type]
-    assert found.status == "not_assessable" and "the gate is blind here" in found.reason
-    assert judge_limit(Limit("m.f", 0.3), MetricResult("m", (figure,)), 9).passed  # nothing is widened
+    estimate = Estimate("f", 0.3, 0.25, 0.3, 1000, 1000, about="gate")
+    found = judge_limit(Limit("m.f", 0.2, bound=bound), MetricResult("m", (estimate,)))  # type: ignore[arg-type]
+    assert found.status == "not_assessable" and "the gate is underpowered here" in found.reason
+    assert judge_limit(Limit("m.f", 0.3), MetricResult("m", (estimate,)), 9).passed  # nothing is widened
 
 
 def test_scores_are_limited_from_below() -> None:
     limit = Limit("m.f", at_least=60)
     assert outcome(limit, 61, 70, 80, direction="lower_is_riskier").passed
     assert outcome(limit, 59, 70, 80, direction="lower_is_riskier").status == "fail"
-    assert outcome(limit, 59, 70, 80, direction="lower_is_riskier", resolution=55).status == "not_assessable"
+    assert (
+        outcome(limit, 59, 70, 80, direction="lower_is_riskier", minimum_detectable_effect=55).status
+        == "not_assessable"
+    )
 
 
 def test_missing_evidence_never_passes() -> None:
@@ -107,13 +112,13 @@ def test_missing_evidence_never_passes() -> None:
 
 def test_a_blind_gate_says_so_but_a_demonstrated_leak_fails() -> None:
     limit = Limit("m.f", 0.1)
-    assert outcome(limit, -0.1, 0.0, 0.05, resolution=0.2).status == "not_assessable"
-    assert outcome(limit, 0.2, 0.3, 0.4, resolution=0.2, subjects=1).status == "fail"
+    assert outcome(limit, -0.1, 0.0, 0.05, minimum_detectable_effect=0.2).status == "not_assessable"
+    assert outcome(limit, 0.2, 0.3, 0.4, minimum_detectable_effect=0.2, subjects=1).status == "fail"
 
 
 def test_the_worst_outcome_is_the_verdict() -> None:
-    figures = (Figure("a", 0, 0, 0, 99, 99), Figure("b", 1, 1, 1, 99, 99), Figure("c", math.nan, 0, 0, 99, 99))
-    results = {"m": MetricResult("m", figures)}
+    estimates = (Estimate("a", 0, 0, 0, 99, 99), Estimate("b", 1, 1, 1, 99, 99), Estimate("c", math.nan, 0, 0, 99, 99))
+    results = {"m": MetricResult("m", estimates)}
     verdict = {
         names: Policy(tuple(Limit(f"m.{name}", 0.5) for name in names)).judge(results).verdict
         for names in ("a", "ab", "ac", "abc")
@@ -123,11 +128,13 @@ def test_the_worst_outcome_is_the_verdict() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"figure": "dcr.privacy_score"}, "either at_most or at_least"), ({"figure": "x", "at_most": 1}, "METRIC.FIGURE"),
-     ({"figure": "m.f", "at_most": 1, "at_least": 1}, "either"), ({"figure": "m.f", "at_most": math.nan}, "finite"),
-     ({"figure": "m.f", "at_most": True}, "only one of"),
-     ({"figure": "m.f", "at_most": 1, "bound": "top"}, "bound"),
-     ({"figure": "m.f", "at_most": 1, "smallest_n": 0}, "smallest_n")],
+    [({"statistic": "dcr.privacy_score"}, "either at_most or at_least"),
+     ({"statistic": "x", "at_most": 1}, "METRIC.STATISTIC"),
+     ({"statistic": "m.f", "at_most": 1, "at_least": 1}, "either"),
+     ({"statistic": "m.f", "at_most": math.nan}, "finite"),
+     ({"statistic": "m.f", "at_most": True}, "only one of"),
+     ({"statistic": "m.f", "at_most": 1, "bound": "top"}, "bound"),
+     ({"statistic": "m.f", "at_most": 1, "smallest_n": 0}, "smallest_n")],
 )  # fmt: skip
 def test_wrong_limits_are_refused(arguments: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -143,11 +150,11 @@ def test_empty_and_repeated_policies_are_refused() -> None:
 
 def test_default_limits_stand_on_figures_that_exist_and_say_where_they_come_from() -> None:
     policy = Policy.default()
-    specs = figure_specs()
+    specs = statistic_specs()
     described = {"memorization", "vulnerability", "fidelity"}  # shown, and limited by nothing
     assert {limit.metric for limit in policy.limits} == set(default_metrics()) - described
     for limit in policy.limits:
-        assert limit.figure in specs
+        assert limit.statistic in specs
         assert limit.source, limit.key
         assert not limit.advice, limit.key  # what can be done has one source, the list of recourses
 
@@ -167,7 +174,7 @@ def write(tmp_path: Path, text: str) -> Path:
 
 
 def test_a_policy_file_extends_the_default(tmp_path: Path) -> None:
-    path = write(tmp_path, "name: strict\nextends: default\nlimits:\n- {figure: dcr.privacy_score, at_most: 0.01}\n")
+    path = write(tmp_path, "name: strict\nextends: default\nlimits:\n- {statistic: dcr.privacy_score, at_most: 0.01}\n")
     policy = Policy.from_yaml(path)
     values = {limit.key: limit.value for limit in policy.limits}
     assert policy.name == "strict"
@@ -180,9 +187,9 @@ def test_a_policy_file_extends_the_default(tmp_path: Path) -> None:
     ("text", "message"),
     [("limits: []", "no limits"), ("limit: []", "Did you mean 'limits'"), ("- 1", "expected a mapping"),
      (": :", "YAML"),
-     ("limits: [{figure: dcr.privacy_scor, at_most: 1}]", "Did you mean 'dcr.privacy_score'"),
-     ("limits: [{figure: dcr.privacy_score, at_mst: 1}]", "Did you mean 'at_most'"),
-     ("limits: [{figure: dcr.privacy_score, at_least: 1}]", "takes at_most"), ("limits: 3", "must be a list"),
+     ("limits: [{statistic: dcr.privacy_scor, at_most: 1}]", "Did you mean 'dcr.privacy_score'"),
+     ("limits: [{statistic: dcr.privacy_score, at_mst: 1}]", "Did you mean 'at_most'"),
+     ("limits: [{statistic: dcr.privacy_score, at_least: 1}]", "takes at_most"), ("limits: 3", "must be a list"),
      ("limits: [3]", "each limit is a mapping"), ("{extends: mine, limits: []}", "only be 'default'")],
 )  # fmt: skip
 def test_wrong_policy_files_name_file_and_fix(tmp_path: Path, text: str, message: str) -> None:
@@ -205,7 +212,7 @@ def test_an_absent_policy_file_is_an_error(tmp_path: Path) -> None:
         Policy.from_yaml(tmp_path / "absent.yaml")
 
 
-ONE = "{figure: dcr.privacy_score, at_most: 0.1}"
+ONE = "{statistic: dcr.privacy_score, at_most: 0.1}"
 
 
 @pytest.mark.parametrize(
@@ -213,11 +220,11 @@ ONE = "{figure: dcr.privacy_score, at_most: 0.1}"
     [
         (f"limits: [{ONE}]\nlimits: []\n", "line 2: the key 'limits' stands twice, first in line 1"),
         (
-            "limits:\n- figure: dcr.privacy_score\n  at_most: 0.1\n  'at_most': 0.9\n",
+            "limits:\n- statistic: dcr.privacy_score\n  at_most: 0.1\n  'at_most': 0.9\n",
             "line 4: the key 'at_most' .* line 3",
         ),
         (f"x: &x\n  name: a\nextends: default\nlimits: [{ONE}]\nextends: null\n", "line 5: the key 'extends'"),
-        (f"limits:\n- {ONE}\n- {{figure: dcr.privacy_score, at_most: 0.9}}\n", "dcr.privacy_score is limited twice"),
+        (f"limits:\n- {ONE}\n- {{statistic: dcr.privacy_score, at_most: 0.9}}\n", "dcr.privacy_score is limited twice"),
         (f"extends: default\nlimits:\n- {ONE}\n- {ONE}\n", "dcr.privacy_score is limited twice"),
         (f"--- {{limits: [{ONE}]}}\n--- {{}}", "not 2 documents"),
         (f"- {ONE}", "expected a mapping with 'limits', not a list"),
@@ -240,7 +247,7 @@ def test_what_a_merge_key_brings_may_be_overridden(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("figure", "value", "limits"),
+    ("statistic", "value", "limits"),
     [
         ("dcr.privacy_score", "1.0e+300", "0 to 1"), ("dcr.privacy_score", "-0.1", "0 to 1"),
         ("dcr.member_excess", "1.01", "0 to 1"), ("membership_inference.auc_dpi", "0.51", "0 to 0.5"),
@@ -251,29 +258,29 @@ def test_what_a_merge_key_brings_may_be_overridden(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_limit_outside_of_the_range_of_its_figure_is_refused(
-    tmp_path: Path, figure: str, value: str, limits: str
+    tmp_path: Path, statistic: str, value: str, limits: str
 ) -> None:
-    side = "at_least" if figure_specs()[figure].direction == "lower_is_riskier" else "at_most"
+    side = "at_least" if statistic_specs()[statistic].direction == "lower_is_riskier" else "at_most"
     with pytest.raises(ConfigError, match=limits) as caught:
-        Policy.from_yaml(write(tmp_path, f"limits: [{{figure: {figure}, {side}: {value}}}]"))
-    assert figure in str(caught.value) and "policy.yaml" in str(caught.value)
+        Policy.from_yaml(write(tmp_path, f"limits: [{{statistic: {statistic}, {side}: {value}}}]"))
+    assert statistic in str(caught.value) and "policy.yaml" in str(caught.value)
 
 
 def test_the_ranges_hold_every_default_limit() -> None:
-    for name, spec in figure_specs().items():
+    for name, spec in statistic_specs().items():
         low, high = spec.limits
         assert low == 0 and 0 < high < math.inf, name
     for metric in METRICS.values():
         for limit in metric.default_limits:
-            assert 0 <= limit.value <= figure_specs()[limit.figure].limits[1], limit.key
+            assert 0 <= limit.value <= statistic_specs()[limit.statistic].limits[1], limit.key
 
 
 @pytest.mark.parametrize(
     "text",
     [
         f"{{name: default, limits: [{ONE}]}}", f"{{name: Default , limits: [{ONE}]}}",
-        "{name: default, extends: default, limits: [{figure: dcr.privacy_score, at_most: 0.9}]}",
-        "{name: 'default, of dcr only', limits: [{figure: dcr.privacy_score, at_most: 0.12}]}",
+        "{name: default, extends: default, limits: [{statistic: dcr.privacy_score, at_most: 0.9}]}",
+        "{name: 'default, of dcr only', limits: [{statistic: dcr.privacy_score, at_most: 0.12}]}",
     ],
 )  # fmt: skip
 def test_the_name_of_the_default_policy_is_its_own(tmp_path: Path, text: str) -> None:
@@ -284,13 +291,13 @@ def test_the_name_of_the_default_policy_is_its_own(tmp_path: Path, text: str) ->
 def test_the_default_policy_keeps_its_name(tmp_path: Path) -> None:
     for policy in (Policy.default(), Policy.default(["dcr"]), Policy.default([*METRICS])):
         assert Policy.from_dict(policy.to_dict()).name == policy.name
-    loosened = "{extends: default, limits: [{figure: dcr.privacy_score, at_most: 0.9}]}"
+    loosened = "{extends: default, limits: [{statistic: dcr.privacy_score, at_most: 0.9}]}"
     assert Policy.from_yaml(write(tmp_path, loosened)).name == "custom"
     with pytest.raises(ConfigError, match="names itself 'default'"):
         as_policy(Policy((Limit("dcr.privacy_score", 0.9),), name="default"))
 
 
-@pytest.mark.parametrize("given", [[ONE], [{"figure": "dcr.privacy_score"}], 3, {"limits": [["dcr.privacy_score"]]}])
+@pytest.mark.parametrize("given", [[ONE], [{"statistic": "dcr.privacy_score"}], 3, {"limits": [["dcr.privacy_score"]]}])
 def test_a_policy_in_python_that_is_none_is_an_error(given: object) -> None:
     with pytest.raises(ConfigError, match=r"mapping"):
         as_policy(given)  # type: ignore[arg-type]

@@ -240,11 +240,15 @@ def test_rows_of_a_person_go_to_one_teacher() -> None:
 def test_what_is_spent_and_what_is_read_besides(name: str) -> None:
     public = {"bounds": {"age": [0, 120], "pay": [0, 1e4], "joined": ["2020-01-01", "2023-01-01"]}}
     fitted = small(name, epsilon=2.0, delta=1e-6, **public).fit(as_table(TRAIN, SCHEMA), seed=0)
-    assert (fitted.privacy.epsilon, fitted.privacy.delta, fitted.privacy.unpaid) == (2.0, 1e-6, ("values of plan",))
+    assert (fitted.privacy.epsilon, fitted.privacy.delta, fitted.privacy.outside_guarantee) == (
+        2.0,
+        1e-6,
+        ("values of plan",),
+    )
     assert "opacus" in fitted.privacy.accountant or "moments" in fitted.privacy.accountant
     assert "the seed" in fitted.privacy.covers
     with_texts = small(name, **public, categories={"plan": ["a", "b", "c", "senior", "none"]})
-    assert with_texts.fit(as_table(TRAIN, SCHEMA), seed=0).privacy.unpaid == ()
+    assert with_texts.fit(as_table(TRAIN, SCHEMA), seed=0).privacy.outside_guarantee == ()
     with pytest.raises(ConfigError, match="unknown column 'agee'"):
         small(name, bounds={"agee": [0, 1]}).fit(as_table(TRAIN, SCHEMA), seed=0)
     if name == "pategan":

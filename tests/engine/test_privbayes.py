@@ -264,7 +264,7 @@ def made(n: int, seed: int = 0, missing: float = 0.1) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize(
-    ("settings", "unpaid"),
+    ("settings", "outside_guarantee"),
     [
         (
             {},
@@ -282,12 +282,20 @@ def made(n: int, seed: int = 0, missing: float = 0.1) -> pd.DataFrame:
         (PUBLIC, ()),
     ],
 )
-def test_what_is_spent_and_what_is_read_besides(settings: dict, unpaid: tuple[str, ...], tmp_path: Path) -> None:
+def test_what_is_spent_and_what_is_read_besides(
+    settings: dict, outside_guarantee: tuple[str, ...], tmp_path: Path
+) -> None:
     generator = build_generator("privbayes", {"epsilon": 2, "degree": 2, **settings})
     fitted = generator.fit(as_table(made(400), SCHEMA), seed=0)
-    assert (fitted.privacy.epsilon, fitted.privacy.delta, fitted.privacy.unpaid) == (2.0, 0.0, unpaid)
+    assert (fitted.privacy.epsilon, fitted.privacy.delta, fitted.privacy.outside_guarantee) == (
+        2.0,
+        0.0,
+        outside_guarantee,
+    )
     told, _, besides = str(fitted.privacy).partition("; outside of it: ")
-    assert told.startswith("epsilon 2, delta 0 for the replacement of one row") and besides == ", ".join(unpaid)
+    assert told.startswith("epsilon 2, delta 0 for the replacement of one row") and besides == ", ".join(
+        outside_guarantee
+    )
     frame = fitted.sample(500, seed=0).frame()
     pd.testing.assert_frame_equal(Table.of(frame, SCHEMA, where="t").frame(), frame)
     again = generator.fit(as_table(made(400), SCHEMA), seed=0).sample(500, seed=0).frame()

@@ -65,7 +65,7 @@ def test_a_curve_and_facts_are_read_as_they_come(tmp_path: Path) -> None:
         stream.flush()
         assert reports.read() and not reports.read()
     assert reports.rows == [{"epoch": 1.0, "loss": 4.0, "eval_loss": 5.0}, {"epoch": 2.0, "loss": 3.0}]
-    assert reports.facts == {"loss": 9.0, "auc": 0.5} and told == ["epoch 1 of 2", "epoch 2"]
+    assert reports.metadata == {"loss": 9.0, "auc": 0.5} and told == ["epoch 1 of 2", "epoch 2"]
     assert reports.methods == {"opened", "report_custom_message", "report_asset_materialization"}
 
 
@@ -93,7 +93,7 @@ def test_what_is_no_report_is_dropped(tmp_path: Path, text: str) -> None:
         (tmp_path / "messages").write_text(text + "\n" + line("report_custom_message", payload={"epoch": 3}))
         while reports.read():
             pass
-    assert reports.rows == [{"epoch": 3.0}] and reports.facts == {} and told == ["epoch 3"]
+    assert reports.rows == [{"epoch": 3.0}] and reports.metadata == {} and told == ["epoch 3"]
 
 
 def test_at_most_ten_thousand_epochs_are_kept(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_an_orchestrator_gives_a_channel_of_its_own(tmp_path: Path) -> None:
         variables = {MESSAGES: encoded({"path": str(reports.path)}), "SEEN": "yes"}
         with use_channel(Channel(variables, reports)):
             fitted = speaker(tmp_path).fit(as_table(TABLE, SCHEMA), seed=0)  # type: ignore[attr-defined]
-            assert len(reports.rows) == 3 and reports.facts == {"best_loss": 0.25}
+            assert len(reports.rows) == 3 and reports.metadata == {"best_loss": 0.25}
             fitted.sample(5, seed=0).frame()
-        assert reports.rows == [] and reports.facts == {"steps": 8.0}  # those of the last program
+        assert reports.rows == [] and reports.metadata == {"steps": 8.0}  # those of the last program
     assert len(fitted.history) == 3

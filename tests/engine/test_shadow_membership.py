@@ -1,4 +1,4 @@
-"""Shadow membership: figures against written-out counts, extremes, what it says of records, and when it runs."""
+"""Shadow membership: statistics against written-out counts, extremes, what it says of records, and when it runs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from scipy import stats
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.evaluation import choose_metrics
 from privacy_assets.generators.baynet import BayNet
-from privacy_assets.generators.coded import CodedGenerator
 from privacy_assets.generators.privbayes import PrivBayes
+from privacy_assets.generators.shadow_fits import CodedGenerator
 from privacy_assets.metrics import shadow_membership
 from privacy_assets.metrics.registry import METRICS, build_metric, default_metrics
 from privacy_assets.metrics.shadow_membership import ShadowMembership
@@ -71,17 +71,18 @@ def inputs(**more):
     return given(train, holdout, table(90, 3), **more)
 
 
-def figures(share: float, **settings) -> dict:
+def estimates(share: float, **settings) -> dict:
     found = ShadowMembership(generator=Copies(share), **{**SMALL, **settings}).evaluate(inputs())
-    return {figure.name: figure for figure in found.figures}
+    return {estimate.name: estimate for estimate in found.estimates}
 
 
-# --- the figures ------------------------------------------------------------------------------------------------------
+# --- the statistics
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_the_figures_are_those_of_the_audit_written_out():
     metric, tables = ShadowMembership(generator=Copies(0.3), **SMALL), inputs()
-    found = {figure.name: figure for figure in metric.measure(tables).figures}
+    found = {estimate.name: estimate for estimate in metric.measure(tables).estimates}
     seed = int(tables.rng("shadow_membership").integers(2**31))
     cells, coding = stacked(tables)
     records = audit.run_audit(cells, coding, audit.AuditPlan(Copies(0.3), **SMALL), seed=seed).records
@@ -124,15 +125,15 @@ def stacked(tables):
 
 
 def test_copies_are_the_worst_and_a_table_of_its_own_is_at_the_null():
-    worst, null = figures(1.0), figures(0.0)
+    worst, null = estimates(1.0), estimates(0.0)
     assert worst["auc"].value > 0.97 and worst["epsilon_lower_bound"].value > 1.2
-    assert null["auc"].low < 0.5 < null["auc"].high and null["auc"].high < null["auc"].resolution + 0.02
+    assert null["auc"].low < 0.5 < null["auc"].high and null["auc"].high < null["auc"].minimum_detectable_effect + 0.02
     assert null["epsilon_lower_bound"].value < 0.2
     assert worst["auc"].null == null["auc_worst"].null == 0.5
 
 
 def test_more_copies_are_told_more_easily():
-    areas = [figures(share, records=2)["auc"].value for share in (0.05, 0.3, 1.0)]
+    areas = [estimates(share, records=2)["auc"].value for share in (0.05, 0.3, 1.0)]
     assert areas == sorted(areas) and areas[-1] - areas[0] > 0.15
 
 
@@ -149,7 +150,7 @@ def test_few_tests_are_not_assessable():
     found = ShadowMembership(generator=Copies(0.0), **{**SMALL, "records": 1, "tests": 20}).evaluate(inputs())
     judged = Policy.default(["shadow_membership"]).judge({"shadow_membership": found})
     assert {outcome.status for outcome in judged.outcomes} == {"not_assessable"}
-    assert not found.figure("tpr_at_low_fpr").measurable and "at least 1,000 test sets" in found.figures[2].note
+    assert not found.estimate("tpr_at_low_fpr").measurable and "at least 1,000 test sets" in found.estimates[2].note
 
 
 @pytest.mark.parametrize(
@@ -174,7 +175,7 @@ def test_a_stronger_attack_is_evidence_too():
 
 
 @pytest.mark.parametrize(("records", "tests"), [(1, 200), (5, 60)])
-def test_the_resolution_holds_what_no_leak_shows(records: int, tests: int):
+def test_the_minimum_detectable_effect_holds_what_no_leak_shows(records: int, tests: int):
     rng = np.random.default_rng(0)
     labels = np.arange(tests) % 2 == 0
     together = 1 - 0.05 / records
@@ -249,8 +250,8 @@ def test_every_real_table_is_audited_and_the_synthetic_one_is_not(monkeypatch: p
 def test_the_same_seed_gives_the_same_result_and_another_another():
     metric = ShadowMembership(generator=Copies(0.2), **SMALL)
     first, again, other = (metric.evaluate(inputs(seed=seed)) for seed in (0, 0, 1))
-    assert first.figures == again.figures and plain(first.tables) == plain(again.tables)
-    assert first.figures != other.figures
+    assert first.estimates == again.estimates and plain(first.tables) == plain(again.tables)
+    assert first.estimates != other.estimates
 
 
 def test_too_few_rows_are_an_error_that_says_so():
@@ -264,7 +265,7 @@ def test_too_few_rows_are_an_error_that_says_so():
 def test_it_runs_when_it_is_asked_for():
     assert "shadow_membership" in METRICS and "shadow_membership" not in default_metrics()
     assert "shadow_membership" not in Policy.default().metrics
-    limit = {"figure": "shadow_membership.auc", "at_most": 0.6}
+    limit = {"statistic": "shadow_membership.auc", "at_most": 0.6}
     policy = Policy.from_dict({"extends": "default", "limits": [limit]})
     metrics, _ = choose_metrics(None, policy, BayNet())
     assert set(metrics) == {*Policy.default().metrics, "shadow_membership"}

@@ -24,7 +24,7 @@ from privacy_assets.metrics.singling_out.evidence import (
 )
 from privacy_assets.stats.inference import permutation_band
 from privacy_assets.stats.limits import judge_limit
-from privacy_assets.stats.results import Figure, MetricResult
+from privacy_assets.stats.results import Estimate, MetricResult
 from privacy_assets.stats.subjects import Subjects
 from privacy_assets.tables.table import Table
 
@@ -136,8 +136,8 @@ def test_risks_and_bands_agree_with_a_naive_twin() -> None:
     assert alone.band().low == pytest.approx(low, abs=1e-6)
     assert alone.band().high == pytest.approx(high, abs=1e-6)
     low, high = twin([[2, 3]])
-    figure = pool.estimate(SinglingOut.spec("risk"), people.counts, within=(-math.inf, 1))
-    assert (figure.low, figure.high) == pytest.approx((low[0], min(high[0], 1)), abs=1e-6)
+    estimate = pool.estimate(SinglingOut.spec("risk"), people.counts, within=(-math.inf, 1))
+    assert (estimate.low, estimate.high) == pytest.approx((low[0], min(high[0], 1)), abs=1e-6)
 
 
 @pytest.mark.parametrize(("total", "members"), [(2, 1), (5, 2), (6, 5), (300, 3), (300, 150), (300, 297)])
@@ -159,7 +159,7 @@ def test_relabelled_sets_have_the_size_and_all_are_as_likely(total: int, members
 
 
 def test_hits_under_permuted_labels_follow_their_exact_law() -> None:
-    """Twice the same chance: counted over permutations, and the hypergeometric one that the figure subtracts."""
+    """Twice the same chance: counted over permutations, and the hypergeometric one that the statistic subtracts."""
     attacked = []
 
     def keep(groups, people):
@@ -182,7 +182,7 @@ def test_the_number_of_threads_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
         monkeypatch.setattr("joblib.cpu_count", lambda: 8)
         results.append(run(*tables, embedder=STUB).to_json())
-    assert results[0]["figures"] == results[1]["figures"]
+    assert results[0]["estimates"] == results[1]["estimates"]
     assert results[0]["tables"] == results[1]["tables"]
 
 
@@ -194,22 +194,22 @@ def test_a_copy_is_the_worst_and_the_risk_grows_with_the_share_copied() -> None:
     risks = []
     for copied in (0, 150, 300, 600):
         result = run(train, holdout, pd.concat([train[:copied], fresh[copied:]], ignore_index=True))
-        risks.append(result.figure("risk").value)
+        risks.append(result.estimate("risk").value)
     assert risks == sorted(risks)
     assert abs(risks[0]) < 0.25 < risks[2] < 0.75
     copy = result
     assert risks[3] >= 0.98
-    assert copy.figure("risk").low > 0.8
-    assert copy.figure("risk_univariate").value >= 0.98
-    assert copy.figure("risk_max").value >= 0.98
+    assert copy.estimate("risk").low > 0.8
+    assert copy.estimate("risk_univariate").value >= 0.98
+    assert copy.estimate("risk_max").value >= 0.98
     rows = {(row["attack"], row["columns"]): row for row in copy.tables["configurations"]}
     assert all(row["hits_train"] == row["attacks"] for row in rows.values())
     assert judge_limit(LIMIT, copy).status == "fail"
 
 
-def standardised(figures: list[Figure]) -> np.ndarray:
+def standardised(estimates: list[Estimate]) -> np.ndarray:
     """Values over the null deviation that their own intervals claim."""
-    return np.array([figure.value / ((figure.high - figure.low) / 2 / 1.96) for figure in figures])
+    return np.array([estimate.value / ((estimate.high - estimate.low) / 2 / 1.96) for estimate in estimates])
 
 
 SMALL = SinglingOut(columns=(3, 6), attacks=200, permutations=100, candidates=20_000, patience=5_000)
@@ -220,7 +220,7 @@ SMALL = SinglingOut(columns=(3, 6), attacks=200, permutations=100, candidates=20
     [(400, 100, 300), *(pytest.param(one, marks=pytest.mark.slow) for one in [(100, 400, 300), (250, 250, 300)])],
 )
 def test_fresh_rows_sit_at_the_null_whatever_the_sizes(sizes: tuple[int, int, int]) -> None:
-    z = standardised([run(*parts(sizes, seed + 10), SMALL).figure("risk") for seed in range(24)])
+    z = standardised([run(*parts(sizes, seed + 10), SMALL).estimate("risk") for seed in range(24)])
     assert abs(z.mean()) < 3.5 / np.sqrt(24)
     assert 0.6 < z.std(ddof=1) < 1.5
 
@@ -230,24 +230,24 @@ def test_fresh_rows_lie_within_the_interval_about_as_often_as_it_says() -> None:
     for seed in range(40):
         result = run(*parts((200, 150, 200), seed + 50), SMALL)
         for name in inside:
-            figure = result.figure(name)
-            inside[name] += figure.low <= 0 <= figure.high
+            estimate = result.estimate(name)
+            inside[name] += estimate.low <= 0 <= estimate.high
     assert stats.binom.cdf(min(inside.values()), 40, 0.95) > 0.005, inside
 
 
 def test_intervals_hold_when_people_have_several_rows() -> None:
-    figures = []
+    estimates = []
     for seed in range(24):
         tables = [table.loc[table.index.repeat(4)].reset_index(drop=True) for table in parts((80, 40, 100), seed)]
         for table in tables:  # four years of a person: alike, not the same
             table["age"] = table["age"] + np.tile([0, 1, 2, 3], len(table) // 4)
             table["weight"] = table["weight"] + np.tile([0, 2, 0, 4], len(table) // 4)
         subjects = {"train": np.repeat(np.arange(80), 4), "holdout": np.repeat(np.arange(80, 120), 4)}
-        figures.append(run(*tables, SMALL, subjects=subjects).figure("risk"))
-    z = standardised(figures)
+        estimates.append(run(*tables, SMALL, subjects=subjects).estimate("risk"))
+    z = standardised(estimates)
     assert abs(z.mean()) < 3.5 / np.sqrt(24)
     assert 0.6 < z.std(ddof=1) < 1.5
-    assert all((figure.n, figure.subjects) == (480, 120) for figure in figures)
+    assert all((estimate.n, estimate.subjects) == (480, 120) for estimate in estimates)
 
 
 def test_people_with_several_rows_are_counted_once() -> None:
@@ -257,19 +257,19 @@ def test_people_with_several_rows_are_counted_once() -> None:
     once, copied_once = run(train, holdout, fresh), run(train, holdout, train)
     double, copied = run(*twice, fresh, subjects=subjects), run(*twice, train, subjects=subjects)
     for a, b in ((once, double), (copied_once, copied)):
-        assert a.figure("risk").value == pytest.approx(b.figure("risk").value, abs=1e-12)
-        assert a.figure("risk").subjects == b.figure("risk").subjects == 300
-        assert (a.figure("risk").n, b.figure("risk").n) == (300, 600)
-    assert copied.figure("risk").value >= 0.98
+        assert a.estimate("risk").value == pytest.approx(b.estimate("risk").value, abs=1e-12)
+        assert a.estimate("risk").subjects == b.estimate("risk").subjects == 300
+        assert (a.estimate("risk").n, b.estimate("risk").n) == (300, 600)
+    assert copied.estimate("risk").value >= 0.98
 
 
 def test_repeating_every_row_does_not_hide_a_copy() -> None:
     train, holdout, decoys = parts((400, 200, 150), 5)
     once = run(train, holdout, train)
-    assert run(train, holdout, pd.concat([train, train], ignore_index=True)).figures == once.figures
+    assert run(train, holdout, pd.concat([train, train], ignore_index=True)).estimates == once.estimates
     # Nor do rows of no interest that stand once.
-    hidden = run(train, holdout, pd.concat([train, train, decoys], ignore_index=True)).figure("risk")
-    assert hidden.value == pytest.approx(run(train, holdout, pd.concat([train, decoys])).figure("risk").value)
+    hidden = run(train, holdout, pd.concat([train, train, decoys], ignore_index=True)).estimate("risk")
+    assert hidden.value == pytest.approx(run(train, holdout, pd.concat([train, decoys])).estimate("risk").value)
     assert hidden.value > 0.5
 
 
@@ -277,10 +277,10 @@ def test_a_coarse_table_singles_nobody_out() -> None:
     rng = np.random.default_rng(0)
     tables = [pd.DataFrame(rng.random((n, 4)) < 0.4, columns=list("abcd")) for n in (800, 300, 800)]
     result = run(*tables)
-    risk = result.figure("risk")
+    risk = result.estimate("risk")
     assert (risk.value, risk.high) == pytest.approx((0, 0), abs=1e-9)
     assert "queries have 4 columns" in risk.note
-    assert math.isnan(result.figure("risk_univariate").value)
+    assert math.isnan(result.estimate("risk_univariate").value)
     assert judge_limit(LIMIT, result).status == "pass"
 
 
@@ -288,29 +288,29 @@ def test_nothing_to_attack_is_not_measurable_and_does_not_pass() -> None:
     train, holdout, _ = parts((300, 300, 1), 6)
     for tables in ((train, holdout[:0], train), (train[:0], holdout, holdout), (train, holdout, train[:0])):
         result = run(*tables)
-        assert not any(figure.measurable for figure in result.figures)
-        assert all(figure.note for figure in result.figures)
+        assert not any(estimate.measurable for estimate in result.estimates)
+        assert all(estimate.note for estimate in result.estimates)
         assert judge_limit(LIMIT, result).status == "not_assessable"
     constant = pd.DataFrame({"a": ["x"] * 50, "b": [1] * 50})
     result = run(constant, constant, constant)
     # The one query there is matches everyone: nobody is singled out.
-    assert result.figure("risk").value == pytest.approx(0, abs=1e-9)
+    assert result.estimate("risk").value == pytest.approx(0, abs=1e-9)
 
 
 def test_one_person_on_either_side() -> None:
     train, holdout, fresh = parts((200, 200, 200), 17)
     for tables in ((train[:1], holdout, fresh), (train, holdout[:1], fresh), (train[:1], holdout[:1], fresh)):
-        figure = run(*tables).figure("risk")
-        assert figure.measurable
-        assert figure.low <= 0 <= figure.high
-    assert run(train[:1], holdout, train[:1]).figure("risk").value >= 0.98
+        estimate = run(*tables).estimate("risk")
+        assert estimate.measurable
+        assert estimate.low <= 0 <= estimate.high
+    assert run(train[:1], holdout, train[:1]).estimate("risk").value >= 0.98
 
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_one_and_two_synthetic_rows(rows: int) -> None:
     train, holdout, fresh = parts((300, 300, 2), 7)
-    assert run(train, holdout, fresh[:rows]).figure("risk").measurable
-    assert run(train, holdout, train[:rows], embedder=STUB).figure("risk_embedded").value >= 0.98
+    assert run(train, holdout, fresh[:rows]).estimate("risk").measurable
+    assert run(train, holdout, train[:rows], embedder=STUB).estimate("risk_embedded").value >= 0.98
 
 
 @pytest.mark.parametrize(("columns", "pooled"), [(1, 1), (2, 2), (4, 4), (7, 7)])
@@ -319,7 +319,7 @@ def test_narrow_tables_use_the_columns_they_have(columns: int, pooled: int) -> N
     widths = [row["columns"] for row in result.tables["configurations"] if row["attack"] == "multivariate"]
     assert max(widths) == columns
     assert len(widths) == len(set(widths))
-    assert (f"queries have {pooled} columns" in result.figure("risk").note) == (columns < 6)
+    assert (f"queries have {pooled} columns" in result.estimate("risk").note) == (columns < 6)
 
 
 def test_wide_tables_unseen_categories_and_an_outlier() -> None:
@@ -329,9 +329,9 @@ def test_wide_tables_unseen_categories_and_an_outlier() -> None:
             table[f"extra {at}"] = np.random.default_rng(at).integers(0, 3, len(table))
     fresh.loc[:20, "place"] = "nowhere"
     plain = run(train, holdout, fresh)
-    assert plain.figure("risk").measurable
+    assert plain.estimate("risk").measurable
     train.loc[0, "income"] = 1e12
-    assert run(train, holdout, fresh).figure("risk").value == pytest.approx(plain.figure("risk").value, abs=0.02)
+    assert run(train, holdout, fresh).estimate("risk").value == pytest.approx(plain.estimate("risk").value, abs=0.02)
 
 
 def embed(table: Table, device: str) -> np.ndarray:
@@ -348,25 +348,27 @@ def test_the_embedded_attack_is_a_family_of_its_own() -> None:
         run(*tables, embedder=STUB),
         run(tables[0], *tables[1:2], tables[0], embedder=STUB),
     )
-    assert without.figure("risk_embedded").note == "no embedder was given"
-    assert math.isnan(without.figure("risk_embedded").value)
+    assert without.estimate("risk_embedded").note == "no embedder was given"
+    assert math.isnan(without.estimate("risk_embedded").value)
     # Looking from the embedding as well changes nothing about the other attacks.
-    bounds = [[figure.value, figure.low, figure.high] for figure in (without.figure("risk"), fresh.figure("risk"))]
+    bounds = [
+        [estimate.value, estimate.low, estimate.high] for estimate in (without.estimate("risk"), fresh.estimate("risk"))
+    ]
     assert bounds[0] == pytest.approx(bounds[1], abs=1e-12)
-    figure = fresh.figure("risk_embedded")
-    assert figure.low - 0.1 < 0 < figure.high + 0.1
-    assert copy.figure("risk_embedded").value >= 0.98
+    estimate = fresh.estimate("risk_embedded")
+    assert estimate.low - 0.1 < 0 < estimate.high + 0.1
+    assert copy.estimate("risk_embedded").value >= 0.98
     attacks = {row["attack"] for row in copy.tables["configurations"]}
     assert attacks == {"univariate", "multivariate", "embedded"}
 
 
 def test_the_largest_risk_is_the_largest_of_the_table_and_its_null_is_above_zero() -> None:
     result = run(*parts((300, 150, 300), 13))
-    figure = result.figure("risk_max")
-    assert figure.value == max(row["risk"] for row in result.tables["configurations"])
-    assert figure.high == max(row["high"] for row in result.tables["configurations"])
-    assert 0 < figure.null < 1
-    assert "largest of" in figure.note
+    estimate = result.estimate("risk_max")
+    assert estimate.value == max(row["risk"] for row in result.tables["configurations"])
+    assert estimate.high == max(row["high"] for row in result.tables["configurations"])
+    assert 0 < estimate.null < 1
+    assert "largest of" in estimate.note
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Tables that are read a column at a time and held in mapped blocks: the figures are those of frames in memory."""
+"""Tables that are read a column at a time and held in mapped blocks: the statistics are those of frames in memory."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from privacy_assets.errors import InputError
 from privacy_assets.evaluation import prepare_inputs
 from privacy_assets.metrics.registry import METRICS
 from privacy_assets.tables import blocks
-from privacy_assets.tables.blocks import block, joined, kept, taken
 from privacy_assets.tables.column import ranked, row_ids
+from privacy_assets.tables.memory_mapping import block, joined, kept, taken
 from privacy_assets.tables.reading import read_table
 from privacy_assets.tables.schema import infer_schema
 from privacy_assets.tables.stored import StoredTable, open_table
@@ -111,7 +111,7 @@ def test_files_in_row_groups_give_the_inputs_of_frames(tmp_path: Path, tiny_bloc
     assert plain(prepare_inputs(**mixed, subject="person")) == plain(prepare_inputs(**direct, subject="person"))
 
 
-def figures(report: Any) -> dict[str, Any]:
+def estimates(report: Any) -> dict[str, Any]:
     found = {name: result.to_json() for name, result in report.results.items()}
     return {name: {key: part for key, part in result.items() if key != "seconds"} for name, result in found.items()}
 
@@ -124,9 +124,9 @@ def test_every_default_metric_from_files_and_from_frames(tmp_path: Path, monkeyp
     released = {"released": [direct["synthetic"][:50]]}
     default = [name for name, metric in METRICS.items() if metric.by_default]
     options: dict[str, Any] = {"subject": "person", "metrics": default, "embedder": False, **released}
-    memory = figures(evaluate(**direct, **options))
+    memory = estimates(evaluate(**direct, **options))
     monkeypatch.setattr(blocks, "LARGE", 1)
-    mapped = figures(evaluate(**paths, **options))
+    mapped = estimates(evaluate(**paths, **options))
     assert set(memory) == set(default) and memory == mapped
 
 
@@ -272,7 +272,7 @@ def test_no_room_for_a_block(tiny_blocks: None, monkeypatch: pytest.MonkeyPatch)
 _LIMITED = """
 import resource, sys
 import numpy as np, pandas as pd
-from privacy_assets.tables.blocks import block
+from privacy_assets.tables.memory_mapping import block
 resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))
 parts = [block(1 << 27, np.int64) for _ in range(4)]  # 4 GiB of arrays in a process of 1 GiB
 parts[0][:1000] = 7

@@ -89,7 +89,7 @@ def test_the_table_is_that_of_a_naive_twin(rows, decimals):
     inputs, found = drawn(3, 900, 1100, rows, copied="geriatrics")
     for name in found.scores:
         found.scores[name] = np.round(found.scores[name], decimals)
-    figure, table = advantage_subgroups(as_given(inputs), found, ["ward", "smokes"], 199, np.random.default_rng(0))
+    estimate, table = advantage_subgroups(as_given(inputs), found, ["ward", "smokes"], 199, np.random.default_rng(0))
     frame = pd.concat([inputs.train, inputs.holdout], ignore_index=True)
     expected = []
     for column in ("ward", "smokes"):
@@ -107,39 +107,39 @@ def test_the_table_is_that_of_a_naive_twin(rows, decimals):
     for row, (*_, at) in zip(table, expected, strict=True):
         assert row["advantage"] == pytest.approx(naive_advantage(found.scores[row["score"]], at, found, row["fpr"]))
         assert row["low"] <= row["advantage"] <= row["high"]
-    told = [row for row in table if figure.note.startswith(f"{row['column']}, group {row['group']} by size: ")]
-    assert [figure.value, figure.low, figure.high] == [told[0][key] for key in ("advantage", "low", "high")]
-    assert figure.confidence == LEAK_CONFIDENCE
+    told = [row for row in table if estimate.note.startswith(f"{row['column']}, group {row['group']} by size: ")]
+    assert [estimate.value, estimate.low, estimate.high] == [told[0][key] for key in ("advantage", "low", "high")]
+    assert estimate.confidence == LEAK_CONFIDENCE
 
 
 def test_the_group_that_leaks_is_told_and_the_others_are_not():
     inputs, found = drawn(0, 3000, 3000, copied="maternity")
-    figure, table = advantage_subgroups(as_given(inputs), found, ["ward"], 199, np.random.default_rng(0))
-    assert figure.note.startswith("ward, group 3 by size: distance at ")
-    assert figure.low > 0.1
+    estimate, table = advantage_subgroups(as_given(inputs), found, ["ward"], 199, np.random.default_rng(0))
+    assert estimate.note.startswith("ward, group 3 by size: distance at ")
+    assert estimate.low > 0.1
     assert [row["low"] > 0 for row in table] == [False, False, True]
-    assert (figure.n, figure.subjects) == (table[2]["members"] + table[2]["non_members"],) * 2
+    assert (estimate.n, estimate.subjects) == (table[2]["members"] + table[2]["non_members"],) * 2
 
 
 def test_groups_that_are_avoided_are_demonstrated_from_the_other_side():
     inputs, found = drawn(0, 3000, 3000)
     members = found.member[found.codes] & (pd.concat([inputs.train, inputs.holdout])["ward"] == "maternity").to_numpy()
     found.scores["distance"][members] += 3
-    figure, _ = advantage_subgroups(as_given(inputs), found, ["ward"], 199, np.random.default_rng(0))
-    assert figure.high < -0.1
+    estimate, _ = advantage_subgroups(as_given(inputs), found, ["ward"], 199, np.random.default_rng(0))
+    assert estimate.high < -0.1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 4])
-def test_coverage_and_resolution_when_nothing_leaks(rows):
-    figures = []
+def test_coverage_and_minimum_detectable_effect_when_nothing_leaks(rows):
+    estimates = []
     for seed in range(100):
         inputs, found = drawn(seed, 1300, 700, rows)
-        figures.append(
+        estimates.append(
             advantage_subgroups(as_given(inputs), found, ["ward", "smokes"], 199, np.random.default_rng(seed))[0]
         )
-    assert sum(not f.low <= 0 <= f.high for f in figures) <= 4  # 0.5 to 1 expected of 100; 4 has a chance of 0.4 %
-    assert sum(max(-f.low, f.high) > f.resolution for f in figures) <= 4
+    assert sum(not f.low <= 0 <= f.high for f in estimates) <= 4  # 0.5 to 1 expected of 100; 4 has a chance of 0.4 %
+    assert sum(max(-f.low, f.high) > f.minimum_detectable_effect for f in estimates) <= 4
 
 
 def test_groups_need_two_hundred_people_a_side_and_rows_are_not_people():
@@ -194,12 +194,14 @@ def test_a_leak_of_one_group_is_demonstrated_where_averages_tolerate_it():
     leaking, honest = result_of(*release(copied=60)), result_of(*release())
     broken = {outcome.limit.key for outcome in limited.judge({"membership_inference": leaking}).broken}
     assert broken == {"membership_inference.advantage_subgroups.lower"}
-    assert leaking.figure("advantage_subgroups").note.startswith("ward, group 4 by size: ")
+    assert leaking.estimate("advantage_subgroups").note.startswith("ward, group 4 by size: ")
     assert limited.judge({"membership_inference": honest}).verdict == "pass"
-    assert honest.figure("advantage_subgroups").low <= 0 <= honest.figure("advantage_subgroups").high
+    assert honest.estimate("advantage_subgroups").low <= 0 <= honest.estimate("advantage_subgroups").high
     alone = result_of(*release(copied=60), subgroups=())
-    same = [figure.name for figure, other in zip(leaking.figures, alone.figures, strict=True) if figure == other]
-    assert set(same) == {spec.name for spec in MembershipInference.figures} - {"advantage_subgroups"}
+    same = [
+        estimate.name for estimate, other in zip(leaking.estimates, alone.estimates, strict=True) if estimate == other
+    ]
+    assert set(same) == {spec.name for spec in MembershipInference.statistics} - {"advantage_subgroups"}
 
 
 def test_a_copy_is_worst_in_every_group():
@@ -216,21 +218,21 @@ def test_order_of_rows_changes_nothing():
     tables = cut(people(3500, 1), 1500, 1000, 1000)
     shuffled = [table.sample(frac=1, random_state=at).reset_index(drop=True) for at, table in enumerate(tables)]
     first, second = (result_of(*found) for found in (tables, shuffled))
-    assert first.figures == second.figures
+    assert first.estimates == second.estimates
     assert first.tables == second.tables
 
 
 def test_without_declared_subgroups_the_figure_is_shown_and_stops_nothing():
     result = result_of(*release(), subgroups=())
-    assert result.figure("advantage_subgroups").note == "not measurable: no subgroup is declared"
-    assert math.isnan(result.figure("advantage_subgroups").value)
+    assert result.estimate("advantage_subgroups").note == "not measurable: no subgroup is declared"
+    assert math.isnan(result.estimate("advantage_subgroups").value)
     assert "subgroups" not in result.tables
     assert Policy(MembershipInference.default_limits).judge({"membership_inference": result}).verdict == "pass"
 
 
 def test_small_groups_are_not_measurable():
     result = result_of(*cut(people(500, 0), 200, 150, 150))
-    assert result.figure("advantage_subgroups").note == "not measurable: no value has 200 subjects on each side"
+    assert result.estimate("advantage_subgroups").note == "not measurable: no value has 200 subjects on each side"
 
 
 def test_no_category_reaches_the_result():

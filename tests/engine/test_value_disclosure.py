@@ -12,7 +12,7 @@ from privacy_assets.errors import ConfigError
 from privacy_assets.evaluation import prepare_inputs
 from privacy_assets.metrics.value_disclosure import ValueDisclosure
 from privacy_assets.policy import Policy
-from privacy_assets.stats.results import Figure
+from privacy_assets.stats.results import Estimate
 from privacy_assets.tables.roles import Declared
 
 GENERATED = Declared(generated={"id": "made up", "note": "written anew"})
@@ -37,11 +37,11 @@ def real(n: int, seed: int, rows: int = 1) -> pd.DataFrame:
     return people.loc[people.index.repeat(rows)].reset_index(drop=True)
 
 
-def figure(
+def estimate(
     synthetic: pd.DataFrame, train: pd.DataFrame, holdout: pd.DataFrame, reference: pd.DataFrame | None = None
-) -> Figure:
+) -> Estimate:
     inputs = prepare_inputs(train, holdout, synthetic, reference, declared=GENERATED)
-    return ValueDisclosure().measure(inputs).figures[1]
+    return ValueDisclosure().measure(inputs).estimates[1]
 
 
 def verdict(synthetic: pd.DataFrame, train: pd.DataFrame, holdout: pd.DataFrame, declared: Declared) -> str:
@@ -55,8 +55,8 @@ def test_private_rows_in_a_category_are_foreign(rows: int) -> None:
     told = [json.dumps(row) for row in train.astype(str).to_dict("records")]
     smuggled = train.assign(region=told).sample(rows, random_state=0)
     result = ValueDisclosure().evaluate(prepare_inputs(train, holdout, smuggled))
-    assert result.figure("foreign_cells").value == result.figure("foreign_cells").low == 1
-    assert result.figure("generated_excess").value == 0 and result.figure("generated_excess").n == rows
+    assert result.estimate("foreign_cells").value == result.estimate("foreign_cells").low == 1
+    assert result.estimate("generated_excess").value == 0 and result.estimate("generated_excess").n == rows
     assert verdict(smuggled, train, holdout, Declared()) == "fail"
     assert verdict(holdout, train, holdout, Declared()) == "pass"
     assert "north" not in json.dumps(result.to_json()) and told[0] not in json.dumps(result.to_json())
@@ -75,7 +75,7 @@ def test_invented_values_pass_and_those_of_the_training_people_do_not() -> None:
     assert verdict(invented, train, holdout, GENERATED) == "pass"
     for column in ("id", "note"):
         stolen = invented.assign(**{column: train[column]})
-        found = figure(stolen, train, holdout)
+        found = estimate(stolen, train, holdout)
         assert found.value > 0.9, column
         assert verdict(stolen, train, holdout, GENERATED) == "fail"
 
@@ -83,7 +83,7 @@ def test_invented_values_pass_and_those_of_the_training_people_do_not() -> None:
 def test_an_identifier_in_another_column_and_a_subject_are_seen() -> None:
     train, holdout, invented = (real(500, seed) for seed in (0, 1, 2))
     beside = invented.assign(note=train["id"].astype(str))
-    assert figure(beside, train, holdout).value > 0.9
+    assert estimate(beside, train, holdout).value > 0.9
     people, others = (
         frame.assign(who=[f"person {seed} {i:09d}" for i in range(500)])
         for seed, frame in (("a", train), ("b", holdout))
@@ -98,7 +98,7 @@ def test_one_in_a_hundred_real_identifiers_is_seen() -> None:
     train, holdout, invented = (real(1500, seed) for seed in (0, 1, 2))
     few = invented.copy()
     few.loc[:14, "id"] = train.loc[:14, "id"]
-    found = figure(few, train, holdout)
+    found = estimate(few, train, holdout)
     assert found.low > 0 and abs(found.value - 0.01) < 0.004
     assert verdict(few, train, holdout, GENERATED) == "fail"
 
@@ -108,7 +108,7 @@ def test_other_case_other_signs_and_longer_text_do_not_hide_a_note() -> None:
     own = [f"record {i} of {name}" for i, name in enumerate(train["note"])]
     train = train.assign(note=own)
     hidden = invented.assign(note=["As is told here: " + text.upper().replace(" ", "_") + " END" for text in own])
-    assert figure(hidden, train, holdout).low > 0.5
+    assert estimate(hidden, train, holdout).low > 0.5
 
 
 def test_the_interval_is_calibrated_when_nothing_leaks() -> None:
@@ -117,7 +117,7 @@ def test_the_interval_is_calibrated_when_nothing_leaks() -> None:
         people = real(300, 100 + seed).sample(frac=1, random_state=seed).reset_index(drop=True)
         invented = real(300, 1000 + seed)
         invented.loc[:60, ["id", "note"]] = people.loc[::4, ["id", "note"]].to_numpy()[:61]  # of both sides alike
-        found = figure(invented, people.iloc[:150].reset_index(drop=True), people.iloc[150:].reset_index(drop=True))
+        found = estimate(invented, people.iloc[:150].reset_index(drop=True), people.iloc[150:].reset_index(drop=True))
         assert found.low <= found.value <= found.high
         false_alarms += found.low > 0 or found.high < 0
     assert false_alarms <= 3  # at 99 %, and exact: 0.4 expected at most
@@ -127,18 +127,18 @@ def test_an_identifier_of_several_rows_counts_where_no_subject_tells_them_apart(
     rows = real(300, 0, rows=4).sample(frac=1, random_state=0).reset_index(drop=True)
     train, holdout = rows.iloc[:600].reset_index(drop=True), rows.iloc[600:].reset_index(drop=True)
     invented = real(600, 5)
-    assert figure(invented.assign(id=train["id"]), train.assign(age=range(600)), holdout).low > 0
+    assert estimate(invented.assign(id=train["id"]), train.assign(age=range(600)), holdout).low > 0
 
 
 def test_people_of_the_reference_are_unseen_as_those_of_the_holdout_are() -> None:
     train, holdout, reference, invented = (real(600, seed) for seed in (0, 1, 2, 3))
     few = invented.assign(id=[*train["id"][:6], *invented["id"][6:]])
-    assert figure(few, train, holdout).low <= 0 < figure(few, train, holdout, reference).low
+    assert estimate(few, train, holdout).low <= 0 < estimate(few, train, holdout, reference).low
 
 
 def test_no_generated_column_is_zero_with_its_rows() -> None:
     train, holdout = (real(100, seed).drop(columns=["id", "note"]) for seed in (0, 1))
-    found = ValueDisclosure().measure(prepare_inputs(train, holdout, holdout)).figures[1]
+    found = ValueDisclosure().measure(prepare_inputs(train, holdout, holdout)).estimates[1]
     assert (found.value, found.low, found.high, found.n, found.note) == (0, 0, 0, 100, "no generated column")
 
 

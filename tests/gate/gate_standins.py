@@ -25,7 +25,7 @@ from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.policy import Policy
 from privacy_assets.stats.limits import Limit
-from privacy_assets.stats.results import Figure, MetricResult, plain
+from privacy_assets.stats.results import Estimate, MetricResult, plain
 from privacy_assets.version import ENGINE_VERSION
 
 VARIABLE = "GATE_STANDINS_SIGNING_KEY"
@@ -35,7 +35,7 @@ DCR = Dcr()
 METRICS: dict[str, Metric] = {"dcr": DCR}
 SETUP: dict[str, Any] = {"seed": 0, "subject": None}
 INPUTS = {"train": "t", "holdout": "h", "synthetic": "s"}
-PASSING, FAILING = 0.05, 0.2  # cautious end of the figure's interval; the limit is 0.1
+PASSING, FAILING = 0.05, 0.2  # conservative bound of the statistic's interval; the limit is 0.1
 FRAME = pd.DataFrame(
     {
         "age": pd.array([31, None, 58], dtype="Int64"),
@@ -65,9 +65,9 @@ def open_gate(root: Path) -> Gate:
 
 def result(high: float = PASSING, **changes: Any) -> MetricResult:
     """What the score step ``dcr`` found."""
-    figure = Figure("privacy_score", 0.01, -0.02, high, n=1000, subjects=1000)
+    estimate = Estimate("privacy_score", 0.01, -0.02, high, n=1000, subjects=1000)
     measured = MetricResult(
-        "dcr", (figure,), settings=plain(DCR.settings()), inputs=INPUTS, engine_version=ENGINE_VERSION
+        "dcr", (estimate,), settings=plain(DCR.settings()), inputs=INPUTS, engine_version=ENGINE_VERSION
     )
     return replace(measured, **changes)
 

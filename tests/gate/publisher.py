@@ -42,7 +42,7 @@ from privacy_assets.gate.snapshot import Snapshot, read_snapshot
 from privacy_assets.gate.statements import Place, Sealed, seal
 from privacy_assets.policy import Policy
 from privacy_assets.stats.limits import Limit, LimitOutcome, judge_limit
-from privacy_assets.stats.results import Figure, MetricResult
+from privacy_assets.stats.results import Estimate, MetricResult
 from privacy_assets.storage.files import names
 from privacy_assets.storage.objects import location
 from privacy_assets.version import ENGINE_VERSION
@@ -86,8 +86,8 @@ def table(number: int, rows: int = 40) -> pd.DataFrame:
 
 def found(high: float) -> tuple[dict[str, MetricResult], list[LimitOutcome]]:
     """A result whose interval ends at ``high``, and what the policy says to it."""
-    figure = Figure("member_excess", high / 2, high / 3, high, n=1000, subjects=1000)
-    result = MetricResult("dcr", (figure,), inputs=INPUTS, engine_version=ENGINE_VERSION)
+    estimate = Estimate("member_excess", high / 2, high / 3, high, n=1000, subjects=1000)
+    result = MetricResult("dcr", (estimate,), inputs=INPUTS, engine_version=ENGINE_VERSION)
     return {"dcr": result}, [judge_limit(POLICY.limits[0], result)]
 
 
@@ -226,7 +226,7 @@ def order_to_rotate(gate: Gate, root: Path, number: int) -> Order:
     def finish() -> None:
         now = deployment(root).key.signer.public_key.keyid
         assert {path.name for path in trusted.iterdir()} == before | {f"{now[:16]}.pem"}
-        assert names(root / "private") == [".keys.lock", "failures", "looks", "signing.key", "snapshots"]
+        assert names(root / "private") == [".keys.lock", "failures", "attempts", "signing.key", "snapshots"]
 
     return Order("rotate", None, signs, finish)
 

@@ -31,7 +31,7 @@ from privacy_assets.gate.keys import rotate_key
 from privacy_assets.gate.statements import Place, Sealed, Statement, seal, unseal
 from privacy_assets.policy import Policy
 from privacy_assets.stats.limits import Limit
-from privacy_assets.stats.results import Figure
+from privacy_assets.stats.results import Estimate
 from privacy_assets.version import ENGINE_VERSION
 
 
@@ -40,11 +40,11 @@ def policy(**limit: Any) -> Policy:
 
 
 def remember(
-    gate: Gate, under: Policy = POLICY, frame: pd.DataFrame = FRAME, place: Place = PLACE, **figure: Any
+    gate: Gate, under: Policy = POLICY, frame: pd.DataFrame = FRAME, place: Place = PLACE, **estimate: Any
 ) -> str:
     """Let ``frame`` be judged by ``under``; returns the fingerprint of its rows."""
-    shown = {"value": 0.2, "low": 0.15, "high": 0.3, "n": 1000, "subjects": 1000, **figure}
-    measured = result(figures=(Figure("privacy_score", **shown),))
+    shown = {"value": 0.2, "low": 0.15, "high": 0.3, "n": 1000, "subjects": 1000, **estimate}
+    measured = result(estimates=(Estimate("privacy_score", **shown),))
     snapshot, _ = gate.take_snapshot(FRAME, place, "t")
     gate.sign_result(measured, snapshot, under.judge({"dcr": measured}).outcomes)
     return snapshot.content
@@ -65,17 +65,17 @@ def test_a_failure_is_remembered_with_its_reason(gate: Gate) -> None:
 
 
 @pytest.mark.parametrize(
-    "figure",
+    "statistic",
     [
         {"high": PASSING, "low": 0.0},
         {"subjects": 5, "low": 0.0},
         {"value": float("nan")},
-        {"low": 0.0, "resolution": 0.5},
+        {"low": 0.0, "minimum_detectable_effect": 0.5},
     ],
-    ids=["pass", "too few rows", "not measurable", "blind"],
+    ids=["pass", "too few rows", "not measurable", "underpowered"],
 )
-def test_only_a_failure_is_remembered(gate: Gate, figure: dict[str, Any]) -> None:
-    content = remember(gate, **figure)
+def test_only_a_failure_is_remembered(gate: Gate, estimate: dict[str, Any]) -> None:
+    content = remember(gate, **estimate)
     assert not hit(gate, content)
     assert not list((gate.private / "failures").rglob("*.json"))
 

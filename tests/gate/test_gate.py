@@ -60,7 +60,7 @@ def ready(gate: Gate) -> Chain:
 def test_readers_of_a_release_get_figures_and_no_tables(ready: Chain) -> None:
     ranked = result(tables={"ranking": [{"rank": 1, "role": "train", "row": 39435}]})
     stated = attested(ready, results={"dcr": ranked})
-    assert stated.results["dcr"]["figures"] == result().to_json()["figures"]
+    assert stated.results["dcr"]["estimates"] == result().to_json()["estimates"]
     assert "39435" not in json.dumps(stated.statement().body)
 
 
@@ -90,7 +90,7 @@ def test_an_attestation_says_what_was_judged(ready: Chain) -> None:
     assert stated.inputs == {**INPUTS, "released": ready.gate.released(ready.snapshot).fingerprint}
     assert stated.attempt == 2
     assert stated.keyid == ready.gate.key.signer.public_key.keyid
-    assert MetricResult.from_json(stated.results["dcr"]).figures == result().figures
+    assert MetricResult.from_json(stated.results["dcr"]).estimates == result().estimates
 
 
 @pytest.mark.parametrize("role", ["train", "holdout", "synthetic", "reference", "embedder"])
@@ -167,7 +167,7 @@ def test_a_table_that_was_filtered_otherwise_is_not_attested(ready: Chain, then:
 
 @pytest.mark.parametrize("made_by", ["synthpop", "baynet", None])
 def test_a_table_of_another_generator_than_the_attacked_one_is_not_attested(ready: Chain, made_by: str | None) -> None:
-    """None: a table that was brought, whose generator only its owner knows."""
+    """None: an external table, whose generator only its owner knows."""
     attack = ShadowMembership(generator="baynet")
     named = None if made_by is None else {"name": made_by, "settings": build_generator(made_by).settings()}
     snapshot, taken = ready.gate.take_snapshot(FRAME, PLACE, INPUTS["train"], generator=named)
@@ -198,7 +198,7 @@ def test_results_of_another_snapshot_or_partition_are_not_read(
 
 def test_a_figure_that_is_missing_is_no_pass(ready: Chain) -> None:
     assert attested(ready, results={}).verdict == "not_assessable"
-    assert attested(ready, results={"dcr": result(figures=())}).verdict == "not_assessable"
+    assert attested(ready, results={"dcr": result(estimates=())}).verdict == "not_assessable"
     assert attested(ready, results={"dcr": result(float("nan"))}).verdict == "not_assessable"
 
 
@@ -247,7 +247,7 @@ def fails_now(ready: Chain) -> None:
 
 
 def unsigned_verdict(ready: Chain) -> Sealed:
-    """A verdict "pass" over figures that break a limit."""
+    """A verdict "pass" over statistics that break a limit."""
     return ready.restated(results={"dcr": result(FAILING).to_json()})
 
 
@@ -263,11 +263,11 @@ REFUSED: dict[str, tuple[Case, str]] = {
     "a verdict fail": (lambda x: {"sealed": x.restated(verdict="fail")}, "failed before"),
     "a verdict not_assessable": (lambda x: {"sealed": x.restated(verdict="not_assessable")}, "policy does not hold"),
     "an unknown verdict": (lambda x: {"sealed": x.restated(verdict="Pass")}, "policy does not hold"),
-    "figures that break a limit": (
+    "statistics that break a limit": (
         lambda x: {"sealed": unsigned_verdict(x)},
         "dcr.privacy_score: 0.2688 is above .* at attempt 2",
     ),
-    "figures that are missing": (lambda x: {"sealed": x.restated(results={})}, "dcr.privacy_score was not computed"),
+    "statistics that are missing": (lambda x: {"sealed": x.restated(results={})}, "dcr.privacy_score was not computed"),
     "a stricter policy": (lambda _: stricter(0.06), "under another policy"),
     "a looser policy": (lambda _: stricter(0.5), "under another policy"),
     "another engine": (lambda x: {"sealed": x.restated(engine_version="0.0.1")}, "made by engine 0.0.1"),

@@ -421,7 +421,12 @@ def test_after_rotation_old_releases_are_read_and_the_new_key_signs(gate: Gate, 
     new = rotate_key(gate.key.path, trusted)
     assert new != old
     assert gate.key.path.stat().st_mode & 0o777 == 0o600
-    assert {file.name for file in gate.key.path.parent.iterdir()} == {"signing.key", ".keys.lock", "snapshots", "looks"}
+    assert {file.name for file in gate.key.path.parent.iterdir()} == {
+        "signing.key",
+        ".keys.lock",
+        "snapshots",
+        "attempts",
+    }
     after = make_gate(tmp_path)
     assert len(read(after)) == len(FRAME)
     second = chain(after, frame=FRAME.iloc[:2]).publish()

@@ -132,7 +132,7 @@ def test_changed_bytes_are_refused_and_leave_nothing(gate: Gate) -> None:
         part.publish()
     assert gate.store.history(PLACE) == []
     assert not part.snapshot.place.below(gate.releases).joinpath("releases").below()
-    assert gate.looks.released(PLACE) == set()
+    assert gate.attempts.released(PLACE) == set()
 
 
 def test_a_release_that_was_damaged_is_put_right_by_its_own_attestation(gate: Gate) -> None:
@@ -211,10 +211,10 @@ def test_failures_attempts_and_releases_are_remembered(gate: Gate) -> None:
     same_rows(table.astype(FRAME.dtypes), rows(2))
 
 
-@pytest.mark.parametrize("kind", ["looks", "failures"])
+@pytest.mark.parametrize("kind", ["attempts", "failures"])
 def test_a_damaged_memory_refuses(gate: Gate, kind: str) -> None:
     part = chain(gate, high=0.2 if kind == "failures" else 0.05)
-    if kind == "looks":
+    if kind == "attempts":
         part.publish()
     for name in (gate.private / kind).below():
         (gate.private / kind).joinpath(*name.split("/")).put(b"damaged")
@@ -225,7 +225,7 @@ def test_a_damaged_memory_refuses(gate: Gate, kind: str) -> None:
 def test_every_attempt_has_a_number_of_its_own_also_at_once(gate: Gate) -> None:
     taken = [gate.take_snapshot(rows(number), PLACE, INPUTS["train"])[0] for number in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        numbers = list(pool.map(gate.looks.attempt, taken + taken))
+        numbers = list(pool.map(gate.attempts.attempt, taken + taken))
     assert sorted(numbers[:8]) == [*range(1, 9)]
     assert numbers[8:] == numbers[:8]
 
@@ -341,7 +341,7 @@ def test_every_request_may_fail(gate: Gate, scenario: str, sent: bool, for_good:
         found = shown(gate, place)
         assert found in allowed, (at, calls[at:])
         out = [hash_file(release.table) for release in gate.store.history(place)]
-        assert set(out) <= gate.looks.released(place), (at, calls[at:])  # whatever is out counts as released
+        assert set(out) <= gate.attempts.released(place), (at, calls[at:])  # whatever is out counts as released
         seen.add(found == after)
         work()  # and now it works
         assert shown(gate, place) == after
@@ -376,7 +376,7 @@ def test_a_place_that_was_not_prepared_is_not_used(gate: Gate, tmp_path: Path) -
     part = chain(gate)
     with pytest.raises(ConfigError, match="privacy-assets prepare"):
         part.publish(gate=replace(gate, releases=location(f"{new_bucket()}/releases")))
-    assert gate.looks.released(PLACE) == set()  # nothing was recorded
+    assert gate.attempts.released(PLACE) == set()  # nothing was recorded
     part.publish()
     (gate.private / MARKER).unlink()
     for work in (part.publish, lambda: gate.roll_back(PLACE, gate.store.current(PLACE).id)):
@@ -420,7 +420,7 @@ def test_places_have_one_role_in_one_deployment(gate: Gate) -> None:
             part.publish(gate=other)
         with pytest.raises(ConfigError, match=told):
             other.attest(part.snapshot, POLICY, {"dcr": result()}, INPUTS, METRICS, SETUP)
-    assert gate.looks.released(PLACE) == set()
+    assert gate.attempts.released(PLACE) == set()
     with pytest.raises(ConfigError, match="belong to different deployments"):
         prepare({"releases": gate.releases, "private": foreign["private"]})
     for one, two in ((f"{bucket}/a", f"{bucket}/a"), (f"{bucket}/a", f"{bucket}/a/private")):
@@ -511,15 +511,15 @@ def test_what_is_not_there_and_what_cannot_be_read_are_told_apart(gate: Gate, mo
     with broken(0, sent=False, for_good=True), pytest.raises(PublicationRefused, match="pointer cannot be read"):
         read(gate)
     unknown = replace(gate, releases=ObjectPath("s4://bucket/releases"), private=ObjectPath("s4://bucket/private"))
-    for work in (lambda: unknown.store.current(PLACE), lambda: unknown.looks.attempt(part.snapshot),
-                 lambda: unknown.looks.released(PLACE)):  # fmt: skip
+    for work in (lambda: unknown.store.current(PLACE), lambda: unknown.attempts.attempt(part.snapshot),
+                 lambda: unknown.attempts.released(PLACE)):  # fmt: skip
         with pytest.raises(ConfigError, match="no library for s4://"):
             work()
 
 
 def test_numbers_that_nobody_took_are_no_numbers(gate: Gate) -> None:
     part = chain(gate)
-    stray = PLACE.below(gate.private / "looks") / "released" / "²²²²²²²²"
+    stray = PLACE.below(gate.private / "attempts") / "released" / "²²²²²²²²"
     stray.put(b"{}")
     with pytest.raises(PublicationRefused, match="memory of releases is damaged"):
         part.publish()

@@ -217,7 +217,7 @@ def test_no_pipe_is_waited_for(gate: Gate, tmp_path: Path, monkeypatch: pytest.M
     release = part.publish()
     chain(gate, frame=rows(5), high=0.2)
     (trusted,) = (tmp_path / "trusted_keys").iterdir()
-    (record,) = gate.private.glob("looks/*/*/released/[!.]*")
+    (record,) = gate.private.glob("attempts/*/*/released/[!.]*")
     (failure,) = gate.private.glob("failures/*/*/*/*.json")
     places = {"pointer": release.folder.parents[1] / POINTER, "attestation": release.attestation,
               "table": release.table, "trusted": trusted, "snapshot": part.snapshot.path, "record": record,

@@ -1,4 +1,4 @@
-"""Golden figures: releases of known truth, frozen, and what the engine says of them.
+"""Golden statistics: releases of known truth, frozen, and what the engine says of them.
 
     python tests/golden/golden.py build               # the tables and embeddings, once: files beside this one
     python tests/golden/golden.py write               # what is expected of each release
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 SEED = 7
 REAL = ("train", "holdout", "reference")
-ENDS = ("low", "high", "resolution", "measured")
+ENDS = ("low", "high", "minimum_detectable_effect", "measured")
 _UNSTABLE = ("seconds", "versions", "engine_version", "fingerprints", "inputs")  # not what the engine finds
-_ALSO = ("memorization", "vulnerability", "fidelity", "composition")
+_ALSO = ("memorization", "vulnerability", "fidelity", "cumulative_disclosure")
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class Golden:
     def found(self, seed: int = SEED) -> dict[str, Any]:
         """The report as JSON, without what depends on clock, machine and versions."""
         inputs = self.inputs(seed)
-        defaults, policy = choose_metrics(None, None, brought=set(inputs.tables))
-        metrics, _ = choose_metrics([*dict.fromkeys([*defaults, *_ALSO])], policy, brought=set(inputs.tables))
+        defaults, policy = choose_metrics(None, None, external=set(inputs.tables))
+        metrics, _ = choose_metrics([*dict.fromkeys([*defaults, *_ALSO])], policy, external=set(inputs.tables))
         told = assemble(inputs, run_metrics(inputs, metrics), policy).to_json()
         return json.loads(json.dumps(_stable(told)))
 

@@ -1,4 +1,4 @@
-"""The figures, verdicts and reports of frozen releases of known truth stay what they are."""
+"""The statistics, verdicts and reports of frozen releases of known truth stay what they are."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def test_nothing_moved(release: Golden) -> None:
 def test_the_expected_verdicts_are_those_of_the_truth(release: Golden) -> None:
     """These tables are small: without a leak some limits are not assessable, but none fails."""
     report = release.expected()
-    failed = [limit["figure"] for limit in report["limits"] if limit["status"] == "fail"]
+    failed = [limit["statistic"] for limit in report["limits"] if limit["status"] == "fail"]
     assert (report["verdict"] == "fail") == bool(failed) == release.leaks
 
 
 def test_a_number_that_moves_is_told() -> None:
     report = RELEASES[0].expected()
     assert moved(report, report) == {}
-    metric = report["metrics"]["dcr"]["figures"]["member_excess"]
-    other = {**report, "metrics": {"dcr": {"figures": {"member_excess": {**metric, "low": metric["low"] + 1e-5}}}}}
-    path = "/metrics/dcr/figures/member_excess/low"
+    metric = report["metrics"]["dcr"]["estimates"]["member_excess"]
+    other = {**report, "metrics": {"dcr": {"estimates": {"member_excess": {**metric, "low": metric["low"] + 1e-5}}}}}
+    path = "/metrics/dcr/statistics/member_excess/low"
     assert moved(report, other)[path] == (metric["low"], metric["low"] + 1e-5)
     assert len(moved(report, other)) > 1000  # what is missing counts

@@ -28,7 +28,7 @@ def _functions_run_here(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _known_secrets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The key decides who stands on which side: figures near a limit would break one run in many."""
+    """The key decides who stands on which side: statistics near a limit would break one run in many."""
     numbers = itertools.count()
 
     def token_bytes(size: int) -> bytes:

@@ -86,7 +86,7 @@ class World:
         self.defs = dg.Definitions.merge(made, resources(self.place))
         return self.defs
 
-    def brought(self, **frames: pd.DataFrame) -> dict[str, Path]:
+    def external(self, **frames: pd.DataFrame) -> dict[str, Path]:
         for role, frame in frames.items():
             frame.to_csv(self.data / f"{role}.csv", index=False)
         return {role: self.data / f"{role}.csv" for role in frames}

@@ -28,13 +28,13 @@ LENIENT = {
     "name": "lenient",
     "limits": [
         {
-            "figure": "dcr.identical_excess",
+            "statistic": "dcr.identical_excess",
             "at_most": 0.3,
             "bound": "lower",
             "smallest_n": 5,
             "advice": "Use larger leaves.",
         },
-        {"figure": "dcr.member_excess_any", "at_most": 0.0, "bound": "lower", "smallest_n": 5},
+        {"statistic": "dcr.member_excess_any", "at_most": 0.0, "bound": "lower", "smallest_n": 5},
     ],
 }
 QUICK: dict[str, Any] = {

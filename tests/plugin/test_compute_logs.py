@@ -13,7 +13,7 @@ from planting import PLANTED, SPELLINGS, World, leaks, private, traces
 from standins import slow, sqlite_instance
 
 from privacy_assets.dagster.demo import INSTANCE
-from privacy_assets.dagster.scrubbing import guarded
+from privacy_assets.dagster.redaction import checked_step
 
 ROOT = Path(__file__).parents[2]
 FUNCTIONS_APART = True
@@ -82,7 +82,7 @@ def test_what_a_thread_raises_is_told_by_its_place(
             thread.start()
             thread.join()
 
-    guarded(step)()
+    checked_step(step)()
     said = capsys.readouterr().err
     assert "In a thread: ValueError at" in said and "in fails" in said and "SystemExit" not in said
     assert traces(said) == set()

@@ -53,7 +53,10 @@ def shape(defs: dg.Definitions) -> dict[str, object]:
         ({"source": pd.DataFrame({"name": ["Zebulon"]})}, "source must be"),
         ({"source": "s4://bucket/people.parquet"}, "Did you mean s3://?"),
         ({"source": "htp://host/people.csv"}, "Did you mean http://?"),
-        ({"source": "demo", "policy": [{"figure": "dcr.privacy_score"}]}, "expected a mapping with 'limits', not list"),
+        (
+            {"source": "demo", "policy": [{"statistic": "dcr.privacy_score"}]},
+            "expected a mapping with 'limits', not list",
+        ),
         ({"source": "demo", "subject": ["pid"]}, "subject must be the name of a column"),
         ({"source": {"key": "raw"}}, "source must be"),
         ({"source": "demo", "generator": "synthpob"}, "Did you mean 'synthpop'?"),
@@ -63,7 +66,7 @@ def shape(defs: dg.Definitions) -> dict[str, object]:
         ({"source": "demo", "metrics": ["drc"]}, "Did you mean 'dcr'?"),
         ({"source": "demo", "metrics": {"dcr": {"bootstrap": 1}}}, "Did you mean 'bootstraps'?"),
         ({"source": "demo", "metrics": ["singling_out"], "policy": LENIENT}, "dcr is not among the metrics"),
-        ({"source": "demo", "policy": {"limits": [{"figure": "dcr.membr_excess", "at_most": 1}]}}, "did you mean"),
+        ({"source": "demo", "policy": {"limits": [{"statistic": "dcr.membr_excess", "at_most": 1}]}}, "did you mean"),
         ({"source": "demo", "policy": "nowhere.yaml"}, "nowhere.yaml"),
         ({"source": "demo", "shares": {"train": 0.5, "holdout": 0.6}}, "sum to 1"),
         (
@@ -305,8 +308,8 @@ attributes:
   source: demo
   policy:
     extends: default
-    limits: [{figure: dcr.privacy_score, at_most: 0.01}]
-    limits: [{figure: dcr.privacy_score, at_most: 0.9}]
+    limits: [{statistic: dcr.privacy_score, at_most: 0.01}]
+    limits: [{statistic: dcr.privacy_score, at_most: 0.9}]
 """
 
 

@@ -24,7 +24,7 @@ from privacy_assets.pipeline.plan import TablePlan
 from privacy_assets.pipeline.steps import Steps
 
 WHY = {"token": "made up anew"}
-POLICY = {"limits": [{"figure": "value_disclosure.generated_excess", "at_most": 0.5, "bound": "lower"}]}
+POLICY = {"limits": [{"statistic": "value_disclosure.generated_excess", "at_most": 0.5, "bound": "lower"}]}
 METRICS = {
     "dcr": {"bootstraps": 50, "permutations": 199},
     "membership_inference": {"permutations": 199},
@@ -83,8 +83,8 @@ def opened(steps: Steps, folder: Path):
 def test_what_was_stored_measures_the_same(made: tuple[Steps, Encoded], stored: Path) -> None:
     steps, before = made
     after = opened(steps, stored)
-    assert (after.facts, after.snapshot) == (before.facts, before.snapshot)
-    assert json.dumps(after.facts.sizes) == json.dumps(before.facts.sizes)  # in the same order
+    assert (after.metadata, after.snapshot) == (before.metadata, before.snapshot)
+    assert json.dumps(after.metadata.sizes) == json.dumps(before.metadata.sizes)  # in the same order
     for given, found in (
         (before.inputs.tables, after.inputs.tables),
         (before.inputs.generated, after.inputs.generated),
@@ -111,7 +111,7 @@ def test_nothing_is_prepared_again(made: tuple[Steps, Encoded], stored: Path, mo
     for kind, name in ((Encoder, "transform"), (Encoder, "fit"), (Embedder, "embed"), (Embedder, "load")):
         monkeypatch.setattr(kind, name, fails)
     steps, _ = made
-    assert steps.score(steps.plan.metrics["dcr"], StoredEncoded(stored)).result.figures
+    assert steps.score(steps.plan.metrics["dcr"], StoredEncoded(stored)).result.estimates
 
 
 def swapped(name: str) -> Callable[[Path], None]:

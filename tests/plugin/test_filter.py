@@ -46,8 +46,8 @@ def test_a_filtered_table_is_published_and_says_so(place: Path) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         result = run(filtered, "people_pipeline", instance)
     assert result.success, failures(result)
-    facts = made(result)
-    told = facts["synthetic"]
+    metadata = made(result)
+    told = metadata["synthetic"]
     assert told["filter"] == "memorization" and told["radius of memorization"] > 0
     assert told["rows dropped by memorization"] == told["rows dropped"]
     assert told["rows dropped"] >= told["dagster/row_count"] // 3
@@ -70,8 +70,8 @@ def test_a_filtered_table_is_published_and_says_so(place: Path) -> None:
 
     assert "rows drawn were left out" in page and "Before and after the filter" in page
     report = json.loads(next((place / "storage/people/privacy_report").rglob("*.json")).read_text())
-    before = report["generator"]["filter"]["before"]["memorization"]["figures"]["exposed"]["value"]
-    assert before > 0.2 > report["metrics"]["memorization"]["figures"]["exposed"]["value"]
+    before = report["generator"]["filter"]["before"]["memorization"]["estimates"]["exposed"]["value"]
+    assert before > 0.2 > report["metrics"]["memorization"]["estimates"]["exposed"]["value"]
     assert "filter.before" not in page and "before" not in json.dumps(attested(place))
 
     predicate = attested(place)["predicate"]
@@ -134,7 +134,7 @@ def test_a_filter_reads_the_real_rows_outside_of_the_budget(place: Path) -> None
         result = run(table(place, generator=private, filter=FILTER), "people_pipeline", instance)
     assert "privacy_report" in made(result), failures(result)
     report = json.loads(next((place / "storage/people/privacy_report").rglob("*.json")).read_text())
-    assert "which rows the filters memorization left out" in report["generator"]["privacy"]["unpaid"]
+    assert "which rows the filters memorization left out" in report["generator"]["privacy"]["outside_guarantee"]
     row = next(row for row in report["privacy_configuration"] if row["name"] == "differential privacy")
     assert "which rows the filters memorization left out" in row["how"]
 
@@ -161,7 +161,7 @@ def test_checks_do_not_ask_for_a_filter_that_is_on(place: Path) -> None:
     # one-sided, so it never reads as avoidance of members, wherever the split of this run's key falls
     asked = {
         "metrics": ["memorization"],
-        "policy": {"limits": [{"figure": "memorization.exposed", "at_most": 0.0, "smallest_n": 5}]},
+        "policy": {"limits": [{"statistic": "memorization.exposed", "at_most": 0.0, "smallest_n": 5}]},
     }
     actions = {}
     for name in (None, FILTER):

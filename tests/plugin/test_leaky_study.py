@@ -66,17 +66,17 @@ def test_the_pipeline_runs_no_study(pipeline: dg.ExecuteInProcessResult) -> None
 
 
 def test_a_leak_shows_in_page_points_and_metadata(first: dg.ExecuteInProcessResult, place: Path) -> None:
-    facts = made(first)
-    assert list(facts) == ["leaky_study"]
-    told = facts["leaky_study"]
+    metadata = made(first)
+    assert list(metadata) == ["leaky_study"]
+    told = metadata["leaky_study"]
     page = Path(told["path"])
-    points = {point.x: point.figures for point in read_points(page.parent / "points.jsonl")}
+    points = {point.x: point.estimates for point in read_points(page.parent / "points.jsonl")}
     assert list(points) == [0.0, 0.25, 0.5, 0.75, 1.0] and told["tables"] == 5
     (value, low, _), (most, least, _) = (points[x]["dcr.identical_excess"] for x in (0.0, 1.0))
     assert low <= 0 < least and value < 0.3 < most
-    lines = {record.data["figure"]: record.data for record in told["lines"].records}
+    lines = {record.data["statistic"]: record.data for record in told["lines"].records}
     assert lines["dcr.identical_excess"]["never back"] == "yes" and float(lines["dcr.identical_excess"]["slope"]) > 0.2
-    assert told["figures that go back"] == sum(line["never back"] == "NO" for line in lines.values())
+    assert told["statistics that go back"] == sum(line["never back"] == "NO" for line in lines.values())
     pictures = [value for name, value in told.items() if name.endswith(" by leak")]
     assert len(pictures) == 1 and pictures[0].startswith("![dcr.") and len(pictures[0]) < 1000
     assert "<svg" in page.read_text() and "Calibration of people" in page.read_text()
@@ -97,8 +97,8 @@ def test_the_figures_are_those_of_the_engine(first: dg.ExecuteInProcessResult, p
     inputs = prepare_inputs(parts["train"], parts["holdout"], leaked, subject="pid", schema=schema)
     wanted = run_metrics(inputs, {"dcr": build_metric("dcr", QUICK["metrics"]["dcr"])})["dcr"]
     path = Path(made(first)["leaky_study"]["path"]).with_name("points.jsonl")
-    found = next(point for point in read_points(path) if point.x == 0.5).figures
-    assert found == {f"dcr.{f.name}": pytest.approx((f.value, f.low, f.high), nan_ok=True) for f in wanted.figures}
+    found = next(point for point in read_points(path) if point.x == 0.5).estimates
+    assert found == {f"dcr.{f.name}": pytest.approx((f.value, f.low, f.high), nan_ok=True) for f in wanted.estimates}
 
 
 def test_nothing_private_stands_in_the_event_log(

@@ -22,10 +22,10 @@ from privacy_assets.storage.files import create_once, private_folder
 NIGHTS = 5
 POLICY = {
     "limits": [
-        {"figure": "dcr.identical_excess", "at_most": 0.2, "bound": "lower"},
-        {"figure": "dcr.member_excess_any", "at_most": 0.25, "bound": "lower"},
-        {"figure": "composition.identical_excess", "at_most": 0.2, "bound": "lower"},
-        {"figure": "composition.member_excess_any", "at_most": 0.25, "bound": "lower"},
+        {"statistic": "dcr.identical_excess", "at_most": 0.2, "bound": "lower"},
+        {"statistic": "dcr.member_excess_any", "at_most": 0.25, "bound": "lower"},
+        {"statistic": "cumulative_disclosure.identical_excess", "at_most": 0.2, "bound": "lower"},
+        {"statistic": "cumulative_disclosure.member_excess_any", "at_most": 0.25, "bound": "lower"},
     ]
 }
 
@@ -42,7 +42,7 @@ class Deployment:
         function = f"{generator.__module__}:{generator.__name__}"
         nightly_other = {"name": "callable", "settings": {"function": function, "variables": ["NIGHTS"]}}
         self.instance = dg.DagsterInstance.ephemeral()
-        settings = {"dcr": {"bootstraps": 50, "permutations": 199}, "composition": {"permutations": 199}}
+        settings = {"dcr": {"bootstraps": 50, "permutations": 199}, "cumulative_disclosure": {"permutations": 199}}
         table = table_of(
             "drops", source=more.pop("from_", folder / "people.parquet"), subject="pid", generator=nightly_other,
             metrics=settings, policy=POLICY, embedder=False, **more,
@@ -82,8 +82,8 @@ def test_route_27_leak_a_little_in_each_of_many_releases(leaking) -> None:
     assert published[0] and 1 <= sum(published) <= 3
     assert [count for _, count in nights] == [sum(published[: night + 1]) for night in range(NIGHTS)]
     for refused in (result for result, _ in nights if not result.success):
-        assert not checks(refused)["composition", "composition_identical_excess_lower"].passed
-        assert "composition.identical_excess" in checks(refused)["attestation", "policy_holds"].description
+        assert not checks(refused)["cumulative_disclosure", "cumulative_disclosure_identical_excess_lower"].passed
+        assert "cumulative_disclosure.identical_excess" in checks(refused)["attestation", "policy_holds"].description
 
 
 def test_readers_keep_the_last_release(leaking) -> None:
@@ -104,8 +104,8 @@ def test_honest_tables_go_on(tmp_path: Path) -> None:
     assert deployment.releases() == 3
 
 
-@pytest.mark.parametrize("together", [slow(False), True])
-def test_a_little_of_the_same_people_in_each_partition(tmp_path: Path, together: bool) -> None:
+@pytest.mark.parametrize("pool_partitions", [slow(False), True])
+def test_a_little_of_the_same_people_in_each_partition(tmp_path: Path, pool_partitions: bool) -> None:
     """The same people every day: judged apart each day holds, judged together they soon do not."""
     rows = people(600)
     (tmp_path / "days").mkdir()
@@ -113,7 +113,7 @@ def test_a_little_of_the_same_people_in_each_partition(tmp_path: Path, together:
     for day in days:
         rows.to_parquet(tmp_path / "days" / f"{day}.parquet")
     deployment = Deployment(
-        tmp_path, drop_by_drop, together=together, partitions_def=dg.StaticPartitionsDefinition(days),
+        tmp_path, drop_by_drop, pool_partitions=pool_partitions, partitions_def=dg.StaticPartitionsDefinition(days),
         from_=str(tmp_path / "days" / "{partition}.parquet"),
     )  # fmt: skip
     job = deployment.defs.resolve_job_def("drops_pipeline")
@@ -121,23 +121,23 @@ def test_a_little_of_the_same_people_in_each_partition(tmp_path: Path, together:
         job.execute_in_process(instance=deployment.instance, partition_key=day, raise_on_error=False) for day in days
     ]
     published = [run.success for run in runs]
-    if not together:
+    if not pool_partitions:
         assert all(published)
         return
     assert published[0] and sum(published) <= 3
     for refused in (run for run in runs if not run.success):
-        assert not checks(refused)["composition", "composition_identical_excess_lower"].passed
+        assert not checks(refused)["cumulative_disclosure", "cumulative_disclosure_identical_excess_lower"].passed
 
 
 def test_together_is_for_partitions_and_needs_its_metric() -> None:
     days = dg.StaticPartitionsDefinition(["a", "b"])
     with pytest.raises(ConfigError, match="together was given, and the table has no partitions"):
-        table_of("drops", source="demo", together=True)
+        table_of("drops", source="demo", pool_partitions=True)
     asked = {"source": "x_{partition}.csv", "partitions_def": days}
-    with pytest.raises(ConfigError, match="together needs limits on the metric composition"):
-        table_of("drops", metrics="dcr", together=True, **asked)
+    with pytest.raises(ConfigError, match="pool_partitions needs limits on the metric cumulative_disclosure"):
+        table_of("drops", metrics="dcr", pool_partitions=True, **asked)
     lenient = {"limits": POLICY["limits"][:2]}
-    with pytest.raises(ConfigError, match="together needs limits on the metric composition"):
-        table_of("drops", metrics=["dcr", "composition"], policy=lenient, together=True, **asked)
+    with pytest.raises(ConfigError, match="pool_partitions needs limits on the metric cumulative_disclosure"):
+        table_of("drops", metrics=["dcr", "cumulative_disclosure"], policy=lenient, pool_partitions=True, **asked)
     with pytest.raises(ConfigError, match="together must be true or false"):
-        table_of("drops", together="false", **asked)
+        table_of("drops", pool_partitions="false", **asked)

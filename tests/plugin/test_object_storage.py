@@ -165,7 +165,7 @@ def test_tables_in_the_store_give_the_figures_of_files(bucket: ObjectPath, tmp_p
         evaluate(**{role: f"{root}/{role}.parquet" for role in parts}, **asked).to_json()["metrics"]
         for root in (tmp_path, bucket)
     )
-    assert json.dumps(here["dcr"]["figures"]) == json.dumps(there["dcr"]["figures"])
+    assert json.dumps(here["dcr"]["estimates"]) == json.dumps(there["dcr"]["estimates"])
 
 
 # The pipeline

@@ -70,20 +70,20 @@ def test_an_honest_table_is_published(honest: dg.ExecuteInProcessResult, place: 
 
 
 def test_every_asset_says_what_it_holds(honest: dg.ExecuteInProcessResult) -> None:
-    facts = made(honest)
-    assert set(facts) == {"source", "train", "holdout", "reference", "generator", "synthetic", "encoded", "dcr",
+    metadata = made(honest)
+    assert set(metadata) == {"source", "train", "holdout", "reference", "generator", "synthetic", "encoded", "dcr",
                           "privacy_report", "attestation", "published"}  # fmt: skip
     for name in ("source", "train", "holdout", "reference", "synthetic", "published"):
-        assert facts[name]["dagster/row_count"] > 0
-        assert [c.name for c in facts[name]["dagster/column_schema"].columns]
+        assert metadata[name]["dagster/row_count"] > 0
+        assert [c.name for c in metadata[name]["dagster/column_schema"].columns]
     for name, upstream in (("train", "source"), ("synthetic", "train"), ("published", "synthetic")):
-        column = facts[name]["dagster/column_lineage"].deps_by_column["age"][0]
+        column = metadata[name]["dagster/column_lineage"].deps_by_column["age"][0]
         assert column.asset_key.path == ["people", upstream]
-    assert sum(facts[role]["dagster/row_count"] for role in ("train", "holdout", "reference")) == len(people())
-    assert sum(facts[role]["subjects"] for role in ("train", "holdout", "reference")) == 400
-    assert isinstance(facts["dcr"]["identical_excess"], float)
-    assert facts["published"]["sha256"] == facts["synthetic"]["sha256"] == facts["attestation"]["sha256"]
-    nullable = {c.name: c.constraints.nullable for c in facts["train"]["dagster/column_schema"].columns}
+    assert sum(metadata[role]["dagster/row_count"] for role in ("train", "holdout", "reference")) == len(people())
+    assert sum(metadata[role]["subjects"] for role in ("train", "holdout", "reference")) == 400
+    assert isinstance(metadata["dcr"]["identical_excess"], float)
+    assert metadata["published"]["sha256"] == metadata["synthetic"]["sha256"] == metadata["attestation"]["sha256"]
+    nullable = {c.name: c.constraints.nullable for c in metadata["train"]["dagster/column_schema"].columns}
     assert nullable["plan"] and not nullable["age"]
 
 
@@ -148,7 +148,7 @@ def test_a_leaky_table_is_blocked_and_the_previous_release_stays(
     held = found["attestation", "policy_holds"]
     assert not held.passed
     for check in (broken, held):
-        losses = [record.data["loss of usefulness"] for record in check.metadata["what can be done"].records]
+        losses = [record.data["loss of utility"] for record in check.metadata["what can be done"].records]
         assert losses[0] == "none" and losses[-1] == "large"
     kept = checks(blocked)["dcr", "dcr_member_excess_any_lower"]
     assert kept.passed == ("what can be done" not in kept.metadata)
@@ -239,8 +239,8 @@ def test_a_table_of_the_users_own(tmp_path: Path) -> None:
     real[real["pid"] < "p2"].to_csv(tmp_path / "train.csv", index=False)
     real[real["pid"] >= "p2"].to_csv(tmp_path / "holdout.csv", index=False)
     other.to_csv(tmp_path / "synthetic.csv", index=False)
-    feeds = {role: tmp_path / f"{role}.csv" for role in ("train", "holdout", "synthetic")}
-    defs = dg.Definitions.merge(table_of("own", subject="pid", **feeds, **QUICK), resources(tmp_path))
+    row_sources = {role: tmp_path / f"{role}.csv" for role in ("train", "holdout", "synthetic")}
+    defs = dg.Definitions.merge(table_of("own", subject="pid", **row_sources, **QUICK), resources(tmp_path))
     with dg.DagsterInstance.ephemeral() as instance:
         result = run(defs, "own_pipeline", instance)
     assert result.success, failures(result)

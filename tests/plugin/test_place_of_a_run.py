@@ -40,7 +40,11 @@ OWN = {f"brought {name}": step for name, step in steps(**BROUGHT, **BY_REGION).i
 
 def test_these_are_all_steps() -> None:
     fixed = {"source", "splits", "embedder", "generator", "synthetic", "encoded", "attestation", "published"}
-    assert {f"people__{name}" for name in (*fixed, "leaky_study", "dcr", "composition")} <= set(PARTS) == set(WHOLE)
+    assert (
+        {f"people__{name}" for name in (*fixed, "leaky_study", "dcr", "cumulative_disclosure")}
+        <= set(PARTS)
+        == set(WHOLE)
+    )
     assert sum("schema" in name or "exchangeable" in name for name in PARTS) == 3
 
 

@@ -28,11 +28,11 @@ from standins import LENIENT, QUICK, memorise, run_functions_here, slow, sqlite_
 from privacy_assets import PrivacyIOManager, build_failed_check_sensor, build_privacy_checks, build_source_sensor
 from privacy_assets.cli.main import main
 from privacy_assets.dagster import sensors, table_checks
-from privacy_assets.dagster.scrubbing import guarded
+from privacy_assets.dagster.redaction import checked_step
 from privacy_assets.errors import InputError, StepError
 from privacy_assets.generators.functions import CallableGenerator
 from privacy_assets.metrics.dcr import Dcr
-from privacy_assets.pipeline import feeds, steps
+from privacy_assets.pipeline import row_sources, steps
 from privacy_assets.stats.results import MetricResult
 from privacy_assets.tables.table import Table
 
@@ -125,7 +125,7 @@ def a_csv_with_a_cell_that_cannot_be_read(world: World, _: pytest.MonkeyPatch) -
     synthetic = plain(private(seed=1)).drop(columns="pid").assign(visits=lambda f: f["visits"].astype(str))
     synthetic.loc[7, "visits"] = PLANTED["name"]
     real = private()
-    world.table(**world.brought(train=real[:400], holdout=real[400:], synthetic=synthetic))
+    world.table(**world.external(train=real[:400], holdout=real[400:], synthetic=synthetic))
     return world.run()
 
 
@@ -195,7 +195,7 @@ def train_and_holdout_that_are_not_alike(world: World, _: pytest.MonkeyPatch) ->
     real = private()
     chosen = (real["name"] == PLANTED["name"]) | (real.index < 300)
     frames = {"train": real[chosen], "holdout": real[~chosen], "synthetic": plain(private(seed=1)).drop(columns="pid")}
-    world.table(**world.brought(**frames))
+    world.table(**world.external(**frames))
     return world.run()
 
 
@@ -203,11 +203,11 @@ def train_and_holdout_that_are_not_alike(world: World, _: pytest.MonkeyPatch) ->
 def values_outside_the_set(world: World, _: pytest.MonkeyPatch) -> str:
     real, copy = private(), private(seed=1).drop(columns="pid")
     train, holdout = plain(real), plain(private(seed=2))
-    world.table(**world.brought(train=train, holdout=holdout, synthetic=copy), policy=NEVER)
+    world.table(**world.external(train=train, holdout=holdout, synthetic=copy), policy=NEVER)
     return world.run()
 
 
-NEVER = {"limits": [{"figure": "dcr.privacy_score", "at_most": 0.0}]}
+NEVER = {"limits": [{"statistic": "dcr.privacy_score", "at_most": 0.0}]}
 
 
 @case("schema_and_values is red")
@@ -311,7 +311,7 @@ def an_error_of_ours_raised_from_another(world: World, monkeypatch: pytest.Monke
             wrapped.add_note(row_of(frame))
             raise wrapped from error
 
-    monkeypatch.setattr(feeds, "canonical_source", fails)
+    monkeypatch.setattr(row_sources, "canonical_source", fails)
     return world.run()
 
 
@@ -320,7 +320,7 @@ def a_failure_raised_from_another(world: World, monkeypatch: pytest.MonkeyPatch)
     def fails(frame: pd.DataFrame, *_: Any) -> None:
         raise dg.Failure("what the step says", allow_retries=False) from ValueError(row_of(frame))
 
-    monkeypatch.setattr(feeds, "canonical_source", fails)
+    monkeypatch.setattr(row_sources, "canonical_source", fails)
     return world.run()
 
 
@@ -428,7 +428,7 @@ def sensors_and_schedules_that_raise(world: World, monkeypatch: pytest.MonkeyPat
 
 @case("bad.csv")
 def bad_files_of_the_command_line(world: World, _: pytest.MonkeyPatch) -> str:
-    paths = world.brought(train=private()[:400], holdout=private()[400:], synthetic=plain(private(seed=1)))
+    paths = world.external(train=private()[:400], holdout=private()[400:], synthetic=plain(private(seed=1)))
     lines = paths["synthetic"].read_text().splitlines()
     bad = world.data / "bad.csv"
     for text in ("\n".join([*lines, PLANTED["name"] + ",1"]), "\n".join([lines[0], *["x," * 6 + PLANTED["name"]] * 9]),
@@ -442,7 +442,7 @@ def bad_files_of_the_command_line(world: World, _: pytest.MonkeyPatch) -> str:
 def a_metric_that_raises_on_the_command_line(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(Dcr, "measure", quoting(1))
     synthetic = plain(private(seed=1)).drop(columns="pid")
-    assert main(arguments(world.brought(train=private()[:400], holdout=private()[400:], synthetic=synthetic))) == 2
+    assert main(arguments(world.external(train=private()[:400], holdout=private()[400:], synthetic=synthetic))) == 2
     text = world.capture.readouterr().err
     world.said.append(text)
     return text
@@ -467,7 +467,7 @@ def compute(context: dg.AssetExecutionContext, frame: pd.DataFrame) -> int:
 
 def test_the_guard_hides_what_an_error_says_and_tells_where() -> None:
     with pytest.raises(StepError) as caught:
-        guarded(compute)(None, private())
+        checked_step(compute)(None, private())
     line = inspect.getsourcelines(compute)[1] + 4
     assert f"OSError (No space left on device) at {__file__}:{line}, in compute." in str(caught.value)
     assert caught.value.__cause__ is None and caught.value.__context__ is None
@@ -475,21 +475,21 @@ def test_the_guard_hides_what_an_error_says_and_tells_where() -> None:
     forged = StepError.hiding(OSError(PLANTED["visits"], PLANTED["name"], PLANTED["name"]))
     assert "OSError at an unknown line" in str(forged)
     with pytest.raises(StepError, match=r"Arrow\w+ at .*test_planted_values.py:\d+, in <lambda>"):
-        guarded(lambda: pa.array([PLANTED["name"], 1.5]))()
+        checked_step(lambda: pa.array([PLANTED["name"], 1.5]))()
 
 
 def test_the_guard_keeps_what_dagster_reads() -> None:
     for function in (compute, generate):
-        wrapped = guarded(function)
+        wrapped = checked_step(function)
         assert inspect.signature(wrapped) == inspect.signature(function)
         assert get_type_hints(wrapped) == get_type_hints(function)
         assert inspect.isgeneratorfunction(wrapped) == inspect.isgeneratorfunction(function)
         assert (wrapped.__name__, wrapped.__module__) == (function.__name__, function.__module__)
-    found = guarded(generate)(3)
+    found = checked_step(generate)(3)
     assert next(found) == 3
     with pytest.raises(StepError, match="ValueError at"):
         next(found)
-    guarded(generate)(3).close()
+    checked_step(generate)(3).close()
 
 
 @pytest.mark.parametrize(
@@ -511,7 +511,7 @@ def test_what_steers_a_step_passes_without_its_chain(error: BaseException) -> No
             raise error from cause
 
     with pytest.raises(type(error)) as caught:
-        guarded(step)()
+        checked_step(step)()
     assert caught.value is error and error.__cause__ is None and error.__context__ is None
     info = serializable_error_info_from_exc_info((type(error), error, error.__traceback__))
     assert traces(info.to_string()) == set()
@@ -526,7 +526,7 @@ def test_an_interrupt_passes_without_its_words(kind: type[BaseException]) -> Non
             raise error
 
         with pytest.raises(kind) as caught:
-            guarded(step)()
+            checked_step(step)()
         assert type(caught.value) is kind and caught.value.args == () and caught.value.__context__ is None
 
 

@@ -1,4 +1,4 @@
-"""A table that is measured on a Ray cluster: the same figures, attested and published."""
+"""A table that is measured on a Ray cluster: the same statistics, attested and published."""
 
 from __future__ import annotations
 
@@ -50,6 +50,6 @@ def test_a_pipeline_on_a_cluster_publishes_the_same_figures(tmp_path: Path, monk
             result = defs.resolve_job_def("people_pipeline").execute_in_process(instance=instance)
         assert result.success
         report = result.output_for_node("people__attestation", "privacy_report").to_json()
-        shown[workers] = {name: found["figures"] for name, found in report["metrics"].items()}
+        shown[workers] = {name: found["estimates"] for name, found in report["metrics"].items()}
     assert shown["ray"] == shown["local"]
     assert made(result)["published"]

@@ -20,7 +20,7 @@ from standins import LENIENT, independent, people
 
 from privacy_assets import evaluate, read_published
 from privacy_assets.evaluation import prepare_inputs
-from privacy_assets.pipeline.feeds import select_partition
+from privacy_assets.pipeline.row_sources import select_partition
 from privacy_assets.pipeline.tagging import canonical_source, schema_of
 
 MEMBER = {"policy": {**LENIENT, "limits": [{**limit, "at_most": 1.0} for limit in LENIENT["limits"]]}}
@@ -108,7 +108,7 @@ def test_route_37_rows_in_the_low_digits_of_numbers(world: World) -> None:
     secret, rows = tuple(world.private["age"]), len(world.private)
     assert ages(pd.read_parquet(taken)) == {secret}
     assert ages(pd.read_parquet(released_file)) == {(0,) * rows}
-    # Nor do they move a single figure: what is scored is what is published.
+    # Nor do they move a single statistic: what is scored is what is published.
     real = [pd.read_parquet(world.root / f"{name}.parquet").drop(columns="pid") for name in ("people", "holdout")]
     plain, hidden = (prepare_inputs(*real, made) for made in (honest(world), in_digits(honest(world), world.private)))
     assert hidden.fingerprints["synthetic"] == plain.fingerprints["synthetic"]

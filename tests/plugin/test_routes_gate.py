@@ -48,7 +48,7 @@ def unseen(seed: int) -> pd.DataFrame:
     return people(100, seed).assign(pid=lambda frame: "h" + frame["pid"])
 
 
-def brought(world: World, table: str, split: str = "true", **more: Any) -> dg.Definitions:
+def external(world: World, table: str, split: str = "true", **more: Any) -> dg.Definitions:
     """The copies as a table of the user's own, with one of the splits."""
     files = {role: world.root / f"{role}_{split}.parquet" for role in ("train", "holdout")}
     return gated(world, table, **{**STRICT, **files, "synthetic": world.root / "copies.parquet", **more})
@@ -64,8 +64,8 @@ OFF: Mapping[str, Callable[[pytest.MonkeyPatch], None]] = {
     "policy": lambda patch: patch.setattr(judged, "check_policy", lambda *_: None),
     "verdict": lambda patch: patch.setattr(judged, "check_verdict", lambda *_: None),
     "memory": lambda patch: patch.setattr(Failures, "against", lambda *_: []),
-    # The figures are held against the policy in force, not against the one that they were attested under.
-    "figures": lambda patch: patch.setattr(
+    # The statistics are held against the policy in force, not against the one that they were attested under.
+    "estimates": lambda patch: patch.setattr(
         judged.Attestation, "judge", lambda stated, _: Policy.from_dict(stated.policy).judge(results_of(stated))
     ),
 }
@@ -107,8 +107,8 @@ def copy_stored(world: World, asset: str, source: Place, target: Place) -> None:
 
 
 def test_route_21_an_attestation_of_another_table(world: World) -> None:
-    assert world.run(brought(world, "other", "decoy"), *of("other", ATTESTED)).success
-    defs = brought(world, "target")
+    assert world.run(external(world, "other", "decoy"), *of("other", ATTESTED)).success
+    defs = external(world, "target")
     assert world.run(defs, *of("target", ("train", "holdout", "synthetic"))).success
     copy_stored(world, "attestation", Place("other"), Place("target"))
     withstood(
@@ -122,7 +122,7 @@ def test_route_21_an_attestation_of_another_partition(world: World) -> None:
         for role in ("train", "holdout"):
             shutil.copy(world.root / f"{role}_{split}.parquet", world.root / f"{role}_{region}.parquet")
     synthetic = world.root / "copies_{partition}.parquet"
-    defs = brought(world, "parts", "{partition}", synthetic=synthetic, partitions_def=REGIONS)
+    defs = external(world, "parts", "{partition}", synthetic=synthetic, partitions_def=REGIONS)
     assert world.run(defs, *of("parts", ATTESTED), partition="south").success
     assert world.run(defs, *of("parts", ("train", "holdout", "synthetic")), partition="north").success
     copy_stored(world, "attestation", Place("parts", "south"), Place("parts", "north"))
@@ -136,9 +136,9 @@ def test_route_21_an_attestation_of_another_partition(world: World) -> None:
 
 
 def test_route_21_an_attestation_under_another_policy(world: World) -> None:
-    assert world.run(brought(world, "judged", **LOOSE), *of("judged", ATTESTED)).success
-    strict = brought(world, "judged")
-    layers = {"policy": OTHER, "figures": HOLDS}
+    assert world.run(external(world, "judged", **LOOSE), *of("judged", ATTESTED)).success
+    strict = external(world, "judged")
+    layers = {"policy": OTHER, "estimates": HOLDS}
     withstood(world, lambda: world.run(strict, "judged/published"), "judged", layers)
 
 
@@ -148,7 +148,7 @@ def test_route_22_the_holdout_is_replaced_after_the_check(world: World) -> None:
     copied.to_parquet(holdout)
     mixed = pd.concat([world.private, copied.drop(columns="pid")]).sample(frac=1, random_state=0)
     mixed.to_parquet(world.root / "mixed.parquet")
-    defs = brought(world, "replaced", holdout=holdout, synthetic=world.root / "mixed.parquet")
+    defs = external(world, "replaced", holdout=holdout, synthetic=world.root / "mixed.parquet")
     assert all(check.passed for check in checks(world.run(defs, *of("replaced", SCORED))).values())
     unseen(1).to_parquet(holdout)
     assert world.run(defs, *of("replaced", ("train", "holdout"))).success
@@ -163,26 +163,26 @@ def test_route_22_the_holdout_is_replaced_after_the_check(world: World) -> None:
 
 
 def test_route_23_a_limit_loosened_then_restored(world: World) -> None:
-    strict = brought(world, "restored")
+    strict = external(world, "restored")
     assert not checks(world.run(strict, *of("restored", ATTESTED)))["attestation", "policy_holds"].passed
-    loosened = world.run(brought(world, "restored", **LOOSE), *of("restored", ("dcr", "attestation")))
+    loosened = world.run(external(world, "restored", **LOOSE), *of("restored", ("dcr", "attestation")))
     assert checks(loosened)["attestation", "policy_holds"].passed
-    layers = {"policy": OTHER, "figures": HOLDS, "memory": BEFORE}
+    layers = {"policy": OTHER, "estimates": HOLDS, "memory": BEFORE}
     withstood(world, lambda: world.run(strict, "restored/published"), "restored", layers)
 
 
 def test_route_24_a_limit_deleted_from_the_definitions(world: World) -> None:
-    real = brought(world, "deleted")
+    real = external(world, "deleted")
     assert not checks(world.run(real, *of("deleted", SCORED)))["dcr", "dcr_identical_excess_lower"].passed
-    without = world.run(brought(world, "deleted", **FEWER), *of("deleted", ("dcr", "attestation")))
+    without = world.run(external(world, "deleted", **FEWER), *of("deleted", ("dcr", "attestation")))
     assert set(checks(without)) == {("dcr", "dcr_member_excess_any_lower"), ("attestation", "policy_holds")}
     assert checks(without)["attestation", "policy_holds"].passed
-    layers = {"policy": OTHER, "figures": HOLDS, "memory": BEFORE}
+    layers = {"policy": OTHER, "estimates": HOLDS, "memory": BEFORE}
     withstood(world, lambda: world.run(real, "deleted/published"), "deleted", layers)
 
 
 def test_route_24_definitions_without_any_checks(world: World) -> None:
-    stripped = with_checks(brought(world, "stripped"), specs=False)
+    stripped = with_checks(external(world, "stripped"), specs=False)
     result = world.run(stripped)
     assert checks(result) == {}
     refused(result, "stripped", HOLDS, check=None)
@@ -215,9 +215,9 @@ def rewritten(world: World, form: str) -> dict[str, Any]:
 def test_route_25_retry_until_it_passes(world: World, form: str, looked: str) -> None:
     """Who looks at the score only, and never lets the failure be attested, is remembered as well."""
     table = f"retried_{form}_{looked}"
-    first = world.run(brought(world, table), *of(table, SCORED if looked == "score" else ATTESTED))
+    first = world.run(external(world, table), *of(table, SCORED if looked == "score" else ATTESTED))
     assert not checks(first)["dcr", "dcr_identical_excess_lower"].passed
-    again = brought(world, table, "decoy", **rewritten(world, form))
+    again = external(world, table, "decoy", **rewritten(world, form))
 
     def retry() -> dg.ExecuteInProcessResult:
         found = checks(world.run(again, *of(table, ATTESTED)))
@@ -232,22 +232,22 @@ def test_route_26_draw_new_tables_until_one_passes(world: World) -> None:
     files = [world.root / f"{name}.parquet" for name in ("train_true", "holdout_true", "copies")]
     dcr = {"dcr": {"bootstraps": 50, "permutations": 199}}
     found = evaluate(*files, subject="pid", metrics=dcr, policy=STRICT["policy"], embedder=False, device="cpu")
-    figure = found.results["dcr"].figure("member_excess")
-    most = figure.value + 1.2 * (figure.high - figure.value)
-    # Beyond 1, where the cautious end of the interval can lie: only a policy in Python can say so.
+    estimate = found.results["dcr"].estimate("member_excess")
+    most = estimate.value + 1.2 * (estimate.high - estimate.value)
+    # Beyond 1, where the conservative bound of the interval can lie: only a policy in Python can say so.
     lucky = {"policy": Policy((Limit("dcr.member_excess", at_most=most, smallest_n=5),), name="lucky")}
-    assert world.run(brought(world, "drawn_once", **lucky)).success
+    assert world.run(external(world, "drawn_once", **lucky)).success
     (release,) = released(world, "drawn_once")
     assert copies(world.private, pd.read_parquet(release.table)) == 1
 
     other = world.root / "another_draw.parquet"
     world.private.iloc[:50].to_parquet(other)
-    world.run(brought(world, "drawn_again", synthetic=other, **lucky), *of("drawn_again", ATTESTED))
-    result = world.run(brought(world, "drawn_again", **lucky))
+    world.run(external(world, "drawn_again", synthetic=other, **lucky), *of("drawn_again", ATTESTED))
+    result = world.run(external(world, "drawn_again", **lucky))
     assert not checks(result)["dcr", "dcr_member_excess"].passed
     assert not checks(result)["attestation", "policy_holds"].passed
     assert "at attempt 2 from the same training rows" in checks(result)["attestation", "policy_holds"].description
-    refused(world.run(brought(world, "drawn_again", **lucky), "drawn_again/published"), "drawn_again", "at attempt 2")
+    refused(world.run(external(world, "drawn_again", **lucky), "drawn_again/published"), "drawn_again", "at attempt 2")
     nothing_published(world, "drawn_again")
 
 

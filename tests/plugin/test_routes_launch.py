@@ -107,12 +107,12 @@ def test_route_33_the_default_io_manager_shows_a_variable(open_world: World) -> 
     with pytest.raises(dg.DagsterInvalidConfigError, match='unexpected config entry "base_dir"'):
         launch(open_world, defs, evil, "note")
     unbound = without(defs, "io_manager")
-    together = launch(open_world, unbound, {}, "bound/source", "note")
+    pool_partitions = launch(open_world, unbound, {}, "bound/source", "note")
     # Alone, with the default IO manager that a served run has: this kind of run keeps its values in memory.
     alone = open_world.job(unbound, dg.AssetSelection.assets("bound/source")).execute_in_process(
         instance=open_world.instance, raise_on_error=False, resources={"io_manager": default_job_io_manager}
     )
-    for result in (together, alone):
+    for result in (pool_partitions, alone):
         assert "resource 'io_manager'" in reason(result, "bound__source")
         assert "privacy_assets.fixed" in reason(result, "bound__source")
     assert launch(open_world, defs, {}, "bound/source", "note").success

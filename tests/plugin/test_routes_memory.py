@@ -76,10 +76,10 @@ def test_route_43_a_rollback_undone_by_the_same_bytes(world: World, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    "guarded",
+    "checked_step",
     [pytest.param(True, id="as it is"), pytest.param(False, id="ordered by the clock alone", marks=pytest.mark.slow)],
 )
-def test_route_44_the_clock_is_set_back(world: World, monkeypatch: pytest.MonkeyPatch, guarded: bool) -> None:
+def test_route_44_the_clock_is_set_back(world: World, monkeypatch: pytest.MonkeyPatch, checked_step: bool) -> None:
     """By the clock, an attestation that was replaced is the newer one."""
     stored, kept = world.root / "storage" / "clock", world.root / "kept"
     older, newer = gated(world, "clock", independent), gated(world, "clock", independent, seed=1)
@@ -87,13 +87,13 @@ def test_route_44_the_clock_is_set_back(world: World, monkeypatch: pytest.Monkey
     shutil.copytree(stored, kept)
     with monkeypatch.context() as patch:
         patch.setattr(release.dt, "datetime", Behind)
-        if not guarded:
+        if not checked_step:
             made = release.new_id
             patch.setattr(release_disk, "new_id", lambda sha256, latest="": made(sha256))
         assert world.run(newer).success
     current = read(world, "clock")
     shutil.copytree(kept, stored, dirs_exist_ok=True)
-    if guarded:
+    if checked_step:
         assert world.store.current(Place("clock")) == released(world, "clock")[-1]
         refused(world.run(older, "clock/published"), "clock", AGAIN)
         pd.testing.assert_frame_equal(read(world, "clock"), current)

@@ -61,7 +61,7 @@ def steal(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
     return made
 
 
-def brought(world: World, name: str, make: Callable[[pd.DataFrame], pd.DataFrame], **more: Any) -> dg.Definitions:
+def external(world: World, name: str, make: Callable[[pd.DataFrame], pd.DataFrame], **more: Any) -> dg.Definitions:
     """A table that somebody made outside from half of the rows."""
     rows = claims()
     parts = {"train": rows.iloc[: N // 2], "holdout": rows.iloc[N // 2 :]}
@@ -79,7 +79,7 @@ def test_route_41_private_rows_in_a_category(world: World, rows: int) -> None:
         return independent(train, len(train), 0).assign(region=told).iloc[:rows]
 
     name, left = f"smuggled_{rows}", ["claim_id", "note"]
-    defs = brought(world, name, smuggle, drop=left)
+    defs = external(world, name, smuggle, drop=left)
     result = world.run(defs)
     assert not result.success and not checks(result)["attestation", "policy_holds"].passed
     refused(world.run(defs, f"{name}/published"), name, HOLDS)
@@ -89,7 +89,7 @@ def test_route_41_private_rows_in_a_category(world: World, rows: int) -> None:
 
 
 def test_route_41_the_same_table_without_the_rows_is_published(world: World) -> None:
-    defs = brought(world, "plain", lambda train: independent(train, len(train), 0), drop=["claim_id", "note"])
+    defs = external(world, "plain", lambda train: independent(train, len(train), 0), drop=["claim_id", "note"])
     assert world.run(defs).success
     assert list(read_published(world.root / "releases", "plain").columns) == ["age", "amount", "region"]
 
@@ -97,7 +97,7 @@ def test_route_41_the_same_table_without_the_rows_is_published(world: World) -> 
 @pytest.mark.parametrize("make", [steal, lambda train, rows, seed: invent(train, rows, 0).assign(note=train["note"])])
 def test_route_42_real_identifiers_in_a_generated_column(world: World, make: Any) -> None:
     name = "stolen" if make is steal else "stolen_notes"
-    defs = brought(world, name, lambda train: make(train, len(train), 0), generated=WHY)
+    defs = external(world, name, lambda train: make(train, len(train), 0), generated=WHY)
     result = world.run(defs)
     assert not result.success and not checks(result)["attestation", "policy_holds"].passed
     refused(world.run(defs, f"{name}/published"), name, HOLDS)
@@ -108,7 +108,7 @@ def test_route_42_real_identifiers_in_a_generated_column(world: World, make: Any
 def test_invented_identifiers_of_a_brought_table_are_published_and_the_reason_is_signed(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    defs = brought(world, "invented", lambda train: invent(train, len(train), 0), generated=WHY)
+    defs = external(world, "invented", lambda train: invent(train, len(train), 0), generated=WHY)
     assert world.run(defs).success
     (release,) = released(world, "invented")
     trusted = defs.resources["releases"].gate().key.trusted
@@ -116,7 +116,9 @@ def test_invented_identifiers_of_a_brought_table_are_published_and_the_reason_is
     assert found.passed and found.to_json()["generated"] == WHY
     assert main(["verify", str(release.table), "--releases", str(world.root / "releases")]) == 0
     assert WHY["claim_id"] in capsys.readouterr().out
-    changed = brought(world, "invented", lambda train: invent(train, len(train), 0), generated={**WHY, "note": "other"})
+    changed = external(
+        world, "invented", lambda train: invent(train, len(train), 0), generated={**WHY, "note": "other"}
+    )
     refused(world.run(changed, "invented/published"), "invented", "other settings (generated)")
 
 
@@ -160,7 +162,7 @@ def test_great_expectations_and_the_limit_see_the_same(world: World) -> None:
     def move(train: pd.DataFrame) -> pd.DataFrame:
         return independent(train, len(train), 0).assign(region="east")
 
-    brought(world, "east", move, drop=["claim_id", "note"])  # writes the files
+    external(world, "east", move, drop=["claim_id", "note"])  # writes the files
     for domains, passed in (({}, False), ({"region": ["east"]}, True)):
         table = table_of(
             "east", **VALUES, drop=["claim_id", "note"], domains=domains,
@@ -196,11 +198,11 @@ def test_a_column_that_is_not_there_is_told_where_the_table_is_read(world: World
 def test_route_50_a_policy_that_says_two_things(tmp_path: Path) -> None:
     """A reader sees 0.01; the parser, and so the gate, would take what stands further below."""
     path = tmp_path / "policy.yaml"
-    path.write_text("name: strict\nlimits:\n- figure: singling_out.risk\n  at_most: 0.01\n  at_most: 1.0\n")
+    path.write_text("name: strict\nlimits:\n- statistic: singling_out.risk\n  at_most: 0.01\n  at_most: 1.0\n")
     limits = yaml.safe_load(path.read_text())["limits"]
-    assert limits == [{"figure": "singling_out.risk", "at_most": 1.0}]
+    assert limits == [{"statistic": "singling_out.risk", "at_most": 1.0}]
     with pytest.raises(ConfigError, match=r"policy\.yaml, line 5: the key 'at_most' stands twice, first in line 4"):
         table_of("loose", source="demo", subject="person", policy=path)
-    path.write_text("name: default\nlimits:\n- {figure: singling_out.risk, at_most: 1.0e+300}\n")
+    path.write_text("name: default\nlimits:\n- {statistic: singling_out.risk, at_most: 1.0e+300}\n")
     with pytest.raises(ConfigError, match="singling_out.risk"):
         table_of("loose", source="demo", subject="person", policy=path)

@@ -12,7 +12,7 @@ import pytest
 from standins import QUICK, checks, independent, memorise, people, resources, run, sqlite_instance, table_of
 
 from privacy_assets import build_failed_check_sensor, build_source_sensor, build_table_schedule
-from privacy_assets.dagster.launching import TAG
+from privacy_assets.dagster.run_requests import TAG
 from privacy_assets.errors import ConfigError
 
 
@@ -56,8 +56,8 @@ def scheduled(defs: dg.Definitions, instance: dg.DagsterInstance):
 
 def verdict(instance: dg.DagsterInstance, fingerprint: str) -> None:
     """What a finished run leaves behind: source and attestation."""
-    facts = {"privacy_assets/source_fingerprint": fingerprint}
-    instance.report_runless_asset_event(dg.AssetMaterialization(["people", "source"], metadata=facts))
+    metadata = {"privacy_assets/source_fingerprint": fingerprint}
+    instance.report_runless_asset_event(dg.AssetMaterialization(["people", "source"], metadata=metadata))
     instance.report_runless_asset_event(dg.AssetMaterialization(["people", "attestation"]))
 
 

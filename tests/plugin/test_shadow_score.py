@@ -15,7 +15,7 @@ from privacy_assets import PrivacyGate, build_privacy_checks
 from privacy_assets.errors import ConfigError
 
 FEW = {"records": 2, "shadows": 20, "tests": 20, "size": 30}
-LIMIT = {"figure": "shadow_membership.epsilon_lower_bound", "at_most": 9.0, "bound": "lower", "smallest_n": 5}
+LIMIT = {"statistic": "shadow_membership.epsilon_lower_bound", "at_most": 9.0, "bound": "lower", "smallest_n": 5}
 ASKED = {
     "metrics": {**QUICK["metrics"], "shadow_membership": FEW},
     "policy": {"name": "audited", "limits": [*QUICK["policy"]["limits"], LIMIT]},
@@ -41,8 +41,8 @@ def test_the_generator_is_attacked_and_the_release_is_bound_to_it(tmp_path: Path
         assert first.success, failures(first)
         found = checks(first)["shadow_membership", "shadow_membership_epsilon_lower_bound_lower"]
         assert found.passed and found.metadata["limit"].value == 9.0
-        facts = made(first)["shadow_membership"]
-        assert 0 <= facts["auc"] <= 1 and facts["epsilon_lower_bound"] >= 0
+        metadata = made(first)["shadow_membership"]
+        assert 0 <= metadata["auc"] <= 1 and metadata["epsilon_lower_bound"] >= 0
         log = "\n".join(r.event_log_entry.to_json() for r in instance.get_records_for_run(first.run_id).records)
         assert "record 2 of 2" in log and "p399" not in log
         incomes = people()["income"].dropna().astype(str)

@@ -173,7 +173,7 @@ def test_another_secret_is_refused_also_in_a_process_that_goes_on(
 
 
 @pytest.mark.parametrize(
-    "there", ["private/snapshots", "private/failures", "private/looks", "releases/t/_all/releases"]
+    "there", ["private/snapshots", "private/failures", "private/attempts", "releases/t/_all/releases"]
 )
 @pytest.mark.parametrize("variable", ["", "s" * 32], ids=["file", "variable"])
 def test_what_remembers_is_no_first_run(

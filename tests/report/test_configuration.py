@@ -13,13 +13,19 @@ from test_report import HOSTILE, Page, report
 from privacy_assets import evaluate
 from privacy_assets.generators import GENERATORS, PrivacyBudget, build_generator
 from privacy_assets.generators.filters import FILTERS, build_filter
-from privacy_assets.metrics.registry import figure_specs
+from privacy_assets.metrics.registry import statistic_specs
 from privacy_assets.report.configuration import privacy_configuration
 from privacy_assets.report.report import Report
 from privacy_assets.tables.schema import infer_schema
 from tests.tables import as_table
 
-BUDGET = {"epsilon": 1.5, "delta": 1e-5, "unpaid": ["range of age"], "accountant": "Renyi", "covers": "one row"}
+BUDGET = {
+    "epsilon": 1.5,
+    "delta": 1e-5,
+    "outside_guarantee": ["range of age"],
+    "accountant": "Renyi",
+    "covers": "one row",
+}
 TOLD = {
     "name": "synthpop",
     "filter": {
@@ -49,7 +55,7 @@ def test_every_protection_is_told_with_its_settings():
     ("generator", "filters", "overfitting", "privacy"),
     [
         (None, "unknown", "unknown", "unknown"),
-        ({"name": "brought by the user"}, "unknown", "unknown", "unknown"),
+        ({"name": "external"}, "unknown", "unknown", "unknown"),
         ({"filter": {"name": "memorization", "settings": {}}}, "unknown", "unknown", "unknown"),
         ({"filter": None, "overfitting": None, "privacy": {"epsilon": None}}, "off", "unknown", "off"),
         ({"filter": None, "overfitting": "", "privacy": {"epsilon": None, "known": False}}, "off", "off", "unknown"),
@@ -64,7 +70,7 @@ def test_what_is_not_told_is_unknown_and_never_off(generator, filters, overfitti
 
 def test_each_protection_stands_beside_figures_that_there_are():
     for protection in privacy_configuration(None):
-        assert protection.covers and set(protection.figures) <= set(figure_specs())
+        assert protection.covers and set(protection.statistics) <= set(statistic_specs())
 
 
 def test_page_text_and_json_show_it():
@@ -90,7 +96,7 @@ def test_without_a_generator_everything_is_unknown():
 
 
 def test_hostile_words_stay_words():
-    hostile = {**TOLD, "overfitting": HOSTILE, "privacy": {**BUDGET, "unpaid": [HOSTILE], "covers": HOSTILE}}
+    hostile = {**TOLD, "overfitting": HOSTILE, "privacy": {**BUDGET, "outside_guarantee": [HOSTILE], "covers": HOSTILE}}
     page = report(generator=hostile).to_html()
     assert "<script>alert" not in page and "<img" not in page and "\u202e" not in page
     assert "\x1b" not in report(generator=hostile).to_text()

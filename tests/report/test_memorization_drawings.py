@@ -11,7 +11,7 @@ import pytest
 from privacy_assets.metrics.memorization.metric import alpha_table
 from privacy_assets.report.drawings import plots_of
 from privacy_assets.report.memorization_drawings import before_and_after, shares_svg
-from privacy_assets.stats.results import Figure, MetricResult
+from privacy_assets.stats.results import Estimate, MetricResult
 
 ROOM = 324  # pixels of the whole axis
 
@@ -47,8 +47,8 @@ def test_the_histogram_of_the_engine_is_drawn():
 
 
 def result(metric, name, value, **changes):
-    figure = Figure(name=name, value=value, low=0.0, high=1.0, n=10, subjects=10)
-    return MetricResult(metric, (figure,), **{"settings": {"a": (1, 2)}, "seed": 3, "engine_version": "1"} | changes)
+    estimate = Estimate(name=name, value=value, low=0.0, high=1.0, n=10, subjects=10)
+    return MetricResult(metric, (estimate,), **{"settings": {"a": (1, 2)}, "seed": 3, "engine_version": "1"} | changes)
 
 
 def test_figures_before_and_after_a_filter():

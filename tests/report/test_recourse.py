@@ -5,27 +5,27 @@ from __future__ import annotations
 import json
 
 import pytest
-from test_report import Page, dcr, failing, figure, not_assessable, passing, report
+from test_report import Page, dcr, estimate, failing, not_assessable, passing, report
 
-from privacy_assets.metrics.registry import METRICS, figure_specs
+from privacy_assets.metrics.registry import METRICS, statistic_specs
 from privacy_assets.policy import Policy
 from privacy_assets.report.configuration import privacy_configuration
 from privacy_assets.report.recourse import RECOURSES, recourses, state_of
 from privacy_assets.stats.limits import Limit, judge_limit
-from privacy_assets.stats.results import Figure, MetricResult
+from privacy_assets.stats.results import Estimate, MetricResult
 
 LOSSES = ["none", "small", "medium", "large"]
 
 
 def outcome(limit, value, *, reach=0.02, **more):
-    spec = figure_specs()[limit.figure]
-    found = figure(spec.name, value, value - reach, value + reach, direction=spec.direction, null=spec.null, **more)
+    spec = statistic_specs()[limit.statistic]
+    found = estimate(spec.name, value, value - reach, value + reach, direction=spec.direction, null=spec.null, **more)
     return judge_limit(limit, MetricResult(limit.metric, (found,)))
 
 
 def broken(limit, side=1):
-    """The outcome of a limit far beyond it, on the risky side; ``side`` -1 is the other one of two-sided figures."""
-    spec = figure_specs()[limit.figure]
+    """The outcome of a limit far beyond it, on the risky side; ``side`` -1 is the other one of two-sided statistics."""
+    spec = statistic_specs()[limit.statistic]
     off = 50.0 if spec.direction == "lower_is_riskier" else 0.95
     return outcome(limit, spec.null - off if spec.direction == "lower_is_riskier" else spec.null + side * off)
 
@@ -39,7 +39,7 @@ def test_recourses_stand_in_order_of_loss_each_with_a_reason():
     assert len({found.name for found in RECOURSES}) == len({found.action for found in RECOURSES}) == len(RECOURSES)
     assert {found.loss for found in RECOURSES} == set(LOSSES)
     assert all(found.why for found in RECOURSES)
-    assert {name for found in RECOURSES for name in (*found.only, *found.but)} <= {*METRICS, *figure_specs()}
+    assert {name for found in RECOURSES for name in (*found.only, *found.but)} <= {*METRICS, *statistic_specs()}
 
 
 @pytest.mark.parametrize("limit", Policy.default().limits, ids=lambda limit: limit.key)
@@ -48,7 +48,7 @@ def test_every_default_limit_has_recourses_when_it_is_broken(limit):
     assert state.status == "fail"
     cells = {"value_disclosure.foreign_cells": "values of the real table"}  # of these none of the others helps
     if limit.metric == "value_disclosure":
-        assert names(state) == [cells.get(limit.figure, "invented values")]
+        assert names(state) == [cells.get(limit.statistic, "invented values")]
     else:
         wanted = {"more training people", "similarity filter", "less fitting", "differential privacy"}
         assert wanted <= set(names(state))
@@ -59,7 +59,7 @@ def test_which_recourses_apply_hangs_on_which_limits_failed():
     limits = {limit.key: limit for limit in Policy.default().limits}
     rows = names(broken(limits["dcr.member_excess"]))
     assert "outlier filter" not in rows and "coarser columns" not in rows
-    assert "outlier filter" in names(broken(limits["membership_inference.isolated_excess.lower"]))
+    assert "outlier filter" in names(broken(limits["membership_inference.outlier_excess.lower"]))
     assert "outlier filter" not in names(broken(limits["singling_out.risk"])), "measured: it does not help there"
     assert "coarser columns" in names(broken(limits["attribute_inference.protection_score"]))
     assert "coarser columns" in names(broken(limits["singling_out.risk"]))
@@ -67,17 +67,19 @@ def test_which_recourses_apply_hangs_on_which_limits_failed():
 
 def test_each_recourse_names_the_limits_it_is_for_and_no_other():
     limits = {limit.key: limit for limit in Policy.default().limits}
-    leak, lone = broken(limits["dcr.member_excess"]), broken(limits["membership_inference.isolated_excess.lower"])
+    leak, lone = broken(limits["dcr.member_excess"]), broken(limits["membership_inference.outlier_excess.lower"])
     found = {entry["name"]: entry["limits"] for entry in recourses([leak, lone, *passing().judgement.outcomes])}
-    assert found["less fitting"] == ["dcr.member_excess", "membership_inference.isolated_excess.lower"]
-    assert found["outlier filter"] == ["membership_inference.isolated_excess.lower"]
+    assert found["less fitting"] == ["dcr.member_excess", "membership_inference.outlier_excess.lower"]
+    assert found["outlier filter"] == ["membership_inference.outlier_excess.lower"]
     assert "more people to judge by" not in found
 
 
-TWO_SIDED = [x for x in Policy.default().limits if broken(x, -1).figure.direction == "two_sided"]
+TWO_SIDED = [x for x in Policy.default().limits if broken(x, -1).estimate.direction == "two_sided"]
 
 
-@pytest.mark.parametrize("limit", [x for x in TWO_SIDED if x.metric != "composition"], ids=lambda limit: limit.key)
+@pytest.mark.parametrize(
+    "limit", [x for x in TWO_SIDED if x.metric != "cumulative_disclosure"], ids=lambda limit: limit.key
+)
 def test_members_who_are_avoided_ask_for_another_recourse_than_members_who_leak(limit):
     state = broken(limit, -1)
     assert state.status == "fail"
@@ -86,29 +88,31 @@ def test_members_who_are_avoided_ask_for_another_recourse_than_members_who_leak(
 
 
 def about_the_gate(limit, value):
-    found = Figure(limit.figure.partition(".")[2], value, value, value, 900, 900, about="gate")
+    found = Estimate(limit.statistic.partition(".")[2], value, value, value, 900, 900, about="gate")
     return judge_limit(limit, MetricResult(limit.metric, (found,)))
 
 
 @pytest.mark.parametrize("value", [0.9, float("nan")])
 def test_a_blind_gate_asks_for_people_and_splits_and_not_for_another_table(value):
-    limits = {limit.key: limit for limit in Policy.default(["controls", "contamination"]).limits}
-    blind = about_the_gate(limits["controls.smallest_leak_exact"], value)
-    assert names(blind) == ["more people to judge by", "split by person"]
-    assert names(about_the_gate(limits["contamination.advantage_any.lower"], value)) == ["unseen holdout"]
+    limits = {limit.key: limit for limit in Policy.default(["controls", "holdout_leakage"]).limits}
+    underpowered = about_the_gate(limits["controls.smallest_leak_exact"], value)
+    assert names(underpowered) == ["more people to judge by", "split by person"]
+    assert names(about_the_gate(limits["holdout_leakage.advantage_any.lower"], value)) == ["unseen holdout"]
 
 
 def test_releases_that_add_up_ask_for_new_people():
     limits = {limit.key: limit for limit in Policy.default().limits}
-    assert "new people" in names(broken(limits["composition.identical_excess.lower"]))
-    assert "new people" in names(broken(limits["composition.identical_excess.lower"], -1))  # they changed sides since
+    assert "new people" in names(broken(limits["cumulative_disclosure.identical_excess.lower"]))
+    assert "new people" in names(
+        broken(limits["cumulative_disclosure.identical_excess.lower"], -1)
+    )  # they changed sides since
     assert "new people" not in names(broken(limits["dcr.identical_excess.lower"]))
 
 
 def test_too_few_people_ask_for_more_of_them():
     limit = Policy.default().limits[0]
     assert names(outcome(limit, 0.0, subjects=limit.smallest_n - 1)) == ["more people to judge by"]
-    assert names(outcome(limit, 0.0, resolution=1e9)) == ["more people to judge by"]
+    assert names(outcome(limit, 0.0, minimum_detectable_effect=1e9)) == ["more people to judge by"]
 
 
 def test_attacks_on_the_generator_have_recourses_that_change_the_generator_or_the_tests():
@@ -131,7 +135,7 @@ def test_a_table_of_too_little_use_asks_for_more_fitting_and_not_for_less():
 def test_what_passed_or_was_not_measured_has_no_recourse():
     limit = Policy.default().limits[0]
     nothing = judge_limit(limit, None)
-    unmeasured = judge_limit(limit, MetricResult("dcr", (Figure("privacy_score", *[float("nan")] * 3, 5, 5),)))
+    unmeasured = judge_limit(limit, MetricResult("dcr", (Estimate("privacy_score", *[float("nan")] * 3, 5, 5),)))
     assert [state_of(x) for x in (nothing, unmeasured, outcome(limit, 0.0))] == ["other"] * 3
     assert recourses([nothing, unmeasured, outcome(limit, 0.0)]) == []
 
@@ -145,7 +149,7 @@ def told(*filters, **more):
     return privacy_configuration({"filter": stated if filters else None, **more})
 
 
-ALONE = next(x for x in Policy.default().limits if x.key == "membership_inference.isolated_excess.lower")
+ALONE = next(x for x in Policy.default().limits if x.key == "membership_inference.outlier_excess.lower")
 TURNED_ON = {"memorization filter", "similarity filter", "outlier filter", "over-fitting protection",
              "differential privacy"}  # fmt: skip
 
@@ -154,7 +158,7 @@ TURNED_ON = {"memorization filter", "similarity filter", "outlier filter", "over
     ("configuration", "turned_on", "turned_up"),
     [
         ((), TURNED_ON, set()),
-        (privacy_configuration({"name": "brought by the user"}), TURNED_ON, set()),
+        (privacy_configuration({"name": "external"}), TURNED_ON, set()),
         (told(), TURNED_ON, set()),
         (told("memorization"), TURNED_ON - {"memorization filter"}, {"stricter filters"}),
         (told("similarity"), TURNED_ON - {"memorization filter", "similarity filter"}, {"stricter filters"}),

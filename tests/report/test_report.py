@@ -20,15 +20,15 @@ from privacy_assets.report.bars import bars_svg
 from privacy_assets.report.report import Report, installed_versions, plain
 from privacy_assets.report.text import clean, headline, number, what_to_do, width
 from privacy_assets.stats.limits import Limit, judge_limit
-from privacy_assets.stats.results import Figure, MetricResult
+from privacy_assets.stats.results import Estimate, MetricResult
 from privacy_assets.version import ENGINE_VERSION
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u202egnp.exe\x1b[31m\x00\n" + "W" * 5000
 PRIVATE_HASH = "f00d" * 16
 
 
-def figure(name: str, value: float, low: float, high: float, **more: Any) -> Figure:
-    return Figure(name, value, low, high, **{"n": 8000, "subjects": 5294, **more})
+def estimate(name: str, value: float, low: float, high: float, **more: Any) -> Estimate:
+    return Estimate(name, value, low, high, **{"n": 8000, "subjects": 5294, **more})
 
 
 def dcr(excess: float = 0.004, identical: float = 0.01) -> MetricResult:
@@ -52,15 +52,17 @@ def dcr(excess: float = 0.004, identical: float = 0.01) -> MetricResult:
         for k in ("distance", "ratio")
         for t, w in ((0.005, 0.4), (0.02, 0.6), (0.05, 0.8), (0.2, 1.0))
     ]
-    figures = (
-        figure("privacy_score", 0.001, -0.006, 0.009),
-        figure("member_excess", excess, excess - 0.02, excess + 0.02, direction="two_sided", resolution=0.03),
-        figure("identical_excess", identical, identical - 0.03, identical + 0.03, n=400, subjects=400),
+    estimates = (
+        estimate("privacy_score", 0.001, -0.006, 0.009),
+        estimate(
+            "member_excess", excess, excess - 0.02, excess + 0.02, direction="two_sided", minimum_detectable_effect=0.03
+        ),
+        estimate("identical_excess", identical, identical - 0.03, identical + 0.03, n=400, subjects=400),
     )
     settings = {"alpha": 0.02, "bootstrap": 1000, "tails": [0.005, 0.02], "nested": {"k": math.nan}}
     inputs = {"train": PRIVATE_HASH, "synthetic": "ab" * 32}
     return MetricResult(
-        "dcr", figures, {"distances": distances, "tails": tails}, settings, inputs, 3, ENGINE_VERSION, 1.25
+        "dcr", estimates, {"distances": distances, "tails": tails}, settings, inputs, 3, ENGINE_VERSION, 1.25
     )
 
 
@@ -80,12 +82,12 @@ def membership(advantage: float = 0.01) -> MetricResult:
     shares = {"excellent": 0.55, "very good": 0.2, "good": 0.1, "moderate": 0.05, "poor": 0.04, "unavailable": 0.06}
     levels = [{"level": name, "attacks": round(400 * share), "share": share} for name, share in shares.items()]
     note = "fewer than 50 predicted positives"
-    figures = (
-        figure("advantage", advantage, advantage - 0.03, advantage + 0.03, direction="two_sided"),
-        figure("precision", math.nan, math.nan, math.nan, n=0, subjects=0, null=0.5, note=note),
-        figure("protection_score", 91.2, 89.0, 93.0, null=100.0, direction="lower_is_riskier"),
+    estimates = (
+        estimate("advantage", advantage, advantage - 0.03, advantage + 0.03, direction="two_sided"),
+        estimate("precision", math.nan, math.nan, math.nan, n=0, subjects=0, null=0.5, note=note),
+        estimate("protection_score", 91.2, 89.0, 93.0, null=100.0, direction="lower_is_riskier"),
     )
-    return MetricResult("membership_inference", figures, {"curve": curve, "levels": levels}, seed=3, seconds=2.5)
+    return MetricResult("membership_inference", estimates, {"curve": curve, "levels": levels}, seed=3, seconds=2.5)
 
 
 def singling_out() -> MetricResult:
@@ -103,7 +105,7 @@ def singling_out() -> MetricResult:
         for c in (1, 3, 6, 12)
     ]
     return MetricResult(
-        "singling_out", (figure("risk", 0.012, -0.02, 0.044),), {"configurations": rows}, seed=3, seconds=0.8
+        "singling_out", (estimate("risk", 0.012, -0.02, 0.044),), {"configurations": rows}, seed=3, seconds=0.8
     )
 
 
@@ -151,7 +153,7 @@ def not_assessable() -> Report:
 
 def hostile() -> Report:
     """Every text that a user or a metric can choose is hostile."""
-    bad = Figure("risk", 0.5, 0.4, 0.6, 100, 100, note=HOSTILE)
+    bad = Estimate("risk", 0.5, 0.4, 0.6, 100, 100, note=HOSTILE)
     tables = {
         HOSTILE: [{HOSTILE: HOSTILE, "x": math.nan}],
         "configurations": [{"attack": HOSTILE, "columns": HOSTILE, "risk": 0.5}],
@@ -190,7 +192,7 @@ class Page(HTMLParser):
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.words: list[str] = []
         self.open: list[str] = []
-        self.feed(text)
+        self.row_source(text)
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -222,18 +224,18 @@ def test_json_has_the_documented_form_and_no_nan(make):
     assert data["verdict"] in {"pass", "fail", "not_assessable"}
     assert (data["engine_version"], data["seed"]) == (ENGINE_VERSION, 3)
     for metric in data["metrics"].values():
-        assert set(metric) == {"figures", "tables", "settings", "seconds"}
-        for values in metric["figures"].values():
+        assert set(metric) == {"estimates", "tables", "settings", "seconds"}
+        for values in metric["estimates"].values():
             assert {"value", "low", "high", "n", "subjects", "null", "confidence", "direction", "note"} <= set(values)
     for limit in data["limits"]:
-        assert {"figure", "limit", "bound", "measured", "passed", "status", "reason"} <= set(limit)
+        assert {"statistic", "limit", "bound", "measured", "passed", "status", "reason"} <= set(limit)
 
 
 def test_json_tells_nan_as_null_and_keeps_the_raw_number():
     data = report(dcr(excess=0.123456789), membership()).to_json()
-    assert data["metrics"]["membership_inference"]["figures"]["precision"]["value"] is None
+    assert data["metrics"]["membership_inference"]["estimates"]["precision"]["value"] is None
     assert data["metrics"]["dcr"]["settings"]["nested"] == {"k": None}
-    assert data["metrics"]["dcr"]["figures"]["member_excess"]["value"] == 0.123456789
+    assert data["metrics"]["dcr"]["estimates"]["member_excess"]["value"] == 0.123456789
 
 
 @pytest.mark.parametrize("make", ALL)
@@ -245,8 +247,8 @@ def test_from_json_gives_the_same_report_in_every_form(make):
 
 
 def test_a_later_attempt_is_judged_at_its_own_level_wherever_the_report_is_read():
-    figure = Figure("member_excess", 0.1, 0.0, 0.2, 900, 900, direction="two_sided")
-    results = {"dcr": MetricResult("dcr", (figure,))}
+    estimate = Estimate("member_excess", 0.1, 0.0, 0.2, 900, 900, direction="two_sided")
+    results = {"dcr": MetricResult("dcr", (estimate,))}
     policy = Policy((Limit("dcr.member_excess", at_most=0.22),))
     shown = {"title": "t", "policy": policy, "results": results, "tables": {}, "seed": 0, "engine_version": "1"}
     first, third = (Report(judgement=policy.judge(results, m), attempt=m, fingerprints={}, **shown) for m in (1, 3))
@@ -254,7 +256,7 @@ def test_a_later_attempt_is_judged_at_its_own_level_wherever_the_report_is_read(
     again = Report.from_json(json.loads(json.dumps(third.to_json(), allow_nan=False)))
     assert (again.attempt, again.verdict, again.to_json()) == (3, "fail", third.to_json())
     assert "at attempt 3" in again.to_html() and "at attempt 3" in again.to_text()
-    with pytest.raises(ConfigError, match="its figures give"):
+    with pytest.raises(ConfigError, match="its statistics give"):
         Report.from_json({**third.to_json(), "attempt": 1})
 
 
@@ -269,14 +271,14 @@ def test_rows_that_failed_before_fail_on_their_page_too():
 
 @pytest.mark.parametrize(("about", "said"), [("release", True), ("gate", False)])
 def test_nobody_is_told_to_leave_out_a_limit_that_says_whether_the_gate_sees(about: str, said: bool):
-    blind = Figure("false_alarm_rate", math.nan, math.nan, math.nan, 900, 900, about=about)
-    outcome = judge_limit(Limit("controls.false_alarm_rate", at_most=0.1), MetricResult("controls", (blind,)))
+    underpowered = Estimate("false_alarm_rate", math.nan, math.nan, math.nan, 900, 900, about=about)
+    outcome = judge_limit(Limit("controls.false_alarm_rate", at_most=0.1), MetricResult("controls", (underpowered,)))
     assert outcome.status == "not_assessable"
     assert ("leave this limit out" in what_to_do(outcome)) is said
 
 
 def test_from_json_refuses_a_verdict_that_its_figures_do_not_give():
-    with pytest.raises(ConfigError, match="its figures give 'fail'"):
+    with pytest.raises(ConfigError, match="its statistics give 'fail'"):
         Report.from_json({**failing().to_json(), "verdict": "pass"})
 
 
@@ -365,7 +367,7 @@ def test_verdict_stands_first_then_what_to_do():
         "are broken",
         "Filter the copied rows.",
         "Every limit of the policy",
-        "Every figure",
+        "Every statistic",
         "What was compared",
     ]
     places = [text.index(words) for words in order]
@@ -383,11 +385,11 @@ def test_limits_that_were_not_judged_are_not_called_broken():
 
 
 def test_every_figure_of_the_registry_is_explained():
-    from privacy_assets.metrics.registry import figure_specs
+    from privacy_assets.metrics.registry import statistic_specs
 
-    for name, spec in figure_specs().items():
+    for name, spec in statistic_specs().items():
         metric, _, short = name.partition(".")
-        result = MetricResult(metric, (Figure(short, 0.1, 0.0, 0.2, 5, 5),))
+        result = MetricResult(metric, (Estimate(short, 0.1, 0.0, 0.2, 5, 5),))
         words = " ".join(Page(report(result).to_html()).words)
         assert " ".join(spec.meaning.split()) in words
 
@@ -406,7 +408,7 @@ def test_the_pairs_of_column_sets_are_drawn():
 
 def test_unknown_metric_and_tables_are_shown_and_nothing_is_drawn():
     later = MetricResult(
-        "later", (figure("surprise", 0.25, 0.2, 0.3),), {"odd_rows": [{"a": 1}, {"b": "x"}], "none": []}, seed=3
+        "later", (estimate("surprise", 0.25, 0.2, 0.3),), {"odd_rows": [{"a": 1}, {"b": "x"}], "none": []}, seed=3
     )
     text = report(later, limits=(Limit("later.surprise", at_most=0.5),)).to_html()
     page = Page(text)
@@ -461,7 +463,7 @@ def test_report_without_results_is_not_assessable_and_renders():
     policy = Policy(LIMITS)
     empty = Report(title="", policy=policy, judgement=policy.judge({}), results={}, tables={}, seed=0)
     assert empty.verdict == "not_assessable"
-    assert "No figure was measured." in empty.to_html()
+    assert "No statistic was measured." in empty.to_html()
     assert "was not computed" in empty.to_text()
 
 
@@ -493,7 +495,7 @@ def test_same_report_gives_the_same_bytes(make):
 def test_text_is_aligned_and_says_the_verdict_first():
     lines = failing().to_text().splitlines()
     assert lines[0] == "FAIL  patients"
-    start = next(i for i, line in enumerate(lines) if line.startswith("figure"))
+    start = next(i for i, line in enumerate(lines) if line.startswith("statistic"))
     header, rows = lines[start], lines[start + 2 : start + 2 + len(LIMITS) + 1]
     for word in ("value [low, high]", "limit  ", "verdict", "reason"):
         column = header.index(word)
@@ -533,8 +535,8 @@ def test_headline(make, words):
 
 
 def test_the_headline_names_what_needs_an_embedder():
-    absent = figure("privacy_score_embedded", math.nan, math.nan, math.nan, note="not measured: no embedder")
-    made = report(replace(dcr(), figures=(*dcr().figures, absent)))
+    absent = estimate("privacy_score_embedded", math.nan, math.nan, math.nan, note="not measured: no embedder")
+    made = report(replace(dcr(), estimates=(*dcr().estimates, absent)))
     assert "There was no embedder, so nothing is known of dcr.privacy_score_embedded." in made.to_html()
     assert "embedder" not in headline(passing())
 
@@ -577,9 +579,9 @@ def test_clean_cuts_in_the_middle():
 # --- plots ------------------------------------------------------------------------------------------------------------
 
 STRANGE = (
-    Figure("f", 0.0, 0.0, 0.0, 5, 5),
-    Figure("f", -1234567.8, -2e9, 3e12, 500, 500, null=math.nan),
-    Figure("f", 0.2, 0.1, math.inf, 5, 5, null=math.nan, direction="two_sided"),
+    Estimate("f", 0.0, 0.0, 0.0, 5, 5),
+    Estimate("f", -1234567.8, -2e9, 3e12, 500, 500, null=math.nan),
+    Estimate("f", 0.2, 0.1, math.inf, 5, 5, null=math.nan, direction="two_sided"),
 )
 OUTCOMES = [
     *(outcome for make in ALL for outcome in make().judgement.outcomes),
@@ -592,7 +594,7 @@ OUTCOMES = [
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
 def test_figure_svg_is_small_well_formed_and_finite(outcome):
-    text = plots.figure_svg(outcome)
+    text = plots.interval_svg(outcome)
     assert ET.fromstring(text).tag.endswith("svg")
     assert len(text) < 900
     assert "nan" not in text
@@ -601,7 +603,7 @@ def test_figure_svg_is_small_well_formed_and_finite(outcome):
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
 def test_figure_markdown_fits_beside_other_metadata(outcome):
-    text = plots.figure_markdown(outcome)
+    text = plots.interval_markdown(outcome)
     assert len(text) < 1000
     alt, _, address = text[2:-1].partition("](data:image/svg+xml,")
     assert not set(alt) & set("[]<>\n")
@@ -611,7 +613,7 @@ def test_figure_markdown_fits_beside_other_metadata(outcome):
 
 def test_figure_svg_shows_each_status_in_colour_and_shape():
     base = passing().judgement.outcomes[0]
-    texts = {status: plots.figure_svg(replace(base, status=status)) for status in plots.COLOURS}
+    texts = {status: plots.interval_svg(replace(base, status=status)) for status in plots.COLOURS}
     for status, text in texts.items():
         assert [s for s, colour in plots.COLOURS.items() if colour in text] == [status]
     without_colour = {text.replace(plots.COLOURS[status], "") for status, text in texts.items()}
@@ -620,8 +622,8 @@ def test_figure_svg_shows_each_status_in_colour_and_shape():
 
 @pytest.mark.parametrize(("direction", "rects"), [("higher_is_riskier", 1), ("two_sided", 2)])
 def test_figure_svg_shades_what_breaks_the_limit(direction, rects):
-    found = figure("f", 0.2, 0.1, 0.3, direction=direction)
-    text = plots.figure_svg(judge_limit(Limit("m.f", at_most=0.5), MetricResult("m", (found,))))
+    found = estimate("f", 0.2, 0.1, 0.3, direction=direction)
+    text = plots.interval_svg(judge_limit(Limit("m.f", at_most=0.5), MetricResult("m", (found,))))
     shaded = ET.fromstring(text).findall("{*}rect")
     assert len(shaded) == rects
     dot = float(ET.fromstring(text).find("{*}circle").get("cx"))
@@ -629,8 +631,8 @@ def test_figure_svg_shades_what_breaks_the_limit(direction, rects):
 
 
 def test_figure_svg_shades_below_the_floor_of_a_score():
-    found = figure("f", 40.0, 30.0, 50.0, direction="lower_is_riskier")
-    root = ET.fromstring(plots.figure_svg(judge_limit(Limit("m.f", at_least=60.0), MetricResult("m", (found,)))))
+    found = estimate("f", 40.0, 30.0, 50.0, direction="lower_is_riskier")
+    root = ET.fromstring(plots.interval_svg(judge_limit(Limit("m.f", at_least=60.0), MetricResult("m", (found,)))))
     shaded = root.find("{*}rect")
     low = float(root.findall("{*}path")[-2].get("d").split()[0][1:])
     assert float(shaded.get("x")) == 0
@@ -668,7 +670,7 @@ def test_curves_and_intervals_are_well_formed_for_hostile_names():
 
 def attribute(*points: float | None) -> MetricResult:
     rows = [{"column": f"c{at}", "points": value, "weight": 0.5} for at, value in enumerate(points)]
-    score = figure("protection_score", 62.5, 60.0, 65.0, null=100.0, direction="lower_is_riskier")
+    score = estimate("protection_score", 62.5, 60.0, 65.0, null=100.0, direction="lower_is_riskier")
     return MetricResult("attribute_inference", (score,), {"columns": rows}, seed=3, seconds=0.5)
 
 
@@ -694,7 +696,7 @@ def test_bars_have_the_length_and_the_colour_of_their_points():
 def test_usefulness_stands_in_every_form_beside_that_of_real_rows():
     names = ("column_similarity", "pair_similarity", "correlation_difference", "prediction")
     found = [
-        figure(name + end, value, value - 0.01, value + 0.01)
+        estimate(name + end, value, value - 0.01, value + 0.01)
         for at, name in enumerate(names)
         for end, value in (("", 0.611 + at / 100), ("_real", 0.711 + at / 100))
     ]
@@ -704,7 +706,7 @@ def test_usefulness_stands_in_every_form_beside_that_of_real_rows():
     assert "0.611 [0.601, 0.621] 0.711 [0.701, 0.721]" in page
     for shown in (text, note):
         assert "column similarity 0.611 (real 0.711), pair similarity 0.621 (real 0.721)" in shown
-    for less in (report(dcr()), report(dcr(), MetricResult("fidelity", (figure("prediction", math.nan, 0, 0),)))):
+    for less in (report(dcr()), report(dcr(), MetricResult("fidelity", (estimate("prediction", math.nan, 0, 0),)))):
         assert all("Usefulness" not in shown for shown in (less.to_html(), less.to_text(), less._repr_html_()))
 
 

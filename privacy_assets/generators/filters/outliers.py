@@ -37,7 +37,7 @@ class OutlierFilter(Filter):
         if people <= self.neighbours:
             fix = f"give more than {self.neighbours} people, or lower neighbours"
             raise InputError(f"{people} people were given", where=f"filter {self.name}", fix=fix)
-        distances = distance_to_people(rows, subjects, self.neighbours)
+        distances = distance_to_subjects(rows, subjects, self.neighbours)
         return float(np.quantile(distances, self.quantile, method="inverted_cdf"))
 
     def leaves_out(self, people: np.ndarray) -> np.ndarray:
@@ -45,7 +45,7 @@ class OutlierFilter(Filter):
         return people < self.neighbours - ROUNDING
 
 
-def distance_to_people(rows: EncodedTable, subjects: np.ndarray, people: int) -> np.ndarray:
+def distance_to_subjects(rows: EncodedTable, subjects: np.ndarray, people: int) -> np.ndarray:
     """Distance (n,) of each row within which the rows of other subjects make up ``people`` of them.
 
     ``subjects`` are codes 0..s-1 with s > ``people``; each row is an equal part of its subject.

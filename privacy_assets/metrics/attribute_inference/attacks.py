@@ -26,13 +26,13 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Attacked(Subjects):
+class Targets(Subjects):
     """The people under attack, and the positions ``rows`` (n,) of their rows in train and holdout stacked."""
 
     rows: np.ndarray
 
     @classmethod
-    def choose(cls, inputs: MetricInputs, attacks: int) -> Attacked:
+    def choose(cls, inputs: MetricInputs, attacks: int) -> Targets:
         """All rows of equally many random people of train and of holdout, about ``attacks`` rows a side.
 
         Rows stand by person and content, so that their order in the tables steers nothing.
@@ -50,7 +50,7 @@ class Attacked(Subjects):
 
 
 @dataclass(frozen=True, eq=False)
-class Secret:
+class Target:
     """A column: the truth (n,) of the attacked rows and the synthetic values (n_S,), with a rule for equality.
 
     Categories and booleans are int64 codes, -1 missing; numbers and dates float64 (days), NaN missing. ``spread`` is
@@ -145,32 +145,32 @@ class Trial:
     ``queries`` are the attacked rows, ``points`` the synthetic ones; the parts of a column stand together.
     """
 
-    attacked: Attacked
-    secrets: tuple[Secret, ...]
+    attacked: Targets
+    targets: tuple[Target, ...]
     queries: np.ndarray
     points: np.ndarray
     category: np.ndarray
     start: np.ndarray
 
     @classmethod
-    def of(cls, inputs: MetricInputs, attacked: Attacked) -> Trial:
+    def of(cls, inputs: MetricInputs, attacked: Targets) -> Trial:
         """Gather rows and columns; the synthetic rows are shuffled from an order that their content decides."""
         order = np.argsort(inputs.row_ids["synthetic"], kind="stable")
         order = order[inputs.rng("attribute_inference ties").permutation(len(order))]
-        secrets = tuple(_secrets(inputs, attacked.rows, order))
+        targets = tuple(_targets(inputs, attacked.rows, order))
         encoded = [inputs.encoded(role) for role in ("train", "holdout")]
         places = [inputs.encoder.places[name] for name in inputs.schema.names]
         by_column, start = np.concatenate(places), np.cumsum([0, *map(len, places)])
         queries = np.concatenate([_parts(table) for table in encoded])[attacked.rows]
         points = _parts(inputs.encoded("synthetic"))[order]
         turned, searched = (np.ascontiguousarray(table.T[by_column]) for table in (queries, points))
-        return cls(attacked, secrets, turned, searched, by_column >= len(inputs.encoder.numbers), start)
+        return cls(attacked, targets, turned, searched, by_column >= len(inputs.encoder.numbers), start)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Numbers of quasi-identifiers: 3, half of the columns, all but one, as far as there are."""
-        most = len(self.secrets) - 1
-        return tuple(sorted({min(FEW, most), min(len(self.secrets) // 2, most), most}))
+        most = len(self.targets) - 1
+        return tuple(sorted({min(FEW, most), min(len(self.targets) // 2, most), most}))
 
     def attacks(self, rng: np.random.Generator) -> tuple[list[Attack], Attack]:
         """Gretel's attacks of all sizes and neighbours, and Giomi's.
@@ -180,24 +180,24 @@ class Trial:
         from privacy_assets.metrics.attribute_inference import _kernels as kernels
 
         k, found = min(NEIGHBOURS[-1], self.points.shape[1]), []
-        n, width = len(self.attacked.rows), len(self.secrets)
+        n, width = len(self.attacked.rows), len(self.targets)
         slack = 0.0 if self.category.all() else (len(self.category) + 4) * float(np.finfo(np.float32).eps)
         shared = (self.queries, self.points, self.category, self.start, slack)
         for size in self.sizes[:-1]:
             known = rng.permuted(np.tile(np.arange(width), (n, 1)), axis=1)[:, :size]
-            secret = np.ones((n, width), dtype=bool)
-            np.put_along_axis(secret, known, False, axis=1)
+            target = np.ones((n, width), dtype=bool)
+            np.put_along_axis(target, known, False, axis=1)
             places = np.repeat(kernels.nearest_by(*shared, known, k)[:, None, :], width, axis=1)
-            found += [self._attack(size, few, places, secret, GRETEL) for few in NEIGHBOURS]
-        places, secret = kernels.nearest_without(*shared, k), np.ones((n, width), dtype=bool)
-        found += [self._attack(width - 1, few, places, secret, GRETEL) for few in NEIGHBOURS]
-        return found, self._attack(width - 1, 1, places, secret, GIOMI)
+            found += [self._attack(size, few, places, target, GRETEL) for few in NEIGHBOURS]
+        places, target = kernels.nearest_without(*shared, k), np.ones((n, width), dtype=bool)
+        found += [self._attack(width - 1, few, places, target, GRETEL) for few in NEIGHBOURS]
+        return found, self._attack(width - 1, 1, places, target, GIOMI)
 
-    def _attack(self, size: int, few: int, places: np.ndarray, secret: np.ndarray, tolerance: float) -> Attack:
-        right = [x.correct(x.guess(places[:, at, :few]), tolerance) for at, x in enumerate(self.secrets)]
-        return Attack(size, few, self._by_person(np.stack(right, axis=1) & secret), self._by_person(secret))
+    def _attack(self, size: int, few: int, places: np.ndarray, target: np.ndarray, tolerance: float) -> Attack:
+        right = [x.correct(x.guess(places[:, at, :few]), tolerance) for at, x in enumerate(self.targets)]
+        return Attack(size, few, self._by_subject(np.stack(right, axis=1) & target), self._by_subject(target))
 
-    def _by_person(self, cells: np.ndarray) -> np.ndarray:
+    def _by_subject(self, cells: np.ndarray) -> np.ndarray:
         return np.stack([self.attacked.totals(column) for column in cells.T], axis=1).astype(np.float32)
 
 
@@ -211,19 +211,19 @@ def entropies(inputs: MetricInputs) -> np.ndarray:
     return np.abs(found)
 
 
-def _secrets(inputs: MetricInputs, rows: np.ndarray, order: np.ndarray) -> Sequence[Secret]:
+def _targets(inputs: MetricInputs, rows: np.ndarray, order: np.ndarray) -> Sequence[Target]:
     scales = {number.name: number.scale for number in inputs.encoder.numbers}
-    secrets = []
+    targets = []
     for column in inputs.schema.columns:
         real = stacked([inputs.train[column.name], inputs.holdout[column.name]]).take(rows)
         synthetic = inputs.synthetic[column.name].take(order)
         if column.name not in scales:
             truth, guesses = ranked([real, synthetic])[0]
-            secrets.append(Secret(column.name, truth, guesses))
+            targets.append(Target(column.name, truth, guesses))
             continue
         spread = scales[column.name] if column.kind == "datetime" else None
-        secrets.append(Secret(column.name, real.floats(), synthetic.floats(), spread))
-    return secrets
+        targets.append(Target(column.name, real.floats(), synthetic.floats(), spread))
+    return targets
 
 
 def _parts(table: EncodedTable) -> np.ndarray:

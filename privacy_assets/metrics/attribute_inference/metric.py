@@ -20,14 +20,14 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from privacy_assets.metrics.attribute_inference.attacks import FEW, GIOMI, Attack, Attacked, Trial, entropies
+from privacy_assets.metrics.attribute_inference.attacks import FEW, GIOMI, Attack, Targets, Trial, entropies
 from privacy_assets.metrics.base import Measured, Metric
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.membership_inference.gretel import grade
 from privacy_assets.metrics.membership_inference.scores import SMALLEST_SIDE
 from privacy_assets.settings import declared
 from privacy_assets.stats import inference
-from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.estimates import Estimate, StatisticSpec
 from privacy_assets.stats.inference import REPLICATES, permutation_band
 from privacy_assets.stats.intervals import beyond, wilson_centre
 from privacy_assets.stats.limits import Limit
@@ -36,7 +36,7 @@ from privacy_assets.stats.subjects import Subjects, permute_labels
 MEAN = "mean over columns"
 
 _TOLERATED = (
-    "demonstrated at 99.5 % over all columns together; tolerated: what trees with leaves of 50 rows show (at most "
+    "significant at 99.5 % over all columns together; tolerated: what trees with leaves of 50 rows show (at most "
     "0.021 in 400 splits of Adult and UK census)"
 )
 _MEASURED = (
@@ -47,13 +47,15 @@ _MEASURED = (
 _SPECS = {
     spec.name: spec
     for spec in (
-        FigureSpec(
+        StatisticSpec(
             "excess",
             "Success rate on members less that on others where the evidence is strongest, over columns and their mean.",
             "two_sided",
         ),
-        FigureSpec("risk", "Giomi's risk of the worst column: the best of several, so above 0 by chance.", null=None),
-        FigureSpec(
+        StatisticSpec(
+            "risk", "Giomi's risk of the worst column: the best of several, so above 0 by chance.", null=None
+        ),
+        StatisticSpec(
             "protection_score",
             "Gretel's attribute inference protection: 0 (members are known) to 100, of the strongest attack.",
             "lower_is_riskier",
@@ -119,7 +121,7 @@ class Outcome:
         return (self.points(members, others) @ self.weights).min(axis=1)
 
     def bootstrap(self, member: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Scores with the people of each side drawn anew with replacement."""
+        """Scores with the people of each side resampled with replacement."""
         counts = []
         for side in (member, ~member):
             people = int(side.sum())
@@ -131,7 +133,7 @@ class Outcome:
 
 def attack(inputs: MetricInputs, attacks: int) -> tuple[Outcome, Trial]:
     """Run every attack."""
-    trial = Trial.of(inputs, Attacked.choose(inputs, attacks))
+    trial = Trial.of(inputs, Targets.choose(inputs, attacks))
     gretel, giomi = trial.attacks(inputs.rng("attribute_inference quasi-identifiers"))
     weights = entropies(inputs)
     total = float(weights.sum())
@@ -141,8 +143,8 @@ def attack(inputs: MetricInputs, attacks: int) -> tuple[Outcome, Trial]:
 
 def leaks(
     outcome: Outcome, names: Sequence[str], permutations: int, rng: np.random.Generator
-) -> tuple[list[Figure], list[dict[str, Any]]]:
-    """The figures "excess" and "risk", and per column rates, excess and risk, with intervals that hold for all."""
+) -> tuple[list[Estimate], list[dict[str, Any]]]:
+    """The statistics "excess" and "risk", and per column rates, excess and risk, with intervals that hold for all."""
     people, width = outcome.people, len(names)
 
     def statistic(labels: np.ndarray) -> np.ndarray:
@@ -151,7 +153,7 @@ def leaks(
     found = inference.test(statistic, people, permutations, rng)
     excess, risk = found[: width + 1], found[width + 1 :]
     note = f"column {names[int(risk.observed.argmax())]}; the interval holds for all columns at once"
-    figures = [
+    estimates = [
         excess.worst(_SPECS["excess"], people.counts, [*names, MEAN], "strongest"),
         risk.largest(_SPECS["risk"], people.counts, note),
     ]
@@ -160,15 +162,15 @@ def leaks(
     parts = (train, holdout, excess.observed, band.low, band.high, risk.observed)
     keys = ("train", "holdout", "excess", "low", "high", "risk")
     rows = zip(*(part[:width] for part in parts), strict=True)
-    return figures, [dict(zip(keys, map(float, row), strict=True)) for row in rows]
+    return estimates, [dict(zip(keys, map(float, row), strict=True)) for row in rows]
 
 
 def protect(
     outcome: Outcome, permutations: int, rng: np.random.Generator
-) -> tuple[Figure, np.ndarray, list[dict[str, Any]]]:
+) -> tuple[Estimate, np.ndarray, list[dict[str, Any]]]:
     """The protection score, points (columns,) of the strongest attack, and a table of all attacks.
 
-    Interval: bootstrap by person, cut off at 0 and 100. People drawn anew lose more points by chance, which shifts the
+    Interval: bootstrap by person, cut off at 0 and 100. People resampled lose more points by chance, which shifts the
     whole of it down: the upper end is at least as far from the score as the lower.
     """
     points, known = outcome.points(*outcome.sides)[0], outcome.rates(*outcome.sides)[0][0, 1:]
@@ -187,7 +189,7 @@ def protect(
     def score(labels: np.ndarray) -> np.ndarray:
         return outcome.score(labels, 1 - labels)
 
-    low, high, resolution = inference.bootstrap(
+    low, high, mde = inference.bootstrap(
         outcome.member,
         lambda label: outcome.bootstrap(label, rng),
         lambda: permute_labels(outcome.member, permutations, rng, lambda labels: score(labels)[:, None]),
@@ -197,8 +199,8 @@ def protect(
     value = float(overall.min())
     ends, counts = (min(low, value), min(100, max(high, 2 * value - low, value))), outcome.people.counts
     spec, note = _SPECS["protection_score"], f"grade {grade(value)}"
-    figure = spec.estimate(value, *ends, counts, resolution=resolution, note=note)
-    return figure, points[int(overall.argmin())], table
+    estimate = spec.estimate(value, *ends, counts, minimum_detectable_effect=mde, note=note)
+    return estimate, points[int(overall.argmin())], table
 
 
 @declared
@@ -208,7 +210,7 @@ class AttributeInference(Metric):
     Attacked are all rows of equally many random people of train and of the holdout, about ``attacks`` rows a side; the
     synthetic table is always searched whole. ``permutations`` of labels give the intervals. ``excess`` is the entry
     farthest from chance among Giomi's success rates by column and their mean, weighted by entropy: its near end is what
-    is demonstrated. ``protection_score`` is that of the strongest of Gretel's attacks (100 on average is never reached:
+    is significant. ``protection_score`` is that of the strongest of Gretel's attacks (100 on average is never reached:
     points lost by chance count, points won do not). Dates have no zero: their tolerance is relative to the standard
     deviation. Gretel's own score, 100 less the weighted mean of the success rates on train (3 quasi-identifiers, 5
     neighbours), stands in the table "grade"; it is low for any accurate table, leak or not. With fewer than 20 subjects
@@ -224,14 +226,14 @@ class AttributeInference(Metric):
     name: ClassVar[str] = "attribute_inference"
     summary: ClassVar[str] = "Does the published table tell more about members than about other people?"
     needs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
-    figures: ClassVar[tuple[FigureSpec, ...]] = tuple(_SPECS.values())
+    statistics: ClassVar[tuple[StatisticSpec, ...]] = tuple(_SPECS.values())
     default_limits: ClassVar[tuple[Limit, ...]] = (
         Limit("attribute_inference.excess", at_most=0.025, bound="lower", source=_TOLERATED),
         Limit("attribute_inference.protection_score", at_least=80.0, source=_MEASURED),
     )
 
     def measure(self, inputs: MetricInputs) -> Measured:
-        """Compute figures and tables."""
+        """Compute statistics and tables."""
         subjects = [np.unique(inputs.subject_codes(role)).size for role in ("train", "holdout")]
         counts = (len(inputs.train) + len(inputs.holdout), sum(subjects))
         if min(subjects) < SMALLEST_SIDE or len(inputs.synthetic) == 0:
@@ -240,14 +242,14 @@ class AttributeInference(Metric):
         outcome, trial = attack(inputs, self.attacks)
         names = inputs.schema.names
         found, rows = leaks(outcome, names, self.permutations, inputs.rng("attribute_inference labels"))
-        figure, points, attacks = protect(outcome, self.permutations, inputs.rng("attribute_inference score"))
-        baselines = [secret.baseline(GIOMI) for secret in trial.secrets]
+        estimate, points, attacks = protect(outcome, self.permutations, inputs.rng("attribute_inference score"))
+        baselines = [target.baseline(GIOMI) for target in trial.targets]
         columns = [
             {"column": name, "baseline": base, **row, "points": float(point), "weight": float(weight)}
             for name, base, row, point, weight in zip(names, baselines, rows, points, outcome.weights, strict=True)
         ]
-        tables = {"columns": columns, "attacks": attacks, "grade": [_grades(figure.value, attacks)]}
-        return Measured((*found, figure), tables)
+        tables = {"columns": columns, "attacks": attacks, "grade": [_grades(estimate.value, attacks)]}
+        return Measured((*found, estimate), tables)
 
 
 def _grades(score: float, attacks: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""Canaries: training rows that are planted in a scratch copy of the synthetic table, so that the gate is seen to close.
+"""Canaries: training rows that are planted in a simulated copy of the synthetic table, so that the gate is seen to
+close.
 
-Exact copies; copies whose numbers moved; copies with one column drawn anew; and moved
+Exact copies; copies whose numbers moved; copies with one column resampled; and moved
 copies of those who are like nobody else.
 """
 
@@ -16,7 +17,7 @@ from privacy_assets.tables.column import Column
 from privacy_assets.tables.table import Table
 
 JITTER = 0.1  # standard deviations of the column
-KINDS = ("exact", "jittered", "redrawn", "rare")
+KINDS = ("exact", "jittered", "resampled", "rare")
 
 
 def canaries(kind: str, train: Table, places: np.ndarray, count: int, rng: np.random.Generator) -> Table:
@@ -54,20 +55,20 @@ def _landed(column: Column, known: Column) -> Column:
     return replace(column, cells=np.where(column.missing, column.cells, nearest))
 
 
-def _redrawn(rows: Table, train: Table, rng: np.random.Generator) -> Table:
+def _resampled(rows: Table, train: Table, rng: np.random.Generator) -> Table:
     """One random column of each row is that of another row."""
     names = rows.schema.names
     chosen = rng.integers(0, len(names), len(rows))
 
-    def redrawn(column: Column) -> Column:
+    def resampled(column: Column) -> Column:
         others = train[column.name].take(rng.integers(0, len(train), len(rows)))
         return column.where(chosen != names.index(column.name), others)
 
-    return rows.map(redrawn)
+    return rows.map(resampled)
 
 
 _CHANGES: dict[str, Callable[[Table, Table, np.random.Generator], Table]] = {
     "jittered": _moved,
-    "redrawn": _redrawn,
+    "resampled": _resampled,
     "rare": _moved,
 }

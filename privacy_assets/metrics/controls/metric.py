@@ -1,9 +1,9 @@
 """Controls: would this gate, with these people and this many rows, have seen a leak?
 
-Null controls must hold the limits: the synthetic table with the sides of the people drawn anew, and unseen real rows in
-its place. Canaries must break them: training rows planted in a scratch copy of the synthetic table, in place of rows of
-its own. Both go through the code of ``dcr`` and ``membership_inference`` and the limits in force. All tables are rows
-of one, which is searched once.
+Null controls must hold the limits: the synthetic table with the sides of the people resampled, and unseen real rows in
+its place. Canaries must break them: training rows planted in a simulated copy of the synthetic table, in place of rows
+of its own. Both go through the code of ``dcr`` and ``membership_inference`` and the limits in force. All tables are
+rows of one, which is searched once.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import numpy as np
 from pydantic import AfterValidator, Field
 
 from privacy_assets.errors import ConfigError, shown
-from privacy_assets.metrics.attacked import Budget
 from privacy_assets.metrics.base import Measured, Metric
 from privacy_assets.metrics.controls.canaries import KINDS
-from privacy_assets.metrics.controls.scratch_tables import STEP, ScratchTables
+from privacy_assets.metrics.controls.simulated_releases import STEP, SimulatedReleases
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.membership_inference import MembershipInference
-from privacy_assets.metrics.membership_inference.isolated import ADVANTAGE_ISOLATED, ISOLATED_EXCESS
+from privacy_assets.metrics.membership_inference.outliers import ADVANTAGE_OUTLIERS, OUTLIER_EXCESS
 from privacy_assets.metrics.membership_inference.scores import SMALLEST_SIDE
+from privacy_assets.metrics.targets import Budget
 from privacy_assets.settings import Dict, Tuple, declared
-from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.estimates import Estimate, StatisticSpec
 from privacy_assets.stats.intervals import clopper_pearson
 from privacy_assets.stats.limits import Limit
 
@@ -36,22 +36,22 @@ if TYPE_CHECKING:
 
 _LOOKED_AT = {
     "dcr": ("member_excess", "member_excess_any", "identical_excess"),
-    "membership_inference": (ISOLATED_EXCESS.name, ADVANTAGE_ISOLATED.name),
+    "membership_inference": (OUTLIER_EXCESS.name, ADVANTAGE_OUTLIERS.name),
 }
 _TEXT = {
     "exact": "copies of training rows",
     "jittered": "copies of training rows whose numbers moved by about a tenth of a standard deviation",
-    "redrawn": "copies of training rows with one column of each drawn anew",
+    "resampled": "copies of training rows with one column of each resampled",
     "rare": "moved copies of training rows that are like nobody else's",
 }
-_AT_MOST = {"exact": 0.1, "jittered": 0.5, "redrawn": 0.5, "rare": 0.5}
+_AT_MOST = {"exact": 0.1, "jittered": 0.5, "resampled": 0.5, "rare": 0.5}
 _EACH_LOOK = 0.95  # confidence of a tolerance limit: of two looks together 90 %
 _LARGEST = 0.5  # of the synthetic rows: more is never planted
 _FEW_ROWS = 0.05  # of the synthetic rows: where no more can be planted, no leak that counts can pass
 _SOURCE = {
     "exact": "chosen: above 0.02 and 0.05 on Adult and UK census (8,000/2,000/8,000 rows), 0.04 at 1,000/300/1,000",
     **dict.fromkeys(
-        ("jittered", "redrawn", "rare"),
+        ("jittered", "resampled", "rare"),
         "chosen: a table half of which is such rows never passes, and far smaller leaks seldom do",
     ),
 }
@@ -78,7 +78,7 @@ class Controls(Metric):
     fresh plantings of the dose decide: it is stated when they show, at a level of 5 %, that more than 95 % are caught
     (:func:`~privacy_assets.stats.intervals.shown_above`; 73 without a miss, 113 with one, 200 at most).
 
-    Planted are rows that one person alone has, "rare" ones of the isolated tenth: whatever others share gives nobody
+    Planted are rows that one person alone has, "rare" ones of the outlying tenth: whatever others share gives nobody
     away; where all such rows together are less than 5 % of the table and are not caught, the fraction is theirs, and 0
     where there is none. The low end is the fraction at which half of the plantings are caught. NaN when plantings of
     the dose are missed and it is not shown that few are, or the table itself breaks every limit.
@@ -87,13 +87,13 @@ class Controls(Metric):
     holdout, and both halves of the reference, when there is one, in place of the synthetic table. NaN when both halves
     are refused: rows that nobody has seen can only break a limit where train and holdout are not alike.
 
-    Limits: those in force on the label-conditional figures of ``dcr`` (raw distances) and ``membership_inference``
-    (``isolated_excess``, ``advantage_isolated`` with its ``permutations``), of the people that its budget ``attacked``
-    leaves; rows are planted of everybody. The whole gate looks at more, and catches at least as much.
-    ``advantage_isolated`` costs as much as all others together, and sees far more where isolated people are given away:
+    Limits: those in force on the label-conditional statistics of ``dcr`` (raw distances) and ``membership_inference``
+    (``outlier_excess``, ``advantage_outliers`` with its ``permutations``), of the people that its budget
+    ``max_targets`` leaves; rows are planted of everybody. The whole gate looks at more, and catches at least as much.
+    ``advantage_outliers`` costs as much as all others together, and sees far more where outliers are given away:
     it is looked at where the others leave a kind open, or the table breaks them all: then in all that is planted of
-    this kind and in the null tables. These figures tell about the gate: where their limits do not hold it is blind, and
-    nothing is published; that is no verdict on the table, and not remembered as one.
+    this kind and in the null tables. These statistics tell about the gate: where their limits do not hold it is
+    underpowered, and nothing is published; that is no verdict on the table, and not remembered as one.
     """
 
     draws: int = Field(default=8, ge=4, description="plantings of each kind")
@@ -106,8 +106,8 @@ class Controls(Metric):
     limits: Annotated[tuple[Annotated[dict[str, Any], Dict], ...], Tuple] = Field(
         title="a list of mappings", default=(), description="limits in force; the policy says them"
     )
-    closeness: Annotated[dict[str, Any], Dict] = Field(default_factory=dict, description="settings of dcr")
-    attacked: Budget = Field(default=None, description="most rows that are attacked; all of them without")
+    dcr_settings: Annotated[dict[str, Any], Dict] = Field(default_factory=dict, description="settings of dcr")
+    max_targets: Budget = Field(default=None, description="most rows that are attacked; all of them without")
     permutations: int = Field(default=999, ge=199, description="permutations of the labels of people")
 
     name: ClassVar[str] = "controls"
@@ -117,14 +117,14 @@ class Controls(Metric):
     needs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
     optional: ClassVar[frozenset[str]] = frozenset({"reference"})
     in_studies: ClassVar[bool] = False
-    figures: ClassVar[tuple[FigureSpec, ...]] = (
-        FigureSpec(
+    statistics: ClassVar[tuple[StatisticSpec, ...]] = (
+        StatisticSpec(
             "false_alarm_rate",
             "Share of tables without any leak that the limits on closeness refuse.",
             about="gate",
         ),
         *(
-            FigureSpec(
+            StatisticSpec(
                 f"smallest_leak_{kind}",
                 f"Fraction of {_TEXT[kind]} that is caught with 95 % probability.",
                 about="gate",
@@ -159,54 +159,55 @@ class Controls(Metric):
             raise ConfigError(
                 f"controls have nothing to prove: the policy {shown(policy.name)} has no limit on {known}."
             )
-        attack = (membership or MembershipInference(attacked=self.attacked, permutations=self.permutations)).settings()
-        allowed = {limit.figure: limit.at_most for limit in policy.limits if limit.at_most is not None}
+        attack = (
+            membership or MembershipInference(max_targets=self.max_targets, permutations=self.permutations)
+        ).settings()
+        allowed = {limit.statistic: limit.at_most for limit in policy.limits if limit.at_most is not None}
         passing = {kind: allowed.get(f"controls.smallest_leak_{kind}", most) for kind, most in _AT_MOST.items()}
         return replace(
             self,
             doses={kind: min(max(most, 0.0), _LARGEST) for kind, most in passing.items()},
             limits=limits,
-            closeness={} if dcr is None else dcr.settings(),
-            attacked=attack["attacked"],
+            dcr_settings={} if dcr is None else dcr.settings(),
+            max_targets=attack["max_targets"],
             permutations=attack["permutations"],
         )
 
     def measure(self, inputs: MetricInputs) -> Measured:
-        """Compute the figures and the table "thresholds": kind and caught fraction of each planting."""
+        """Compute the statistics and the table "thresholds": kind and caught fraction of each planting."""
         sides = [int(np.unique(inputs.subject_codes(role)).size) for role in ("train", "holdout")]
         counts = len(inputs.synthetic), min(sides)
         if counts[1] < SMALLEST_SIDE or counts[0] == 0:
             reason = f"at least {SMALLEST_SIDE} subjects are needed in train and in holdout, and a synthetic row"
-            return Measured(tuple(spec.missing(reason, counts) for spec in self.figures))
-        scratch = ScratchTables(inputs, self)
-        if scratch.breaks_all:
-            scratch.look_closer()
-        if scratch.breaks_all:
+            return Measured(tuple(spec.missing(reason, counts) for spec in self.statistics))
+        simulated = SimulatedReleases(inputs, self)
+        if simulated.breaks_all:
+            simulated.look_closer()
+        if simulated.breaks_all:
             reason = "the table itself breaks every limit on closeness"
-            blind = (spec.missing(reason, counts) for spec in self.figures[1:])
-            return Measured((self._false_alarms(scratch, counts), *blind))
+            underpowered = (spec.missing(reason, counts) for spec in self.statistics[1:])
+            return Measured((self._false_alarms(simulated, counts), *underpowered))
         planted: dict[str, list[float]] = {}
-        stated: dict[str, Figure | None] = {}
+        stated: dict[str, Estimate | None] = {}
         left = list(KINDS)
         while left:
             for kind in left:
                 inputs.progress(f"controls: planting {_TEXT[kind]}")
-                planted[kind] = scratch.thresholds(kind)
-                stated[kind] = self._stated(kind, planted[kind], scratch, counts)
+                planted[kind] = simulated.thresholds(kind)
+                stated[kind] = self._stated(kind, planted[kind], simulated, counts)
             left = [kind for kind in KINDS if stated[kind] is None]
-            if left and not scratch.look_closer():
+            if left and not simulated.look_closer():
                 break
-        leaks = [stated[kind] or self._decided(kind, planted[kind], scratch, counts) for kind in KINDS]
+        leaks = [stated[kind] or self._decided(kind, planted[kind], simulated, counts) for kind in KINDS]
         inputs.progress("controls: null tables")
         rows = [{"kind": kind, "caught": one} for kind in KINDS for one in planted[kind]]
-        return Measured((self._false_alarms(scratch, counts), *leaks), {"thresholds": rows})
+        return Measured((self._false_alarms(simulated, counts), *leaks), {"thresholds": rows})
 
-    def _false_alarms(self, tables: ScratchTables, counts: tuple[int, int]) -> Figure:
+    def _false_alarms(self, tables: SimulatedReleases, counts: tuple[int, int]) -> Estimate:
         unseen = list(tables.unseen())
         if unseen and all(unseen):
-            reason = (
-                "the gate is blind here: unseen rows of the reference are refused, so train and holdout are not alike"
-            )
+            why = "unseen rows of the reference are refused, so train and holdout are not alike"
+            reason = f"the gate is underpowered here: {why}"
             return self.spec("false_alarm_rate").missing(reason, counts)
         refused = [*tables.relabelled(), *unseen]
         low, high = clopper_pearson(sum(refused), len(refused))
@@ -215,37 +216,39 @@ class Controls(Metric):
         return self.spec("false_alarm_rate").estimate(share, low, high, counts, note=note)
 
     def _stated(
-        self, kind: str, thresholds: list[float], scratch: ScratchTables, counts: tuple[int, int]
-    ) -> Figure | None:
-        """The figure, None where these plantings leave open whether the dose is caught."""
-        spec, dose = self.spec(f"smallest_leak_{kind}"), scratch.largest(kind)
+        self, kind: str, thresholds: list[float], simulated: SimulatedReleases, counts: tuple[int, int]
+    ) -> Estimate | None:
+        """The statistic, None where these plantings leave open whether the dose is caught."""
+        spec, dose = self.spec(f"smallest_leak_{kind}"), simulated.largest(kind)
         if not thresholds:
             return spec.estimate(0.0, 0.0, 0.0, counts, note="no such row is one person's own")
         middle, stated = _tolerance_limit(thresholds)
         if stated <= dose:
             return spec.estimate(stated, min(middle, stated), stated, counts)
-        if math.isinf(stated) and scratch.all_planted(kind) and dose < _FEW_ROWS:
+        if math.isinf(stated) and simulated.all_planted(kind) and dose < _FEW_ROWS:
             note = f"such rows of one person alone are {dose:.2%} of the table at most: fewer than show"
             return spec.estimate(dose, dose, dose, counts, note=note)
         return None
 
-    def _decided(self, kind: str, thresholds: list[float], scratch: ScratchTables, counts: tuple[int, int]) -> Figure:
-        """The figure after fresh plantings of the dose."""
-        spec, dose = self.spec(f"smallest_leak_{kind}"), scratch.largest(kind)
+    def _decided(
+        self, kind: str, thresholds: list[float], simulated: SimulatedReleases, counts: tuple[int, int]
+    ) -> Estimate:
+        """The statistic after fresh plantings of the dose."""
+        spec, dose = self.spec(f"smallest_leak_{kind}"), simulated.largest(kind)
         middle, stated = _tolerance_limit(thresholds)
-        decided = scratch.caught_at_largest(kind)
+        decided = simulated.caught_at_largest(kind)
         leak = f"a leak of {dose:.1%} passed in {decided.missed} of {decided.trials} plantings"
         if decided.shown:
             return spec.estimate(dose, min(middle, dose), dose, counts, note=leak)
         if math.isinf(stated):
-            return spec.missing(f"the gate is blind here: {leak}", counts)
+            return spec.missing(f"the gate is underpowered here: {leak}", counts)
         return spec.estimate(stated, middle, stated, counts, note=leak)
 
 
 def _looked_at(limits: Any) -> tuple[dict[str, Any], ...]:
     """The limits on what controls look at, as plain mappings without texts."""
     names = [f.name for f in fields(Limit) if f.name not in ("source", "advice")]
-    chosen = [limit for limit in limits if limit.figure.partition(".")[2] in _LOOKED_AT.get(limit.metric, ())]
+    chosen = [limit for limit in limits if limit.statistic.partition(".")[2] in _LOOKED_AT.get(limit.metric, ())]
     return tuple({name: getattr(limit, name) for name in names} for limit in chosen)
 
 

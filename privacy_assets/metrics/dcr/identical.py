@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from privacy_assets.stats.estimates import Figure, FigureSpec
-from privacy_assets.stats.leaked import leaked_people
+from privacy_assets.stats.estimates import Estimate, StatisticSpec
+from privacy_assets.stats.leaked import leaked_subjects
 from privacy_assets.stats.subjects import Subjects
 
-IDENTICAL_EXCESS = FigureSpec(
+IDENTICAL_EXCESS = StatisticSpec(
     "identical_excess", "Share of identical matches with real people that only membership explains.", "two_sided"
 )
 
 
 def identical_excess(
     real: np.ndarray, people: Subjects, synthetic: np.ndarray, floor: float, confidence: float
-) -> Figure:
-    """Figure ``identical_excess``: leaked subjects over max(k, ``floor``), between -1 and 1.
+) -> Estimate:
+    """Statistic ``identical_excess``: leaked subjects over max(k, ``floor``), between -1 and 1.
 
     ``real`` (N,) and ``synthetic`` (n_S,) are row ids; ``people`` says whose the real rows are. A row counts when one
     subject alone has it. Of u subjects with such a row, u_T are members; k of the u have such a row standing in S, k_T
@@ -26,11 +26,11 @@ def identical_excess(
     """
     own, counts = own_rows(real, people.codes), (len(synthetic), people.smallest_side)
     matched = np.unique(people.codes[own & np.isin(real, synthetic)])
-    found = leaked_people(np.unique(people.codes[own]), matched, people.member, confidence)
+    found = leaked_subjects(np.unique(people.codes[own]), matched, people.member, confidence)
     if min(counts) == 0 or np.isnan(found).any():
         return IDENTICAL_EXCESS.missing("no rows of its own on one of the sides", counts, confidence)
-    value, low, high, resolution = (found / max(len(matched), floor, 1)).tolist()
-    return IDENTICAL_EXCESS.estimate(value, low, high, counts, confidence=confidence, resolution=resolution)
+    value, low, high, mde = (found / max(len(matched), floor, 1)).tolist()
+    return IDENTICAL_EXCESS.estimate(value, low, high, counts, confidence=confidence, minimum_detectable_effect=mde)
 
 
 def own_rows(ids: np.ndarray, subjects: np.ndarray) -> np.ndarray:

@@ -9,15 +9,15 @@ import numpy as np
 from pydantic import Field
 
 from privacy_assets.errors import ConfigError
-from privacy_assets.metrics.attacked import Budget, attacked_rows
 from privacy_assets.metrics.base import Measured, Metric
-from privacy_assets.metrics.dcr.closeness import ROLES, Matches, Space
 from privacy_assets.metrics.dcr.identical import IDENTICAL_EXCESS, identical_excess
+from privacy_assets.metrics.dcr.matches import ROLES, Matches, Space
 from privacy_assets.metrics.dcr.privacy_score import privacy_score
 from privacy_assets.metrics.inputs import MetricInputs
+from privacy_assets.metrics.targets import Budget, target_rows
 from privacy_assets.settings import Tuple, declared
 from privacy_assets.stats import inference
-from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.estimates import Estimate, StatisticSpec
 from privacy_assets.stats.limits import Limit
 from privacy_assets.stats.subjects import Subjects
 
@@ -36,19 +36,19 @@ class Dcr(Metric):
     ("distance", or "ratio": distance / leave-one-out distance of the matched row inside T u H, where a matched row that
     stands there twice is never suspicious). Among the closest ``tails`` of S the distinct matched rows are counted:
     excess = (their mean label - share of subjects in T) / (1 - that share); 0 by chance, 1 when all are members,
-    negative when members are avoided. Two figures, because one interval cannot serve both limits: ``member_excess`` is
-    the excess by distance at ``headline_tail``, fixed in advance, or at so many more of the closest rows that they
+    negative when members are avoided. Two statistics, because one interval cannot serve both limits: ``member_excess``
+    is the excess by distance at ``headline_tail``, fixed in advance, or at so many more of the closest rows that they
     match ``headline_rows`` real rows: fewer are no evidence of safety, and repeated common rows match few;
     ``member_excess_any`` is the entry farthest from chance over all spaces, keys and tails (interval simultaneous over
-    all of them, at ``any_confidence``): its near end is what is demonstrated, leak or avoidance.
+    all of them, at ``any_confidence``): its near end is what is significant, leak or avoidance.
 
     ``identical_excess``: see :mod:`.identical`; counted against at least ``negligible`` of
     the synthetic rows or of the training rows, whichever are fewer: a share of three matches says nothing, and a longer
     table must not be allowed to repeat more people.
 
-    ``attacked`` is a budget for the one search that may be sampled: the rows of random holdout people, with all that
+    ``max_targets`` is a budget for the one search that may be sampled: the rows of random holdout people, with all that
     each has, whose distances say what chance allows in ``privacy_score``. Synthetic rows, among which copies stand, and
-    the real rows in which they are looked for are never sampled, so that all other figures are of everybody.
+    the real rows in which they are looked for are never sampled, so that all other statistics are of everybody.
 
     Permutations and bootstraps are by subject. Ties in matching are broken by content, in ranking first by
     which match stands farther from all other real rows, then by content.
@@ -58,12 +58,12 @@ class Dcr(Metric):
     summary = "Distance of synthetic rows to the closest real record, against unseen rows and between T and H."
     needs = frozenset(ROLES)
     optional = frozenset({"embedder"})
-    figures = (
-        FigureSpec("privacy_score", "Share of synthetic rows closer to training rows than chance allows."),
-        FigureSpec("privacy_score_embedded", "The privacy score with distances in the contrastive embedding."),
-        FigureSpec("member_excess", "Excess share of members among the real rows closest to S.", "two_sided"),
-        FigureSpec("member_excess_embedded", "The member excess with distances in the embedding.", "two_sided"),
-        FigureSpec(
+    statistics = (
+        StatisticSpec("privacy_score", "Share of synthetic rows closer to training rows than chance allows."),
+        StatisticSpec("privacy_score_embedded", "The privacy score with distances in the contrastive embedding."),
+        StatisticSpec("member_excess", "Excess share of members among the real rows closest to S.", "two_sided"),
+        StatisticSpec("member_excess_embedded", "The member excess with distances in the embedding.", "two_sided"),
+        StatisticSpec(
             "member_excess_any", "The member excess farthest from chance over all distances and tails.", "two_sided"
         ),
         IDENTICAL_EXCESS,
@@ -80,7 +80,7 @@ class Dcr(Metric):
             "dcr.member_excess_any",
             at_most=0.25,
             bound="lower",
-            source="demonstrated at 99.5 % over all distances and tails together; tolerated: what trees with leaves of "
+            source="significant at 99.5 % over all distances and tails together; tolerated: what trees with leaves of "
             "50 rows show (at most 0.19 in 400 splits of Adult and UK census)",
         ),
         Limit("dcr.identical_excess", at_most=0.6, source=_NULL),
@@ -88,7 +88,7 @@ class Dcr(Metric):
             "dcr.identical_excess",
             at_most=0.2,
             bound="lower",
-            source="demonstrated at 99 %; tolerated: what trees with leaves of 50 rows show (at most 0.18 in 200 "
+            source="significant at 99 %; tolerated: what trees with leaves of 50 rows show (at most 0.18 in 200 "
             "splits of UK census, nothing in 200 of Adult)",
         ),
     )
@@ -104,40 +104,40 @@ class Dcr(Metric):
     any_confidence: float = Field(default=0.995, ge=0.5, lt=1, description="of member_excess_any")
     identical_confidence: float = Field(default=0.99, ge=0.5, lt=1, description="of identical_excess")
     negligible: float = Field(default=0.05, gt=0, le=0.5, description="share of rows: fewer matches count as so many")
-    attacked: Budget = Field(default=None, description="most rows that are attacked; all of them without")
+    max_targets: Budget = Field(default=None, description="most rows that are attacked; all of them without")
 
     def __post_init__(self) -> None:
         if self.headline_tail not in self.tails:
             raise ConfigError(f"metric dcr: headline_tail {self.headline_tail} is none of the tails {self.tails}.")
 
     def measure(self, inputs: MetricInputs) -> Measured:
-        """Compute the figures and the tables "tails" and "distances"; NaN figures where a side has no rows."""
+        """Compute the statistics and the tables "tails" and "distances"; NaN statistics where a side has no rows."""
         sizes = [len(inputs.tables[role]) for role in ROLES]
         if min(sizes) == 0:
             return Measured(self._in_order([], sizes[2], 0, f"{ROLES[sizes.index(0)]} has no rows"))
-        rows = attacked_rows(inputs, ("holdout",), self.attacked, "dcr.attacked")
+        rows = target_rows(inputs, ("holdout",), self.max_targets, "dcr.attacked")
         matches = Matches.of(inputs, rows)
-        figures, tails = self.excesses(matches, inputs.rng("dcr.permutations"))
+        estimates, tails = self.excesses(matches, inputs.rng("dcr.permutations"))
         unseen = inputs.subject_codes("holdout")
         unseen = unseen if rows is None else np.unique(unseen[rows], return_inverse=True)[1]
         for space in matches.spaces:
             rng = inputs.rng(f"dcr.bootstrap.{space.name}")
             spec = self.spec(_in_space("privacy_score", space))
-            figures.append(privacy_score(spec, space.srd, space.rrd, unseen, self.alpha, self.bootstraps, rng))
-        complete = self._in_order(figures, sizes[2], matches.people.smallest_side, "no embedder")
+            estimates.append(privacy_score(spec, space.srd, space.rrd, unseen, self.alpha, self.bootstraps, rng))
+        complete = self._in_order(estimates, sizes[2], matches.people.smallest_side, "no embedder")
         return Measured(complete, {"tails": tails, "distances": _distance_table(matches.spaces)})
 
-    def excesses(self, matches: Matches, rng: np.random.Generator) -> tuple[list[Figure], list[dict[str, Any]]]:
-        """The label-conditional figures, and the table "tails"."""
-        figures, tails = self._member_excess(matches.spaces, matches.people, rng)
+    def excesses(self, matches: Matches, rng: np.random.Generator) -> tuple[list[Estimate], list[dict[str, Any]]]:
+        """The label-conditional statistics, and the table "tails"."""
+        estimates, tails = self._member_excess(matches.spaces, matches.people, rng)
         people, n = matches.people, len(matches.synthetic)
         floor = self.negligible * min(int(people.member[people.codes].sum()), n)
         found = identical_excess(matches.real, people, matches.synthetic, floor, self.identical_confidence)
-        return [*figures, found], tails
+        return [*estimates, found], tails
 
     def _member_excess(
         self, spaces: Sequence[Space], people: Subjects, rng: np.random.Generator
-    ) -> tuple[list[Figure], list[dict[str, Any]]]:
+    ) -> tuple[list[Estimate], list[dict[str, Any]]]:
         entries = [(space, key, tail) for space in spaces for key in KEYS for tail in self.tails]
         hits = [space.closest(key, tail) for space, key, tail in entries]
         every = [entry[0] for entry in entries] + list(spaces)
@@ -145,7 +145,7 @@ class Dcr(Metric):
         weights = np.stack([_weights(people, *hit) for hit in zip(every, hits + headlines, strict=True)])
         counts = (len(spaces[0].srd), people.smallest_side)
         found = inference.excess(weights, people, self.permutations, rng)
-        figures: list[Figure] = []
+        estimates: list[Estimate] = []
         rows: list[dict[str, Any]] = []
         for headline, space in enumerate(spaces, start=len(entries)):
             own = [i for i, entry in enumerate(entries) if entry[0] is space]
@@ -157,18 +157,19 @@ class Dcr(Metric):
                 }
                 for i, low, high in zip(own, band.low, band.high, strict=True)
             )  # fmt: skip
-            figures.append(found[[headline]].estimate(self.spec(_in_space("member_excess", space)), counts))
-        # Null deviations of the tails differ by far: the resolution is in those of the entry that is told, not, as in
+            estimates.append(found[[headline]].estimate(self.spec(_in_space("member_excess", space)), counts))
+        # Null deviations of the tails differ by far: the minimum detectable effect is in those of the
+        # entry that is told, not, as in
         # Evidence.worst, that of whichever entry chance would have picked.
         tried = found[: len(entries)]
         at = int(np.abs(tried.band(self.any_confidence).z).argmax())
         spec = self.spec("member_excess_any")
-        return [*figures, tried.estimate(spec, counts, at=at, confidence=self.any_confidence)], rows
+        return [*estimates, tried.estimate(spec, counts, at=at, confidence=self.any_confidence)], rows
 
-    def _in_order(self, found: Sequence[Figure], n: int, subjects: int, note: str) -> tuple[Figure, ...]:
-        """One figure a spec; NaN with ``note`` for those that were not found."""
-        by_name = {figure.name: figure for figure in found}
-        return tuple(by_name.get(spec.name, spec.missing(note, (n, subjects))) for spec in self.figures)
+    def _in_order(self, found: Sequence[Estimate], n: int, subjects: int, note: str) -> tuple[Estimate, ...]:
+        """One statistic a spec; NaN with ``note`` for those that were not found."""
+        by_name = {estimate.name: estimate for estimate in found}
+        return tuple(by_name.get(spec.name, spec.missing(note, (n, subjects))) for spec in self.statistics)
 
 
 def _weights(people: Subjects, space: Space, hit: np.ndarray) -> np.ndarray:
@@ -178,8 +179,8 @@ def _weights(people: Subjects, space: Space, hit: np.ndarray) -> np.ndarray:
     return np.bincount(people.codes[rows], weights=share, minlength=len(people))
 
 
-def _in_space(figure: str, space: Space) -> str:
-    return figure if space.name == "raw" else f"{figure}_{space.name}"
+def _in_space(statistic: str, space: Space) -> str:
+    return statistic if space.name == "raw" else f"{statistic}_{space.name}"
 
 
 def _distance_table(spaces: Sequence[Space]) -> list[dict[str, Any]]:

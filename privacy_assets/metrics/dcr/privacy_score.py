@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from privacy_assets.stats.estimates import Figure, FigureSpec
-from privacy_assets.stats.intervals import RESOLUTION_QUANTILE
+from privacy_assets.stats.estimates import Estimate, StatisticSpec
+from privacy_assets.stats.intervals import MDE_QUANTILE
 
 _ROUNDING = 1e-9
 _DRAWS = 50  # bootstrap draws that are evaluated together
@@ -13,29 +13,29 @@ _CELLS = 4_000_000  # weights of holdout rows held at once
 
 
 def privacy_score(
-    spec: FigureSpec,
+    spec: StatisticSpec,
     srd: np.ndarray,
     rrd: np.ndarray,
     subjects: np.ndarray,
     alpha: float,
     bootstraps: int,
     rng: np.random.Generator,
-) -> Figure:
-    """Figure of the privacy score from ``srd`` (n_S,) and ``rrd`` (n_H,), both distances to the training rows.
+) -> Estimate:
+    """Statistic of the privacy score from ``srd`` (n_S,) and ``rrd`` (n_H,), both distances to the training rows.
 
     q is the smallest RRD with P(RRD <= q) >= alpha; a synthetic row at q counts with weight
     w = (alpha - P(RRD < q)) / P(RRD = q); score = (P(SRD < q) + w P(SRD = q) - alpha) / (1 - alpha), at most 1.
     ``subjects`` (n_H,) are codes 0..s-1. Interval: 95 % percentile bootstrap over holdout subjects and synthetic rows,
-    the training rows fixed: the paper's figure holds S against H and is no statistic of labels, so that permuting these
-    says nothing of it. Neither set may be empty.
+    the training rows fixed: the paper's statistic holds S against H and is no statistic of labels, so that permuting
+    these says nothing of it. Neither set may be empty.
     """
     law = _QuantileLaw(srd, rrd, alpha)
     value = float(law.score(np.ones((1, len(rrd))))[0])
     drawn, null = law.bootstrap(subjects, bootstraps, rng)
     low, high = (float(x) for x in np.quantile(drawn, (0.025, 0.975)))
-    resolution = float(np.quantile(null, RESOLUTION_QUANTILE) + np.quantile(null, 0.975))
+    mde = float(np.quantile(null, MDE_QUANTILE) + np.quantile(null, 0.975))
     people = int(subjects.max()) + 1
-    return spec.estimate(value, min(low, value), max(high, value), (len(srd), people), resolution=resolution)
+    return spec.estimate(value, min(low, value), max(high, value), (len(srd), people), minimum_detectable_effect=mde)
 
 
 class _QuantileLaw:

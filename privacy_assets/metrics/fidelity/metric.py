@@ -17,7 +17,7 @@ from privacy_assets.metrics.fidelity.prediction import Predictions, predict
 from privacy_assets.metrics.fidelity.tables import Compared, Weights
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.settings import Tuple, declared
-from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.estimates import Estimate, StatisticSpec
 from privacy_assets.stats.intervals import CONFIDENCE
 from privacy_assets.stats.limits import Limit
 
@@ -41,13 +41,13 @@ def _once(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
 
 @declared
 class Fidelity(Metric):
-    """Likeness of the synthetic table to unseen people, each figure beside that of as many real rows.
+    """Likeness of the synthetic table to unseen people, each statistic beside that of as many real rows.
 
     The yardstick is the *holdout*: held against train, a table would gain by copying. ``*_real`` is the fresh-sample
     value: the same with rows of train in place of the synthetic ones, since to the holdout train is a fresh sample of
     the population. A generator adds no knowledge of the population to that of train, so that it gets beyond it by
     chance alone; a verbatim copy of train has exactly its values. Likeness depends on the number of rows: both have
-    n = min(n_S, n_T) rows, drawn at random from the longer one; the holdout has all. The null of a figure is its
+    n = min(n_S, n_T) rows, drawn at random from the longer one; the holdout has all. The null of a statistic is its
     fresh-sample value.
 
     *column_similarity*, the mean over columns of 1 - D: for numbers, whole numbers and datetimes D is the largest
@@ -69,7 +69,7 @@ class Fidelity(Metric):
     learns from real rows, *prediction_loss* is the difference. Columns that the holdout answers in one way only are
     left out; a model that saw one answer only guesses.
 
-    Intervals: people of the holdout and of train, and synthetic rows, are drawn anew with replacement; the value plus
+    Intervals: people of the holdout and of train, and synthetic rows, are resampled with replacement; the value plus
     and minus what 95 % of the replicates keep within from their mean. Models are not trained anew, and ranks stay.
     Labels are not permuted: likeness to unseen people says nothing of who was in train.
 
@@ -83,30 +83,30 @@ class Fidelity(Metric):
     name: ClassVar[str] = "fidelity"
     summary: ClassVar[str] = "How useful is the synthetic table, beside as many real rows?"
     needs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
-    figures: ClassVar[tuple[FigureSpec, ...]] = (
-        FigureSpec(
+    statistics: ClassVar[tuple[StatisticSpec, ...]] = (
+        StatisticSpec(
             "column_similarity", "Likeness of single columns to unseen people: 1 is equal.", "lower_is_riskier", None
         ),
-        FigureSpec("column_similarity_real", _AS_MANY, "lower_is_riskier", _NAN),
-        FigureSpec(
+        StatisticSpec("column_similarity_real", _AS_MANY, "lower_is_riskier", _NAN),
+        StatisticSpec(
             "pair_similarity", "Likeness of pairs of columns to unseen people: 1 is equal.", "lower_is_riskier", None
         ),
-        FigureSpec("pair_similarity_real", _AS_MANY, "lower_is_riskier", _NAN),
-        FigureSpec(
+        StatisticSpec("pair_similarity_real", _AS_MANY, "lower_is_riskier", _NAN),
+        StatisticSpec(
             "correlation_difference",
             "Mean difference of rank correlations from those among unseen people: 0 is equal.",
             null=None,
             range=(0.0, 2.0),
         ),
-        FigureSpec("correlation_difference_real", _AS_MANY, null=_NAN, range=(0.0, 2.0)),
-        FigureSpec(
+        StatisticSpec("correlation_difference_real", _AS_MANY, null=_NAN, range=(0.0, 2.0)),
+        StatisticSpec(
             "prediction",
             "How well models that learn from the table predict columns of unseen people: 0.5 is guessing, 1 perfect.",
             "lower_is_riskier",
             None,
         ),
-        FigureSpec("prediction_real", _AS_MANY, "lower_is_riskier", _NAN),
-        FigureSpec("prediction_loss", "What models lose by learning from the table instead of real rows."),
+        StatisticSpec("prediction_real", _AS_MANY, "lower_is_riskier", _NAN),
+        StatisticSpec("prediction_loss", "What models lose by learning from the table instead of real rows."),
     )
     default_limits: ClassVar[tuple[Limit, ...]] = ()
 
@@ -118,7 +118,7 @@ class Fidelity(Metric):
     replicates: int = Field(default=200, ge=20, description="bootstraps of people")
 
     def measure(self, inputs: MetricInputs) -> Measured:
-        """Compute the figures and the tables "columns" and "pairs"."""
+        """Compute the statistics and the tables "columns" and "pairs"."""
         targets = self._targets(inputs.schema.names)
         compared = Compared.of(inputs)
         if compared.counts[1] < 2:
@@ -138,7 +138,7 @@ class Fidelity(Metric):
         drawn = _replicates(compared, measurable, self.replicates, rng)
         asked = {question.name: question.asks for question in predictions.questions}
         return Measured(
-            self._figures(found, drawn, compared.counts),
+            self._estimates(found, drawn, compared.counts),
             {
                 "columns": _columns(names, found["column_similarity"], asked, found["prediction"]),
                 "pairs": _pairs(pairs, found["pair_similarity"], numbers, found["correlation_difference"]),
@@ -151,30 +151,30 @@ class Fidelity(Metric):
                 raise ConfigError(f"metric fidelity: no table has a column {shown(name)}.{did_you_mean(name, known)}")
         return known if self.targets is None else self.targets
 
-    def _figures(
+    def _estimates(
         self, found: dict[str, np.ndarray], drawn: dict[str, np.ndarray], counts: tuple[int, int]
-    ) -> tuple[Figure, ...]:
+    ) -> tuple[Estimate, ...]:
         """Means over the entries (m, 2) with intervals from the means (2, replicates)."""
-        figures = []
-        for spec in self.figures:
+        estimates = []
+        for spec in self.statistics:
             name = spec.name.removesuffix("_real").removesuffix("_loss")
             if name not in drawn:
-                figures.append(spec.not_measurable(_MISSING[name], counts))
+                estimates.append(spec.not_measurable(_MISSING[name], counts))
                 continue
             (value, real), (values, reals) = found[name].mean(axis=0), drawn[name]
             if spec.name.endswith("_real"):
-                figures.append(_figure(spec, real, reals, counts))
+                estimates.append(_estimate(spec, real, reals, counts))
             elif spec.name.endswith("_loss"):
-                figures.append(_figure(spec, real - value, reals - values, counts))
+                estimates.append(_estimate(spec, real - value, reals - values, counts))
             else:
-                figures.append(_figure(spec, value, values, counts, float(real)))
-        return tuple(figures)
+                estimates.append(_estimate(spec, value, values, counts, float(real)))
+        return tuple(estimates)
 
 
 def _scorers(
     compared: Compared, pairs: Sequence[tuple[str, str]], numbers: Sequence[tuple[str, str]], predictions: Predictions
 ) -> dict[str, Scorer]:
-    """By figure; columns in steps, which a replicate needs no finer."""
+    """By statistic; columns in steps, which a replicate needs no finer."""
     columns = compared.columns
     cells = {name: column.binned(_BINS if column.ordered else _COMMON) for name, column in columns.items()}
     steps = [column.binned(_STEPS) for column in columns.values()]
@@ -190,17 +190,17 @@ def _scorers(
 def _replicates(
     compared: Compared, scorers: dict[str, Scorer], replicates: int, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Means over the entries of each scorer, (2, replicates), with people drawn anew."""
+    """Means over the entries of each scorer, (2, replicates), with people resampled."""
     parts: dict[str, list[np.ndarray]] = {name: [] for name in scorers}
-    for weights in compared.drawn_anew(replicates, rng):
+    for weights in compared.resampled(replicates, rng):
         for name, score in scorers.items():
             parts[name].append(score(weights).mean(axis=0))
     return {name: np.concatenate(means, axis=1) for name, means in parts.items()}
 
 
-def _figure(
-    spec: FigureSpec, value: float, drawn: np.ndarray, counts: tuple[int, int], null: float | None = None
-) -> Figure:
+def _estimate(
+    spec: StatisticSpec, value: float, drawn: np.ndarray, counts: tuple[int, int], null: float | None = None
+) -> Estimate:
     half = float(np.quantile(np.abs(drawn - drawn.mean()), CONFIDENCE, method="higher"))
     bottom, top = {"correlation_difference": (0, 2), "prediction_loss": (-1, 1)}.get(spec.name, (0, 1))
     low, high = max(value - half, bottom), min(value + half, top)

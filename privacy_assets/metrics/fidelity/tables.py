@@ -1,4 +1,4 @@
-"""What fidelity compares: rows of holdout, synthetic and train, their values as cells, and people drawn anew."""
+"""What fidelity compares: rows of holdout, synthetic and train, their values as cells, and people resampled."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ class Compared:
         """Every row once, float64 (rows, 1)."""
         return {role: np.ones((len(people), 1)) for role, people in self.people.items()}
 
-    def drawn_anew(self, replicates: int, rng: np.random.Generator) -> Iterator[Weights]:
-        """Blocks of float32 weights (rows, b) with the people of every role drawn anew with replacement."""
+    def resampled(self, replicates: int, rng: np.random.Generator) -> Iterator[Weights]:
+        """Blocks of float32 weights (rows, b) with the people of every role resampled with replacement."""
         for start in range(0, replicates, _BLOCK):
             block = min(_BLOCK, replicates - start)
             yield {role: _times(people, block, rng)[people] for role, people in self.people.items()}

@@ -22,7 +22,7 @@ from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.linkability.linkage import Linkage
 from privacy_assets.settings import declared
 from privacy_assets.stats import inference
-from privacy_assets.stats.estimates import FigureSpec
+from privacy_assets.stats.estimates import StatisticSpec
 from privacy_assets.stats.inference import Evidence
 from privacy_assets.stats.intervals import beyond
 from privacy_assets.stats.limits import Limit
@@ -34,7 +34,7 @@ _CALIBRATED = (
     "them it links"
 )
 _TOLERATED = (
-    "demonstrated at 95 %; tolerated: what trees with leaves of 50 rows show (more in 1 of 400 splits of Adult and "
+    "significant at 95 %; tolerated: what trees with leaves of 50 rows show (more in 1 of 400 splits of Adult and "
     "UK census)"
 )
 Pair = tuple[tuple[str, ...], tuple[str, ...]]
@@ -85,13 +85,15 @@ class Linkability(Metric):
     name: ClassVar[str] = "linkability"
     summary: ClassVar[str] = "Can two halves of a person's record be joined through the synthetic table?"
     needs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
-    figures: ClassVar[tuple[FigureSpec, ...]] = (
-        FigureSpec(
+    statistics: ClassVar[tuple[StatisticSpec, ...]] = (
+        StatisticSpec(
             "excess",
             "Share of members whose two halves are joined through the table, less that of unseen people.",
             "two_sided",
         ),
-        FigureSpec("risk", "Giomi's linkability risk: the excess as a share of the unseen people who are not joined."),
+        StatisticSpec(
+            "risk", "Giomi's linkability risk: the excess as a share of the unseen people who are not joined."
+        ),
     )
     default_limits: ClassVar[tuple[Limit, ...]] = (
         Limit("linkability.excess", at_most=0.1, source=_CALIBRATED),
@@ -109,7 +111,7 @@ class Linkability(Metric):
     permutations: int = Field(default=1000, ge=199, description="permutations of the labels of people")
 
     def measure(self, inputs: MetricInputs) -> Measured:
-        """Compute the figures and the table "sets", one row a pair of column sets."""
+        """Compute the statistics and the table "sets", one row a pair of column sets."""
         people = inputs.people
         if people.smallest_side == 0 or len(inputs.synthetic) == 0:
             reason = "train, holdout and synthetic need at least one row each"
@@ -119,7 +121,7 @@ class Linkability(Metric):
         if not pairs:
             reason = "two sets are needed, each with a column of more than one value"
             return self.not_measurable(reason, people.counts, sets=[])
-        rows = attacked_rows(inputs, people, self.attacks)
+        rows = target_rows(inputs, people, self.attacks)
         sets = [[[place for name in names for place in places[name]] for names in pair] for pair in pairs]
         searched = linkage(inputs, rows, list(itertools.chain(*sets[0])))  # all pairs have the same columns
         linked = np.empty((len(rows), len(pairs)))
@@ -129,11 +131,11 @@ class Linkability(Metric):
         attacked = people.take(rows)
         rates = np.stack([attacked.totals(column) for column in linked.T], axis=1) / attacked.totals()[:, None]
         excess, risk = weigh(rates, attacked, self.permutations, inputs.rng("linkability labels"))
-        figures = tuple(
+        estimates = tuple(
             found.mean.estimate(spec, attacked.counts, within=(-1, 1))
-            for spec, found in zip(self.figures, (excess, risk), strict=True)
+            for spec, found in zip(self.statistics, (excess, risk), strict=True)
         )
-        return Measured(figures, {"sets": _table(pairs, rates, attacked.member, excess, risk)})
+        return Measured(estimates, {"sets": _table(pairs, rates, attacked.member, excess, risk)})
 
     def _pairs(self, inputs: MetricInputs, usable: Sequence[str]) -> list[Pair]:
         """The pairs of column sets to attack with, none where there is none."""
@@ -166,7 +168,7 @@ def random_halves(names: Sequence[str], number: int, rng: np.random.Generator) -
     return [(tuple(names[c] for c in half), tuple(names[c] for c in range(total) if c not in half)) for half in found]
 
 
-def attacked_rows(inputs: MetricInputs, people: Subjects, most: int) -> np.ndarray:
+def target_rows(inputs: MetricInputs, people: Subjects, most: int) -> np.ndarray:
     """Positions in T stacked on H of at most ``most`` rows a side, drawn by person and blind to the labels.
 
     As many people a side as there are, or ``most``; the same number of rows of each at most, so that labels of the

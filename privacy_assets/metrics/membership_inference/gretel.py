@@ -130,7 +130,7 @@ class AttackGrid:
     def bootstrap(
         self, counts: Histograms, member: np.ndarray, replicates: int, rng: np.random.Generator
     ) -> np.ndarray:
-        """Scores (replicates,) with the subjects of each side drawn anew with replacement, and fresh samples."""
+        """Scores (replicates,) with the subjects of each side resampled with replacement, and fresh samples."""
         sides = counts.sides(member)
         people = sides.sum(axis=1)
         if people.min() == 0:

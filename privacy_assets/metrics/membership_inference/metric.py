@@ -10,7 +10,7 @@ The attacker scores a real row x by how near the synthetic table S has come to i
 If S does not depend on which subjects were in T, the labels of the subjects are exchangeable given the scores: every
 interval but that of the protection score comes from permuting labels by subject, at any sizes of T and H. Advantages
 vary more where there is a leak (many members crowd at the threshold that few others pass): their intervals are those
-over subjects drawn anew where these are wider, so that they cover the advantage that is there.
+over subjects resampled where these are wider, so that they cover the advantage that is there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from privacy_assets.metrics.attacked import Budget, attacked_rows
 from privacy_assets.metrics.base import Measured, Metric
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.membership_inference.gretel import (
@@ -34,16 +33,16 @@ from privacy_assets.metrics.membership_inference.gretel import (
     level_table,
     mean_points,
 )
-from privacy_assets.metrics.membership_inference.isolated import (
-    ADVANTAGE_ISOLATED,
-    ISOLATED_EXCESS,
-    advantage_isolated,
-    isolated_excess,
-)
 from privacy_assets.metrics.membership_inference.no_box import SPECS as NO_BOX
-from privacy_assets.metrics.membership_inference.no_box import auc_figures, score_rows
+from privacy_assets.metrics.membership_inference.no_box import auc_estimates, score_rows
 from privacy_assets.metrics.membership_inference.one_run import SPEC as EPSILON_ONE_RUN
 from privacy_assets.metrics.membership_inference.one_run import epsilon_one_run
+from privacy_assets.metrics.membership_inference.outliers import (
+    ADVANTAGE_OUTLIERS,
+    OUTLIER_EXCESS,
+    advantage_outliers,
+    outlier_excess,
+)
 from privacy_assets.metrics.membership_inference.scores import (
     RATES,
     SMALLEST_SIDE,
@@ -54,9 +53,10 @@ from privacy_assets.metrics.membership_inference.scores import (
 )
 from privacy_assets.metrics.membership_inference.subgroups import SPEC as ADVANTAGE_SUBGROUPS
 from privacy_assets.metrics.membership_inference.subgroups import Subgroups, advantage_subgroups, check_columns
+from privacy_assets.metrics.targets import Budget, target_rows
 from privacy_assets.settings import declared
 from privacy_assets.stats import inference
-from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.estimates import Estimate, StatisticSpec
 from privacy_assets.stats.inference import REPLICATES, Band, Evidence
 from privacy_assets.stats.limits import Limit
 from privacy_assets.stats.subjects import resample_subjects
@@ -69,14 +69,14 @@ PURPOSE = "membership_inference.attacked"  # of the draw of who is attacked, whe
 _HEADLINE = RATES.index(HEADLINE_RATE)
 
 _TOLERATED = "tolerated: what trees with leaves of 50 rows show"
-_DEMONSTRATED = "demonstrated at 99.5 % over all scores and thresholds together"
+_SIGNIFICANT = "significant at 99.5 % over all scores and thresholds together"
 _CALIBRATED = "simulated: leak-free rows show less in 99.5 % of splits at 3,200/1,050 people and 12,000/4,000 rows"
 
 
 def attack(
     population: Population, permutations: int, rng: np.random.Generator
-) -> tuple[list[Figure], list[dict[str, Any]]]:
-    """The label-conditional figures of everybody, and the table "curve" with bands that hold for the whole of it."""
+) -> tuple[list[Estimate], list[dict[str, Any]]]:
+    """The label-conditional statistics of everybody, and the table "curve" with bands that hold for the whole of it."""
     whole = population.fitted()
 
     def statistic(labels: np.ndarray) -> np.ndarray:
@@ -91,12 +91,12 @@ def attack(
     draws = resample_subjects(population.member, REPLICATES, rng, partial(advantages, whole), population.block)
     advantage = replace(found[:tried], resampled=draws)
     curve = [score.rates(population.member.astype(np.float32)[None], RATES) for score in whole]
-    figures = [
+    estimates = [
         *_advantages(population, advantage),
-        _precision_figure(population, found[tried : tried + scores], curve),
-        _low_rate_figure(population, found[tried + scores :]),
+        _precision_estimate(population, found[tried : tried + scores], curve),
+        _low_rate_estimate(population, found[tried + scores :]),
     ]
-    return figures, _curve_table(population, curve, advantage.band())
+    return estimates, _curve_table(population, curve, advantage.band())
 
 
 def _precision(tpr: np.ndarray, fpr: np.ndarray) -> np.ndarray:
@@ -105,7 +105,7 @@ def _precision(tpr: np.ndarray, fpr: np.ndarray) -> np.ndarray:
     return np.where(named > 0, tpr / np.where(named > 0, named, 1), 0.5)
 
 
-def _advantages(population: Population, drawn: Evidence) -> list[Figure]:
+def _advantages(population: Population, drawn: Evidence) -> list[Estimate]:
     entries = named_entries(population)
     at = slice(_HEADLINE, None, len(RATES))
     return [
@@ -114,9 +114,9 @@ def _advantages(population: Population, drawn: Evidence) -> list[Figure]:
     ]
 
 
-def _precision_figure(
+def _precision_estimate(
     population: Population, drawn: Evidence, rates: Sequence[tuple[np.ndarray, np.ndarray]]
-) -> Figure:
+) -> Estimate:
     """Precision of the best score that names enough rows, counted as if both sides had the rows of the smaller one."""
     spec, smaller = _SPECS["precision"], min(population.side(True)[0], population.side(False)[0])
     named = np.array([smaller * (tpr + fpr)[0, _HEADLINE] for tpr, fpr in rates])
@@ -127,7 +127,7 @@ def _precision_figure(
     return drawn[enough].worst(spec, population.counts, np.array(list(population.scores))[enough], "headline")
 
 
-def _low_rate_figure(population: Population, drawn: Evidence) -> Figure:
+def _low_rate_estimate(population: Population, drawn: Evidence) -> Estimate:
     spec, others = _SPECS["tpr_low_fpr"], population.side(False)[0]
     if others < SMALLEST_FOR_LOW_RATE:
         reason = f"{others} non-members, {SMALLEST_FOR_LOW_RATE} needed for a false positive rate of {LOW_RATE}"
@@ -148,7 +148,7 @@ def _curve_table(
     return table
 
 
-def protect(population: Population, rng: np.random.Generator) -> tuple[Figure, dict[str, list[dict[str, Any]]]]:
+def protect(population: Population, rng: np.random.Generator) -> tuple[Estimate, dict[str, list[dict[str, Any]]]]:
     """Gretel's score with the interval of a bootstrap by subject, and the tables "levels" and "grade"."""
     grid, member = AttackGrid(), population.member
     counts = grid.counts(population.scores["distance"], population.codes)
@@ -159,7 +159,7 @@ def protect(population: Population, rng: np.random.Generator) -> tuple[Figure, d
     if math.isnan(score):
         reason = f"no attack has {SMALLEST_POSITIVES} predicted positives"
         return spec.not_measurable(reason, population.counts), tables
-    low, high, resolution = inference.bootstrap(
+    low, high, mde = inference.bootstrap(
         member,
         lambda label: grid.bootstrap(counts, label, REPLICATES, rng),
         lambda: grid.permuted(counts, member, REPLICATES, rng),
@@ -167,34 +167,34 @@ def protect(population: Population, rng: np.random.Generator) -> tuple[Figure, d
         rng,
     )
     ends, note = (min(low, score), max(high, score)), f"grade {grade(score)}"
-    return spec.estimate(score, *ends, population.counts, resolution=resolution, note=note), tables
+    return spec.estimate(score, *ends, population.counts, minimum_detectable_effect=mde, note=note), tables
 
 
 _SPECS = {
     spec.name: spec
     for spec in (
-        FigureSpec(
+        StatisticSpec(
             "advantage",
             "True minus false positive rate of the best attack at 10 % false positives; negative: members are avoided.",
             "two_sided",
         ),
-        FigureSpec(
+        StatisticSpec(
             "advantage_any",
             "True minus false positive rate where the evidence is strongest, over all attacks and thresholds.",
             "two_sided",
         ),
-        ADVANTAGE_ISOLATED,
-        ISOLATED_EXCESS,
+        ADVANTAGE_OUTLIERS,
+        OUTLIER_EXCESS,
         ADVANTAGE_SUBGROUPS,
-        FigureSpec(
+        StatisticSpec(
             "precision",
             "Share of members among those the best attack names, when half are members and 10 % of the others pass.",
             null=0.5,
         ),
-        FigureSpec(
+        StatisticSpec(
             "tpr_low_fpr", "Share of the members found at one false accusation in 1,000 non-members.", null=LOW_RATE
         ),
-        FigureSpec(
+        StatisticSpec(
             "protection_score",
             "Gretel's membership inference protection: 0 (members are known) to 100 (guessing), mean over attacks.",
             "lower_is_riskier",
@@ -212,53 +212,55 @@ class MembershipInference(Metric):
 
     Members and non-members weigh the same (prior 1/2): rates are taken over all rows of each side, so that no copy is
     lost by drawing as many members as there are non-members. ``permutations`` of the subjects' labels give the
-    intervals. ``advantage`` has rows enough for evidence of safety; ``advantage_any`` and ``advantage_isolated`` are
-    the entries farthest from chance, whose near end is what is demonstrated. With fewer than 20 subjects on a side
+    intervals. ``advantage`` has rows enough for evidence of safety; ``advantage_any`` and ``advantage_outliers`` are
+    the entries farthest from chance, whose near end is what is significant. With fewer than 20 subjects on a side
     nothing is measurable. ``subgroups`` are columns whose values are attacked one by one, see :mod:`~.subgroups`;
-    ``attacked`` is a budget of rows (:mod:`~.attacked`), for which S, R and the neighbours are searched whole.
+    ``max_targets`` is a budget of rows (:mod:`~.targets`), for which S, R and the neighbours are searched whole.
     """
 
     permutations: int = Field(default=999, ge=199, description="permutations of the labels of people")
     subgroups: Subgroups = Field(default=(), description="columns whose values are attacked one by one")
-    attacked: Budget = Field(default=None, description="most rows that are attacked; all of them without")
+    max_targets: Budget = Field(default=None, description="most rows that are attacked; all of them without")
 
     name: ClassVar[str] = "membership_inference"
     summary: ClassVar[str] = "Can the published table tell who was in the training data?"
     needs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
     optional: ClassVar[frozenset[str]] = frozenset({"reference"})
-    figures: ClassVar[tuple[FigureSpec, ...]] = tuple(_SPECS.values())
+    statistics: ClassVar[tuple[StatisticSpec, ...]] = tuple(_SPECS.values())
     default_limits: ClassVar[tuple[Limit, ...]] = (
         Limit("membership_inference.advantage", at_most=0.07, source=_CALIBRATED),
         Limit(
             "membership_inference.advantage_any",
             at_most=0.025,
             bound="lower",
-            source=f"{_DEMONSTRATED}; {_TOLERATED} (more in 2 of 400 splits of Adult and UK census)",
+            source=f"{_SIGNIFICANT}; {_TOLERATED} (more in 2 of 400 splits of Adult and UK census)",
         ),
         Limit(
-            "membership_inference.advantage_isolated",
+            "membership_inference.advantage_outliers",
             at_most=0.015,
             bound="lower",
-            source=f"{_DEMONSTRATED}; {_TOLERATED} (more in 1 of 400 splits of Adult and UK census)",
+            source=f"{_SIGNIFICANT}; {_TOLERATED} (more in 1 of 400 splits of Adult and UK census)",
         ),
         Limit(
-            "membership_inference.isolated_excess",
+            "membership_inference.outlier_excess",
             at_most=0.38,
             bound="lower",
-            source=f"demonstrated at 95 %; {_TOLERATED} (more in 6 of 400 splits of Adult and UK census)",
+            source=f"significant at 95 %; {_TOLERATED} (more in 6 of 400 splits of Adult and UK census)",
         ),
         Limit("membership_inference.precision", at_most=0.65, source=_CALIBRATED),
         Limit("membership_inference.protection_score", at_least=75.0, source=_CALIBRATED),
     )
 
     def measure(self, inputs: MetricInputs) -> Measured:
-        """Compute figures and the tables "curve", "levels", "grade" and, when there are any declared, "subgroups"."""
+        """Compute statistics and the tables "curve", "levels", "grade" and, when there are any declared,
+        "subgroups".
+        """
         check_columns(self.subgroups, inputs.schema)
         subjects = [np.unique(inputs.subject_codes(role)).size for role in ("train", "holdout")]
         counts = (len(inputs.train) + len(inputs.holdout), sum(subjects))
         if min(subjects) < SMALLEST_SIDE or len(inputs.synthetic) == 0:
             return self.not_measurable(f"{_NEEDED} in train and in holdout, and a synthetic row", counts)
-        rows = attacked_rows(inputs, ("train", "holdout"), self.attacked, PURPOSE)
+        rows = target_rows(inputs, ("train", "holdout"), self.max_targets, PURPOSE)
         found = score_rows(inputs, rows)
         population = build_population(inputs, found.distances if found else None, rows)
         if not population.measurable:
@@ -267,10 +269,10 @@ class MembershipInference(Metric):
         protection, tables = protect(population, inputs.rng("membership_inference.grid"))
         rng = inputs.rng("membership_inference.subgroups")
         grouped, groups = advantage_subgroups(inputs, population, self.subgroups, self.permutations, rng)
-        others = auc_figures(population, found, self.permutations, inputs.rng("membership_inference.no_box"))
+        others = auc_estimates(population, found, self.permutations, inputs.rng("membership_inference.no_box"))
         epsilon = epsilon_one_run(population, inputs.rng("membership_inference.pairs"))
-        remote = advantage_isolated(population, self.permutations, inputs.rng("membership_inference.isolated"))
-        every = (*leaks, remote, isolated_excess(population), grouped, protection, *others, epsilon)
-        tables, by_name = {"curve": curve, **tables}, {figure.name: figure for figure in every}
+        remote = advantage_outliers(population, self.permutations, inputs.rng("membership_inference.isolated"))
+        every = (*leaks, remote, outlier_excess(population), grouped, protection, *others, epsilon)
+        tables, by_name = {"curve": curve, **tables}, {estimate.name: estimate for estimate in every}
         tables |= {"subgroups": groups} if groups else {}
         return Measured(tuple(by_name[name] for name in _SPECS), tables)

@@ -26,7 +26,7 @@ import numpy as np
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.membership_inference.scores import SMALLEST_SIDE, Population
 from privacy_assets.stats import inference
-from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.estimates import Estimate, StatisticSpec
 from privacy_assets.stats.intervals import CONFIDENCE
 from privacy_assets.tables.encoding import EncodedTable
 
@@ -38,7 +38,7 @@ _BLOCK = 1 << 18  # rows searched at once
 
 _AREA = "Area under the ROC curve of members against others"
 SPECS = tuple(
-    FigureSpec(name, f"{_AREA}, {how}; below 0.5: members are avoided.", "two_sided", 0.5)
+    StatisticSpec(name, f"{_AREA}, {how}; below 0.5: members are avoided.", "two_sided", 0.5)
     for name, how in (
         ("auc_reference_ratio", "by distance to the table over distance to the reference"),
         ("auc_dpi", "by the share of the table among the 20 nearest rows of table and reference (DPI)"),
@@ -53,11 +53,11 @@ class NoBoxScores:
     """Of every row under attack, float64 (n,): distances to S and R, and scores, larger ones more member-like."""
 
     distances: Mapping[str, np.ndarray]  # by role: "synthetic", "reference"
-    scores: Mapping[str, np.ndarray]  # by figure
+    scores: Mapping[str, np.ndarray]  # by statistic
 
 
 def score_rows(inputs: MetricInputs, attacked: np.ndarray | None = None) -> NoBoxScores | None:
-    """Search S and R around every row of T stacked on H, or those at ``attacked``; None without 20 subjects in R.
+    """Search S and R around every row of T stacked on H, or those at ``max_targets``; None without 20 subjects in R.
 
     Memory is linear: 20 neighbours of at most 262,144 rows are held at once.
     """
@@ -148,14 +148,14 @@ def choose_bandwidth(reference: EncodedTable, codes: np.ndarray, device: str = "
     return max(BANDWIDTHS, key=likelihood)
 
 
-def auc_figures(
+def auc_estimates(
     population: Population, found: NoBoxScores | None, permutations: int, rng: np.random.Generator
-) -> list[Figure]:
+) -> list[Estimate]:
     """The four AUCs over all rows of T u H, a tie counting half, with 95 % intervals; NaN without a reference.
 
     The interval comes from permuting labels by subject or, where it is wider, from the deviation over subjects (DeLong
-    et al. 1988; Obuchowski 1997 for several rows a subject), which a leak changes. ``resolution`` is what the farther
-    end of a leak-free release keeps within of 0.5 in 99.5 % of cases.
+    et al. 1988; Obuchowski 1997 for several rows a subject), which a leak changes. ``minimum_detectable_effect`` is
+    what the farther end of a leak-free release keeps within of 0.5 in 99.5 % of cases.
     """
     if found is None:
         reason = f"no reference of at least {SMALLEST_SIDE} subjects"
@@ -173,17 +173,17 @@ def auc_figures(
         return np.asarray((total[:, :-1] - rows * (rows + 1) / 2) / (rows * (len(codes) - rows)))
 
     evidence = inference.test(statistic, population, permutations, rng)
-    figures = []
+    estimates = []
     for at, spec in enumerate(SPECS):
         alone = evidence[[at]].estimate(spec, population.counts, within=(0, 1))
         half = _half_width(ranks[at], codes, member)
         low, high = min(alone.low, max(alone.value - half, 0.0)), max(alone.high, min(alone.value + half, 1.0))
-        figures.append(replace(alone, low=low, high=high))
-    return figures
+        estimates.append(replace(alone, low=low, high=high))
+    return estimates
 
 
 def _half_width(ranks: np.ndarray, codes: np.ndarray, member: np.ndarray) -> float:
-    """Half the 95 % interval of an AUC whose subjects are drawn anew; ``ranks`` (n,) are mid-ranks of all rows."""
+    """Half the 95 % interval of an AUC whose subjects are resampled; ``ranks`` (n,) are mid-ranks of all rows."""
     from scipy import stats
 
     variance = 0.0

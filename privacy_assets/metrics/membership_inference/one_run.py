@@ -7,21 +7,21 @@ import math
 import numpy as np
 
 from privacy_assets.metrics.membership_inference.scores import Population
-from privacy_assets.stats.estimates import Figure, FigureSpec
-from privacy_assets.stats.intervals import CONFIDENCE, RESOLUTION_QUANTILE, exact_low
+from privacy_assets.stats.estimates import Estimate, StatisticSpec
+from privacy_assets.stats.intervals import CONFIDENCE, MDE_QUANTILE, exact_low
 
 GUESSED = 0.05  # share of the pairs about which a guess is made
 FEWEST_GUESSES = 20  # or all pairs where there are fewer
 SCORE = "distance / neighbour"
 
-SPEC = FigureSpec(
+SPEC = StatisticSpec(
     "epsilon_one_run",
     "Were the generator differentially private, its epsilon for replacing one person would be at least this.",
     range=(0.0, 20.0),  # of e^20 people
 )
 
 
-def epsilon_one_run(population: Population, rng: np.random.Generator) -> Figure:
+def epsilon_one_run(population: Population, rng: np.random.Generator) -> Estimate:
     """Lower 95 % bound of the epsilon of whatever made S from T, from guesses who of two people was in T.
 
     Every subject of the smaller side is paired with one of the other, at random. Given who stands in T u H and how many
@@ -53,7 +53,9 @@ def epsilon_one_run(population: Population, rng: np.random.Generator) -> Figure:
     bound = lower_bound(right, r)
     note = f"{right} of {r} guesses are right; these counts could show {lower_bound(r, r):.3g} at most"
     reached = lower_bound(_by_chance(r), r)
-    return SPEC.estimate(bound, bound, bound, (r, 2 * pairs), confidence=CONFIDENCE, resolution=reached, note=note)
+    return SPEC.estimate(
+        bound, bound, bound, (r, 2 * pairs), confidence=CONFIDENCE, minimum_detectable_effect=reached, note=note
+    )
 
 
 def lower_bound(right: int, guesses: int, confidence: float = CONFIDENCE) -> float:
@@ -66,4 +68,4 @@ def _by_chance(guesses: int) -> int:
     """Right guesses that tossing coins does not exceed in 99.5 % of cases."""
     from scipy import stats  # slow to import: only where a table is measured
 
-    return int(stats.binom.ppf(RESOLUTION_QUANTILE, guesses, 0.5)) if guesses else 0
+    return int(stats.binom.ppf(MDE_QUANTILE, guesses, 0.5)) if guesses else 0

@@ -92,13 +92,13 @@ class Population(Subjects):
     rows: np.ndarray | None = None
 
     @property
-    def isolated_rows(self) -> np.ndarray:
+    def outlier_rows(self) -> np.ndarray:
         """The tenth of the rows farthest from everybody else, ties at the cut included: bool (n,)."""
         return np.asarray(self.neighbour >= np.quantile(self.neighbour, 0.9, method="inverted_cdf"))
 
-    def isolated(self) -> Population:
-        """The isolated rows alone; subjects keep their codes."""
-        return self.among(self.isolated_rows)
+    def outliers(self) -> Population:
+        """The outliers alone; subjects keep their codes."""
+        return self.among(self.outlier_rows)
 
     def among(self, rows: np.ndarray) -> Population:
         """The rows where ``rows``, bool (n,), is true; subjects keep their codes."""
@@ -106,7 +106,7 @@ class Population(Subjects):
         places = np.flatnonzero(rows) if self.rows is None else self.rows[rows]
         return Population(self.codes[rows], self.member, scores, self.neighbour[rows], self.half, places)
 
-    def of_people(self, rows: np.ndarray) -> Population:
+    def of_subjects(self, rows: np.ndarray) -> Population:
         """The rows at these positions (n,), all that some people have; nobody else is a subject of it."""
         some = self.take(rows)
         scores = {name: score[rows] for name, score in self.scores.items()}

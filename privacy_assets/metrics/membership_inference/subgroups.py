@@ -15,7 +15,7 @@ from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.membership_inference.scores import RATES, Population, advantages
 from privacy_assets.settings import Tuple
 from privacy_assets.stats import inference
-from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.estimates import Estimate, StatisticSpec
 from privacy_assets.stats.inference import REPLICATES, Band
 from privacy_assets.stats.intervals import LEAK_CONFIDENCE
 from privacy_assets.tables.column import ranked, stacked
@@ -23,7 +23,7 @@ from privacy_assets.tables.schema import TableSchema
 
 SMALLEST_GROUP = 200  # subjects a side
 
-SPEC = FigureSpec(
+SPEC = StatisticSpec(
     "advantage_subgroups",
     "True minus false positive rate in the declared subgroup, at the attack and threshold, of the strongest evidence.",
     "two_sided",
@@ -81,8 +81,8 @@ def find_subgroups(inputs: MetricInputs, population: Population, columns: Sequen
 
 def advantage_subgroups(
     inputs: MetricInputs, population: Population, columns: Sequence[str], permutations: int, rng: np.random.Generator
-) -> tuple[Figure, list[dict[str, Any]]]:
-    """Figure ``advantage_subgroups``, and the table "subgroups" of the strongest evidence in each.
+) -> tuple[Estimate, list[dict[str, Any]]]:
+    """Statistic ``advantage_subgroups``, and the table "subgroups" of the strongest evidence in each.
 
     Thresholds are set anew in every group. Intervals are two-sided, as those of ``advantage_any``, and hold
     at 99.5 % for all groups, scores and thresholds together; rows and subjects are those of the group that is told.
@@ -96,10 +96,10 @@ def advantage_subgroups(
     found = inference.test(partial(advantages, fitted), population, permutations, rng, replicates=REPLICATES)
     attacks = [(name, rate) for name in population.scores for rate in RATES]
     names = {_name(group, *attack): group for group in groups for attack in attacks}
-    figure = found.worst(SPEC, population.counts, list(names), "strongest")
-    rows, subjects = names[figure.note].population.counts
+    estimate = found.worst(SPEC, population.counts, list(names), "strongest")
+    rows, subjects = names[estimate.note].population.counts
     table = _table(groups, attacks, found.observed, found.band(LEAK_CONFIDENCE))
-    return replace(figure, n=rows, subjects=subjects), table
+    return replace(estimate, n=rows, subjects=subjects), table
 
 
 def _name(group: Subgroup, score: str, rate: float) -> str:

@@ -12,11 +12,11 @@ from pydantic import Field
 from privacy_assets.errors import InputError
 from privacy_assets.metrics.base import Measured, Metric
 from privacy_assets.metrics.inputs import MetricInputs
-from privacy_assets.metrics.memorization.exposure import ROLES, Exposure, by_spherelets, tables_of
+from privacy_assets.metrics.memorization.rows import ROLES, RowMemorization, by_spherelets, tables_of
 from privacy_assets.neighbours.radius import near, typical_radius
 from privacy_assets.settings import declared
 from privacy_assets.stats import inference
-from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.estimates import Estimate, StatisticSpec
 from privacy_assets.stats.intervals import LEAK_CONFIDENCE, wilson
 from privacy_assets.stats.limits import Limit
 from privacy_assets.stats.subjects import Subjects
@@ -29,10 +29,10 @@ ALPHAS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # between the ranges of the tab
 RANGES = ("below 1/8", "1/8 to 1/4", "1/4 to 1/2", "1/2 to 1", "1", "1 to 2", "2 to 4", "4 to 8", "above 8")
 RATIOS = (0.01, 0.1, 0.25, 0.5, 1.0)
 
-_EXPOSED = FigureSpec(
+_EXPOSED = StatisticSpec(
     "exposed", "Share of synthetic rows with more training rows than other synthetic rows near them.", null=None
 )
-_EXCESS = FigureSpec(
+_EXCESS = StatisticSpec(
     "exposed_excess", "Excess share of members among the real people near the exposed synthetic rows.", "two_sided"
 )
 
@@ -55,7 +55,7 @@ class Memorization(Metric):
     ``exposed_excess``: of the rows that have fewer others near them than the t expected of random labels, the mean
     share of members among the real rows within lambda; less the share of subjects in T, over one minus that share. 0 by
     chance, 1 when all are members, negative when members are avoided; 0 without width when no row has real rows near.
-    Labels permuted by subject give the interval, at 99.5 %: its near end is what is demonstrated.
+    Labels permuted by subject give the interval, at 99.5 %: its near end is what is significant.
 
     ``space`` is the encoding in which distances are taken, "raw" or "embedded" (which needs an embedder). ``distance``
     "spherelet" adds to the Euclidean one how differently the data bend (see
@@ -78,7 +78,7 @@ class Memorization(Metric):
     name: ClassVar[str] = "memorization"
     summary: ClassVar[str] = "Which synthetic rows lie among training rows rather than among other synthetic rows?"
     needs: ClassVar[frozenset[str]] = frozenset(ROLES)
-    figures: ClassVar[tuple[FigureSpec, ...]] = (_EXPOSED, _EXCESS)
+    statistics: ClassVar[tuple[StatisticSpec, ...]] = (_EXPOSED, _EXCESS)
     default_limits: ClassVar[tuple[Limit, ...]] = ()
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ class Memorization(Metric):
             object.__setattr__(self, "needs", frozenset({*ROLES, "embedder"}))
 
     def measure(self, inputs: MetricInputs) -> Measured:
-        """Compute figures and tables; NaN figures where T has fewer than two rows, or H or S none."""
+        """Compute statistics and tables; NaN statistics where T has fewer than two rows, or H or S none."""
         if self.space == "embedded" and inputs.embedder is None:
             raise InputError(
                 "memorization was asked for in the embedding", fix="pass an embedder or take the raw space"
@@ -100,7 +100,7 @@ class Memorization(Metric):
         radius = self.radius
         if radius is None:
             radius = typical_radius(tables["train"], known, self.quantile, inputs.device)
-        found = Exposure.of(tables, float(radius), inputs.device)
+        found = RowMemorization.of(tables, float(radius), inputs.device)
         people = Subjects.of(inputs.subject_codes("train", "holdout"), sizes["train"])
         excess = self._excess(found, tables, people, inputs.rng("memorization.labels"))
         if self.distance == "spherelet":
@@ -110,14 +110,16 @@ class Memorization(Metric):
         return Measured((_exposed(found, people, sizes), excess), lists)
 
     def _excess(
-        self, found: Exposure, tables: Mapping[str, EncodedTable], people: Subjects, rng: np.random.Generator
-    ) -> Figure:
-        """Figure ``exposed_excess``: linear in the labels, so that no list of the rows near each other is needed."""
+        self, found: RowMemorization, tables: Mapping[str, EncodedTable], people: Subjects, rng: np.random.Generator
+    ) -> Estimate:
+        """Statistic ``exposed_excess``: linear in the labels, so that no list of the rows near each other is needed."""
         exposed = found.real * (len(tables["train"]) / len(people.codes)) > found.synthetic
         count, counts = int(exposed.sum()), (len(exposed), people.smallest_side)
         if count == 0:
             note = "0 exposed rows"
-            return _EXCESS.estimate(0.0, 0.0, 0.0, counts, confidence=LEAK_CONFIDENCE, resolution=0.0, note=note)
+            return _EXCESS.estimate(
+                0.0, 0.0, 0.0, counts, confidence=LEAK_CONFIDENCE, minimum_detectable_effect=0.0, note=note
+            )
         share = np.where(exposed, 1 / np.maximum(found.real, 1), 0.0) / count
         rows = [near(tables[role], tables["synthetic"], found.radius, share) for role in ("train", "holdout")]
         weights = np.bincount(people.codes, np.concatenate(rows), len(people))
@@ -125,8 +127,8 @@ class Memorization(Metric):
         return evidence.estimate(_EXCESS, counts, confidence=LEAK_CONFIDENCE, note=f"{count} exposed rows")
 
 
-def _exposed(found: Exposure, people: Subjects, sizes: Mapping[str, int]) -> Figure:
-    """Figure ``exposed``."""
+def _exposed(found: RowMemorization, people: Subjects, sizes: Mapping[str, int]) -> Estimate:
+    """Statistic ``exposed``."""
     exposed, n_train = found.alpha < 1, sizes["train"]
     low, high = clustered_share(exposed, people.codes[:n_train][found.nearest])
     null = math.nan if np.isnan(found.holdout).any() else by_chance(found, n_train, sizes["holdout"])
@@ -148,7 +150,7 @@ def clustered_share(flags: np.ndarray, clusters: np.ndarray) -> tuple[float, flo
     return min(low, share), max(high, share)
 
 
-def by_chance(found: Exposure, n_train: int, n_holdout: int) -> float:
+def by_chance(found: RowMemorization, n_train: int, n_holdout: int) -> float:
     """Mean chance that more of T than of S stands near a synthetic row, when T is drawn from the rows of T u H."""
     from scipy import stats  # slow to import: only where a table is measured
 
@@ -166,7 +168,7 @@ def alpha_table(alpha: np.ndarray) -> list[dict[str, Any]]:
     return [{"alpha": name, "rows": int(n), "share": n / len(alpha)} for name, n in zip(RANGES, rows, strict=True)]
 
 
-def ratio_table(found: Exposure) -> list[dict[str, Any]]:
+def ratio_table(found: RowMemorization) -> list[dict[str, Any]]:
     """Shares of the synthetic rows whose two ratios are at most so much."""
     return [
         {
@@ -178,7 +180,7 @@ def ratio_table(found: Exposure) -> list[dict[str, Any]]:
     ]
 
 
-def most_exposed(found: Exposure) -> list[dict[str, Any]]:
+def most_exposed(found: RowMemorization) -> list[dict[str, Any]]:
     """The rows with the smallest alpha_m, then ratios, then positions."""
     order = np.lexsort((found.train_to_holdout, found.train_to_synthetic, found.alpha))
     listed = order[:LISTED][found.alpha[order[:LISTED]] < 1]

@@ -13,7 +13,7 @@ from privacy_assets.compute.parallel import in_threads
 from privacy_assets.stats.inference import Evidence
 from privacy_assets.stats.intervals import beyond, wilson, wilson_centre
 from privacy_assets.stats.subjects import SETS, Subjects, random_sets
-from privacy_assets.tables.blocks import block
+from privacy_assets.tables.memory_mapping import block
 
 
 def label_sets(people: Subjects, permutations: int, rng: np.random.Generator) -> np.ndarray:

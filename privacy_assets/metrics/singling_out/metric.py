@@ -30,14 +30,14 @@ from privacy_assets.metrics.singling_out.predicates import (
     univariate,
 )
 from privacy_assets.settings import Tuple, declared
-from privacy_assets.stats.estimates import Figure, FigureSpec
+from privacy_assets.stats.estimates import Estimate, StatisticSpec
 from privacy_assets.stats.inference import Evidence, reaching
 from privacy_assets.stats.limits import Limit
 from privacy_assets.stats.subjects import Subjects
 
 _Plan = tuple[str, int, Scheme | None, np.ndarray]  # attack, columns, what queries ask, rows they aim at
 
-POOL_FROM = 6  # configurations of this many columns and more are pooled in the limited figures
+POOL_FROM = 6  # configurations of this many columns and more are pooled in the limited statistics
 _UP_TO_1 = (-math.inf, 1.0)  # where others match too a risk can exceed 1
 _NONE = "no query isolates a synthetic row"
 NEIGHBOURS = 5  # an outlier is far from this many of its nearest synthetic rows
@@ -56,7 +56,7 @@ class SinglingOut(Metric):
     where k members and m other people match, n counts people, and h(K) is the probability of drawing exactly one of K
     when n_T of all n_T + n_H are drawn. It is 0 on average for a table that does not depend on who was in train, at any
     sizes, and 1 when every query hits one member and nobody else. It can exceed 1 when others match too (h falls), so
-    figures are cut off at 1. Intervals permute the labels of people; h is exact under that law, with several rows a
+    statistics are cut off at 1. Intervals permute the labels of people; h is exact under that law, with several rows a
     person as well.
 
     Queries must match exactly one row of S, rows that S repeats counting once: otherwise writing every copy twice,
@@ -73,11 +73,11 @@ class SinglingOut(Metric):
     summary: ClassVar[str] = "How often queries that isolate a synthetic row isolate a real person."
     needs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
     optional: ClassVar[frozenset[str]] = frozenset({"embedder"})
-    figures: ClassVar[tuple[FigureSpec, ...]] = (
-        FigureSpec("risk", "Share of multivariate queries (6 to 12 columns) that isolate a member beyond chance."),
-        FigureSpec("risk_univariate", "The same for queries on one extreme or unique value."),
-        FigureSpec("risk_embedded", "The same for queries on outliers of the embedding (6 to 12 columns)."),
-        FigureSpec(
+    statistics: ClassVar[tuple[StatisticSpec, ...]] = (
+        StatisticSpec("risk", "Share of multivariate queries (6 to 12 columns) that isolate a member beyond chance."),
+        StatisticSpec("risk_univariate", "The same for queries on one extreme or unique value."),
+        StatisticSpec("risk_embedded", "The same for queries on outliers of the embedding (6 to 12 columns)."),
+        StatisticSpec(
             "risk_max",
             "The largest risk over all configurations: the best of several, so above 0 by chance.",
             null=None,
@@ -106,21 +106,21 @@ class SinglingOut(Metric):
         people = inputs.people
         if people.smallest_side == 0 or len(inputs.synthetic) == 0:
             note = "train, holdout and synthetic need at least one row each"
-            figures = tuple(spec.missing(note, people.counts) for spec in self.figures)
-            return Measured(figures, {"configurations": []})
+            estimates = tuple(spec.missing(note, people.counts) for spec in self.statistics)
+            return Measured(estimates, {"configurations": []})
         attacked = self._attack(inputs, people)
         measured = [found for found in attacked if len(found)]
         evidence = risks([[found] for found in measured], people) if measured else None
-        figures = (
+        estimates = (
             self._pooled("risk", _pool(attacked, "multivariate"), people),
             self._univariate(attacked[0], evidence, people),
             self._pooled("risk_embedded", _pool(attacked, "embedded"), people),
             self._largest(evidence, people),
         )
-        return Measured(figures, {"configurations": _table(attacked, evidence, people)})
+        return Measured(estimates, {"configurations": _table(attacked, evidence, people)})
 
-    def _pooled(self, name: str, pool: Sequence[Configuration], people: Subjects) -> Figure:
-        """The figure of some configurations together."""
+    def _pooled(self, name: str, pool: Sequence[Configuration], people: Subjects) -> Estimate:
+        """The statistic of some configurations together."""
         spec, measured = self.spec(name), [found for found in pool if len(found)]
         if not measured:
             return spec.missing(_NONE if pool else "no embedder was given", people.counts)
@@ -128,13 +128,13 @@ class SinglingOut(Metric):
         note = "" if widest >= POOL_FROM else f"queries have {widest} columns, not {POOL_FROM} and more"
         return risks([measured], people).estimate(spec, people.counts, within=_UP_TO_1, note=note)
 
-    def _univariate(self, found: Configuration, evidence: Evidence | None, people: Subjects) -> Figure:
+    def _univariate(self, found: Configuration, evidence: Evidence | None, people: Subjects) -> Estimate:
         spec = self.spec("risk_univariate")
         if evidence is None or not len(found):
             return spec.missing("no value is unique among the synthetic rows", people.counts)
         return evidence.estimate(spec, people.counts, within=_UP_TO_1)
 
-    def _largest(self, evidence: Evidence | None, people: Subjects) -> Figure:
+    def _largest(self, evidence: Evidence | None, people: Subjects) -> Estimate:
         spec = self.spec("risk_max")
         if evidence is None:
             return spec.missing(_NONE, people.counts)
@@ -189,7 +189,7 @@ def _outliers(embedding: np.ndarray, number: int, device: str) -> np.ndarray:
 
 
 def _pool(attacked: Sequence[Configuration], attack: str) -> list[Configuration]:
-    """The configurations that a limited figure pools: 6 columns and more, else the widest there is."""
+    """The configurations that a limited statistic pools: 6 columns and more, else the widest there is."""
     own = [found for found in attacked if found.attack == attack]
     widest = max((found.columns for found in own), default=0)
     return [found for found in own if found.columns >= min(POOL_FROM, widest)]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privacy_assets.tables.blocks import block
 from privacy_assets.tables.column import ranked
+from privacy_assets.tables.memory_mapping import block
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 

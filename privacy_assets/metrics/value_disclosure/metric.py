@@ -14,8 +14,8 @@ from privacy_assets.metrics.base import Measured, Metric
 from privacy_assets.metrics.inputs import REAL_ROLES, MetricInputs
 from privacy_assets.metrics.value_disclosure.pieces import Pieces, holders_of, pieces_of, together
 from privacy_assets.settings import Tuple, declared
-from privacy_assets.stats.estimates import Figure, FigureSpec
-from privacy_assets.stats.leaked import leaked_people
+from privacy_assets.stats.estimates import Estimate, StatisticSpec
+from privacy_assets.stats.leaked import leaked_subjects
 from privacy_assets.stats.limits import Limit
 from privacy_assets.stats.subjects import Subjects
 from privacy_assets.tables.roles import foreign_cells, natural_role
@@ -37,7 +37,7 @@ class ValueDisclosure(Metric):
     case and signs. Those count that at most ``few`` real people have; those of holdout and reference, who are all
     unseen, are the others. Each piece belongs to one of its people, drawn without a look at who is a member. Of u
     people with pieces, u_T are members; k of the u have one standing in S, k_T of them members: hypergeometric(u,
-    u_T, k) while S does not depend on who was in T. The figure is the number of matches that only membership
+    u_T, k) while S does not depend on who was in T. The statistic is the number of matches that only membership
     explains (:mod:`privacy_assets.stats.leaked`), over the members or the rows of S, whichever are fewer.
     Of the ``lengths`` the shortest is taken at which chance leaves at most the share ``crowded`` of people matched,
     a choice that sees no labels either.
@@ -57,9 +57,9 @@ class ValueDisclosure(Metric):
     needs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
     optional: ClassVar[frozenset[str]] = frozenset({"reference"})
     in_studies: ClassVar[bool] = False
-    figures: ClassVar[tuple[FigureSpec, ...]] = (
-        FigureSpec("foreign_cells", "Share of cells, in the worst column, whose value no real row has."),
-        FigureSpec(
+    statistics: ClassVar[tuple[StatisticSpec, ...]] = (
+        StatisticSpec("foreign_cells", "Share of cells, in the worst column, whose value no real row has."),
+        StatisticSpec(
             "generated_excess",
             "Share of people whose own text or identifier stands in generated columns because they are members.",
             "two_sided",
@@ -76,7 +76,7 @@ class ValueDisclosure(Metric):
             "value_disclosure.generated_excess",
             at_most=0.0,
             bound="lower",
-            source="demonstrated at 99 %, by an exact interval; nothing is tolerated",
+            source="significant at 99 %, by an exact interval; nothing is tolerated",
         ),
     )
 
@@ -85,20 +85,24 @@ class ValueDisclosure(Metric):
             raise ConfigError("metric value_disclosure: lengths must rise.")
 
     def measure(self, inputs: MetricInputs) -> Measured:
-        """Compute the figures, and the table "columns": the role of each and its share of foreign cells."""
+        """Compute the statistics, and the table "columns": the role of each and its share of foreign cells."""
         people = Subjects.of(inputs.subject_codes(*_real(inputs)), len(inputs.train))
         columns = _foreign(inputs)
         rows = len(inputs.synthetic)
         worst = max((float(column["foreign"]) for column in columns), default=0.0) if rows else math.nan
-        foreign = self.spec("foreign_cells").estimate(worst, worst, worst, (rows, len(people.member)), resolution=0.0)
+        foreign = self.spec("foreign_cells").estimate(
+            worst, worst, worst, (rows, len(people.member)), minimum_detectable_effect=0.0
+        )
         return Measured((foreign, self._generated_excess(inputs, people)), {"columns": columns})
 
-    def _generated_excess(self, inputs: MetricInputs, people: Subjects) -> Figure:
+    def _generated_excess(self, inputs: MetricInputs, people: Subjects) -> Estimate:
         n, spec = len(inputs.synthetic), self.spec("generated_excess")
         counts = (n, people.smallest_side)
         names = inputs.generated["synthetic"].schema.names if inputs.generated else []
         if not names:
-            return spec.estimate(0.0, 0.0, 0.0, counts, confidence=self.confidence, resolution=0.0, note=_NONE)
+            return spec.estimate(
+                0.0, 0.0, 0.0, counts, confidence=self.confidence, minimum_detectable_effect=0.0, note=_NONE
+            )
         order = inputs.rng("value_disclosure.people").permutation(len(people))
         parts = {
             role: {name: pieces_of(column) for name, column in table.columns.items()}
@@ -113,18 +117,18 @@ class ValueDisclosure(Metric):
         if min(counts) == 0 or np.isnan(found).any():
             return spec.missing("no values of their own on one of the sides", counts, self.confidence)
         value, low = max(found[:, :2].tolist(), key=lambda ends: (ends[1], ends[0]))
-        high, resolution = found[:, 2:].max(axis=0)
-        return spec.estimate(value, low, high, counts, confidence=self.confidence, resolution=resolution)
+        high, mde = found[:, 2:].max(axis=0)
+        return spec.estimate(value, low, high, counts, confidence=self.confidence, minimum_detectable_effect=mde)
 
     def _excess(
         self, pieces: Mapping[str, Pieces], people: Subjects, order: np.ndarray, n: int, confidence: float
     ) -> np.ndarray:
-        """Value, low, high and resolution (4,) of one column; NaN where only one side has pieces."""
+        """Value, low, high and minimum detectable effect (4,) of one column; NaN where only one side has pieces."""
         for length in self.lengths:
             owners, matched = self._matches(pieces, people, order, length)
             if len(matched) <= self.crowded * len(owners):
                 break
-        return leaked_people(owners, matched, people.member, confidence) / max(min(people.members, n), 1)
+        return leaked_subjects(owners, matched, people.member, confidence) / max(min(people.members, n), 1)
 
     def _matches(
         self, pieces: Mapping[str, Pieces], people: Subjects, order: np.ndarray, length: int

@@ -57,7 +57,7 @@ def digest(given: dict[str, pd.DataFrame]) -> str:
 
 
 def attack(given: dict[str, pd.DataFrame], columns: int) -> dict[str, object]:
-    """Counts and figures of one attack; 1 column is the univariate one."""
+    """Counts and statistics of one attack; 1 column is the univariate one."""
     from anonymeter.evaluators import SinglingOutEvaluator
 
     evaluator = SinglingOutEvaluator(
@@ -76,7 +76,7 @@ def attack(given: dict[str, pd.DataFrame], columns: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """Print the figures of all cases."""
+    """Print the statistics of all cases."""
     adult = pd.read_parquet(sys.argv[1]).sample(frac=1, random_state=0).reset_index(drop=True)
     found = []
     for case, settings in CASES.items():

@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from privacy_assets.errors import InputError
-from privacy_assets.pipeline.plan import PARTITION_MARK, Feed, TablePlan
-from privacy_assets.pipeline.tagging import brought_splits, canonical_source
+from privacy_assets.pipeline.plan import PARTITION_MARK, RowSource, TablePlan
+from privacy_assets.pipeline.tagging import canonical_source, external_splits
 from privacy_assets.tables.given import given_frame
 from privacy_assets.tables.reading import read_table
 from privacy_assets.tables.schema import TableSchema
@@ -20,15 +20,17 @@ from privacy_assets.tables.table import Table
 Window = tuple[Any, Any]  # start and end of a partition that is a window of time
 
 
-def read_feed(feed: Feed, given: object, partition: str | None) -> pd.DataFrame:
-    """Rows of a feed: the demo set, files (those of the partition when the path says so), or an upstream value."""
-    if feed.kind == "given":
-        return given_frame(given, where=feed.describe()).reset_index(drop=True)
-    if feed.kind == "demo":
+def read_source(row_source: RowSource, given: object, partition: str | None) -> pd.DataFrame:
+    """Rows of a source of rows: the demo set, files (those of the partition when the path says so), or an upstream
+    value.
+    """
+    if row_source.kind == "given":
+        return given_frame(given, where=row_source.describe()).reset_index(drop=True)
+    if row_source.kind == "demo":
         from privacy_assets.tables.demo import load_patients
 
         return load_patients()
-    return read_table(partition_path(feed.path, partition))
+    return read_table(partition_path(row_source.path, partition))
 
 
 def partition_path(template: str, partition: str | None) -> str:
@@ -66,9 +68,9 @@ def source_table(
     plan: TablePlan, given: pd.DataFrame | None, partition: str | None, window: Window | None
 ) -> pd.DataFrame:
     """The private table in canonical form; its schema is inferred before a partition is cut out."""
-    feed = plan.feeds["source"]
-    whole = canonical_source(read_feed(feed, given, partition), plan.subject, plan.kinds, plan.declared)
-    column = None if PARTITION_MARK in feed.path else plan.partition_column
+    row_source = plan.row_sources["source"]
+    whole = canonical_source(read_source(row_source, given, partition), plan.subject, plan.kinds, plan.declared)
+    column = None if PARTITION_MARK in row_source.path else plan.partition_column
     return select_partition(whole, column, partition, window, where="source").reset_index(drop=True)
 
 
@@ -76,10 +78,10 @@ def user_splits(
     plan: TablePlan, given: Mapping[str, pd.DataFrame], partition: str | None, window: Window | None
 ) -> dict[str, pd.DataFrame]:
     """The user's own train, holdout and reference in canonical form under one schema."""
-    frames = {role: read_feed(plan.feeds[role], given.get(role), partition) for role in plan.roles}
-    tables = brought_splits(frames, plan.subject, plan.kinds, plan.declared)
-    for role, feed in plan.feeds.items():
-        if role in tables and PARTITION_MARK not in feed.path:
+    frames = {role: read_source(plan.row_sources[role], given.get(role), partition) for role in plan.roles}
+    tables = external_splits(frames, plan.subject, plan.kinds, plan.declared)
+    for role, row_source in plan.row_sources.items():
+        if role in tables and PARTITION_MARK not in row_source.path:
             chosen = select_partition(tables[role], plan.partition_column, partition, window, where=role)
             tables[role] = chosen.reset_index(drop=True)
     return tables
@@ -93,9 +95,9 @@ def user_synthetic(
     window: Window | None,
 ) -> pd.DataFrame:
     """The user's own synthetic table with the columns, precision and dtypes of the private one."""
-    feed = plan.feeds["synthetic"]
-    rows = plan.declared.left(read_feed(feed, given, partition))
+    row_source = plan.row_sources["synthetic"]
+    rows = plan.declared.left(read_source(row_source, given, partition))
     table = Table.of(rows, schema, where="synthetic", synthetic=True)
-    column = None if PARTITION_MARK in feed.path else plan.partition_column
+    column = None if PARTITION_MARK in row_source.path else plan.partition_column
     chosen = select_partition(table.frame(), column, partition, window, where="synthetic")
     return table.take(chosen.index.to_numpy()).restored()

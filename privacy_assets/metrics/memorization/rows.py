@@ -19,7 +19,7 @@ ROLES = ("train", "holdout", "synthetic")
 
 
 @dataclass(frozen=True, eq=False)
-class Exposure:
+class RowMemorization:
     """The synthetic rows of ``tables`` (by role) as seen with one ``radius`` (lambda); arrays (n_S,) in their order.
 
     ``train``, ``holdout``, ``synthetic``: rows of T, of H, and other rows of S (the row itself left out by position)
@@ -37,7 +37,7 @@ class Exposure:
     to_synthetic: np.ndarray
 
     @classmethod
-    def of(cls, tables: Mapping[str, EncodedTable], radius: float, device: str) -> Exposure:
+    def of(cls, tables: Mapping[str, EncodedTable], radius: float, device: str) -> RowMemorization:
         """Count and search; T and H have rows."""
         rows = tables["synthetic"]
         counts = {role: near(rows, tables[role], radius) for role in ROLES}
@@ -71,14 +71,14 @@ class Exposure:
 
 
 def by_spherelets(
-    found: Exposure,
+    found: RowMemorization,
     tables: Mapping[str, EncodedTable],
     radius: float | None,
     subjects: np.ndarray | None,
     quantile: float,
     shape: tuple[int, int],
     device: str,
-) -> Exposure:
+) -> RowMemorization:
     """``found`` with the counts of T and of S by spherelet distance, ``shape`` being k and d; those of H are NaN.
 
     Spherelets are made of training rows, which therefore look nearer than rows of H: nothing may be compared with H.

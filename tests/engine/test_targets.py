@@ -10,23 +10,23 @@ import pytest
 
 from privacy_assets.errors import ConfigError
 from privacy_assets.evaluation import choose_metrics, prepare_inputs
-from privacy_assets.metrics.attacked import attacked_rows
 from privacy_assets.metrics.base import Metric
-from privacy_assets.metrics.composition import Composition
-from privacy_assets.metrics.contamination import Contamination
 from privacy_assets.metrics.controls import Controls
-from privacy_assets.metrics.controls.scratch_tables import ScratchTables
+from privacy_assets.metrics.controls.simulated_releases import SimulatedReleases
+from privacy_assets.metrics.cumulative_disclosure import CumulativeDisclosure
 from privacy_assets.metrics.dcr import Dcr
+from privacy_assets.metrics.holdout_leakage import HoldoutLeakage
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.membership_inference import MembershipInference
-from privacy_assets.metrics.membership_inference.isolated import isolated_excess
+from privacy_assets.metrics.membership_inference.outliers import outlier_excess
 from privacy_assets.metrics.membership_inference.scores import build_population
 from privacy_assets.metrics.registry import METRICS, build_metric
+from privacy_assets.metrics.targets import target_rows
 from privacy_assets.neighbours.radius import distance_to_other_subjects
 from privacy_assets.tables.encoding import EncodedTable
 from privacy_assets.tables.table import Table
 
-BUDGETED = ("dcr", "membership_inference", "composition", "contamination", "controls")
+BUDGETED = ("dcr", "membership_inference", "cumulative_disclosure", "holdout_leakage", "controls")
 SIDES = ("train", "holdout")
 
 
@@ -68,13 +68,13 @@ def plain(metric: Metric, inputs: MetricInputs) -> dict[str, Any]:
 @pytest.mark.parametrize("wrong", [0, -1, 999, True, 1e6, "all"])
 def test_a_budget_is_a_whole_number_of_rows(name: str, wrong: object) -> None:
     with pytest.raises(ConfigError, match="attacked must be a whole number of at least 1000"):
-        build_metric(name, {"attacked": wrong})
-    assert build_metric(name).settings()["attacked"] is None
-    assert build_metric(name, {"attacked": 1000}).settings()["attacked"] == 1000
+        build_metric(name, {"max_targets": wrong})
+    assert build_metric(name).settings()["max_targets"] is None
+    assert build_metric(name, {"max_targets": 1000}).settings()["max_targets"] == 1000
 
 
 def test_no_other_metric_has_this_budget() -> None:
-    found = {name for name, metric in METRICS.items() if "attacked" in metric.__dataclass_fields__}
+    found = {name for name, metric in METRICS.items() if "max_targets" in metric.__dataclass_fields__}
     assert found == set(BUDGETED)
 
 
@@ -82,17 +82,17 @@ def test_no_other_metric_has_this_budget() -> None:
 def test_a_budget_for_everybody_changes_nothing(name: str) -> None:
     inputs = inputs_of(copies=150, persons=True, sizes=(1500, 1000))
     rows = len(inputs.train) + len(inputs.holdout)
-    assert plain(build_metric(name, {"attacked": rows}), inputs) == plain(build_metric(name), inputs)
+    assert plain(build_metric(name, {"max_targets": rows}), inputs) == plain(build_metric(name), inputs)
 
 
 def test_whole_people_are_drawn_as_far_as_they_fit() -> None:
     inputs = inputs_of(persons=True)
     codes = inputs.subject_codes(*SIDES)
-    rows = attacked_rows(inputs, SIDES, 2000, "test")
+    rows = target_rows(inputs, SIDES, 2000, "test")
     assert rows is not None and (np.diff(rows) > 0).all() and 2000 - 12 < len(rows) <= 2000
     assert set(np.flatnonzero(np.isin(codes, codes[rows]))) == set(rows), "nobody is drawn in part"
-    assert attacked_rows(inputs, SIDES, 5000, "test") is None and attacked_rows(inputs, SIDES, None, "test") is None
-    other = attacked_rows(inputs_of(persons=True), SIDES, 2000, "other purpose")
+    assert target_rows(inputs, SIDES, 5000, "test") is None and target_rows(inputs, SIDES, None, "test") is None
+    other = target_rows(inputs_of(persons=True), SIDES, 2000, "other purpose")
     assert other is not None and len(np.intersect1d(rows, other)) < 0.6 * len(rows)
     share = (rows < 3000).mean()
     assert abs(share - 0.6) < 0.06, "train and holdout alike"
@@ -102,7 +102,7 @@ def test_one_person_is_attacked_whatever_the_budget() -> None:
     train = people(3000, 1).assign(person=np.arange(3000) // 1500)
     holdout = people(3000, 2).assign(person=2 + np.arange(3000) // 1500)
     inputs = prepare_inputs(train, holdout, people(500, 3), subject="person")
-    rows = attacked_rows(inputs, SIDES, 1000, "test")
+    rows = target_rows(inputs, SIDES, 1000, "test")
     assert rows is not None and len(rows) == 1500
 
 
@@ -112,7 +112,7 @@ def test_neither_the_order_of_rows_nor_the_sides_decide_who_is_drawn() -> None:
 
     def drawn(*tables: pd.DataFrame) -> set[tuple[Any, ...]]:
         inputs = prepare_inputs(*tables, synthetic)
-        rows = attacked_rows(inputs, SIDES, 1000, "test")
+        rows = target_rows(inputs, SIDES, 1000, "test")
         stacked = Table.stack([inputs.train, inputs.holdout]).frame()
         return set(stacked.iloc[rows].astype(str).itertuples(index=False, name=None))
 
@@ -134,60 +134,62 @@ def test_the_nearest_others_of_some_rows_are_those_of_all(distinct: int) -> None
 
 def test_scores_of_the_attacked_are_those_they_have_among_all() -> None:
     inputs = inputs_of(copies=100, persons=True, reference=of_persons(people(800, 9), 500_000, 9))
-    rows = attacked_rows(inputs, SIDES, 2000, "test")
+    rows = target_rows(inputs, SIDES, 2000, "test")
     assert rows is not None
     whole, some = build_population(inputs), build_population(inputs, rows=rows)
     np.testing.assert_array_equal(some.neighbour, whole.neighbour[rows])
     np.testing.assert_array_equal(some.member[some.codes], whole.member[whole.codes[rows]])
     for name, score in some.scores.items():
         np.testing.assert_array_equal(score, whole.scores[name][rows])
-    again = whole.of_people(rows)
+    again = whole.of_subjects(rows)
     np.testing.assert_array_equal(again.codes, some.codes)
     np.testing.assert_array_equal(again.member, some.member)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_figures_speak_of_those_attacked_and_a_copy_is_caught(seed: int) -> None:
-    metric = MembershipInference(permutations=199, attacked=1500)
-    figures = {figure.name: figure for figure in metric.measure(inputs_of(copies=600, seed=seed)).figures}
-    whole = MembershipInference(permutations=199).measure(inputs_of(copies=600, seed=seed)).figures
+    metric = MembershipInference(permutations=199, max_targets=1500)
+    estimates = {estimate.name: estimate for estimate in metric.measure(inputs_of(copies=600, seed=seed)).estimates}
+    whole = MembershipInference(permutations=199).measure(inputs_of(copies=600, seed=seed)).estimates
     for name in ("advantage", "advantage_any", "precision", "protection_score"):
-        assert figures[name].n == figures[name].subjects == 1500
-    assert figures["advantage_any"].low > 0.025
-    wide = {figure.name: figure.high - figure.low for figure in whole}
-    assert figures["advantage"].high - figures["advantage"].low > 1.3 * wide["advantage"]
+        assert estimates[name].n == estimates[name].subjects == 1500
+    assert estimates["advantage_any"].low > 0.025
+    wide = {estimate.name: estimate.high - estimate.low for estimate in whole}
+    assert estimates["advantage"].high - estimates["advantage"].low > 1.3 * wide["advantage"]
 
 
 @pytest.mark.slow
 def test_null_tables_stay_null_with_a_budget() -> None:
-    metric, covered, alarms = MembershipInference(permutations=199, attacked=1200), 0, 0
+    metric, covered, alarms = MembershipInference(permutations=199, max_targets=1200), 0, 0
     for seed in range(20):
-        figures = {figure.name: figure for figure in metric.measure(inputs_of(seed=seed, sizes=(1500, 1000))).figures}
-        covered += figures["advantage"].low <= 0 <= figures["advantage"].high
-        alarms += not figures["advantage_any"].low <= 0 <= figures["advantage_any"].high
+        estimates = {
+            estimate.name: estimate for estimate in metric.measure(inputs_of(seed=seed, sizes=(1500, 1000))).estimates
+        }
+        covered += estimates["advantage"].low <= 0 <= estimates["advantage"].high
+        alarms += not estimates["advantage_any"].low <= 0 <= estimates["advantage_any"].high
     assert covered >= 16 and alarms <= 1
 
 
 def test_a_budget_reaches_subgroups_and_the_reference() -> None:
     inputs = inputs_of(copies=500, reference=people(900, 77))
-    metric = MembershipInference(permutations=199, attacked=2500, subgroups=["region", "smokes"])
-    figures = {figure.name: figure for figure in metric.measure(inputs).figures}
-    assert figures["auc_domias"].n == 2500 and figures["auc_domias"].low > 0.5
-    assert 400 < figures["advantage_subgroups"].n < 2500
+    metric = MembershipInference(permutations=199, max_targets=2500, subgroups=["region", "smokes"])
+    estimates = {estimate.name: estimate for estimate in metric.measure(inputs).estimates}
+    assert estimates["auc_domias"].n == 2500 and estimates["auc_domias"].low > 0.5
+    assert 400 < estimates["advantage_subgroups"].n < 2500
 
 
 def test_too_few_people_drawn_of_a_side_are_not_measurable() -> None:
     train = people(4000, 1).assign(person=np.arange(4000))
     holdout = people(400, 2).assign(person=9000 + np.arange(400) // 10)
     inputs = prepare_inputs(train, holdout, people(400, 3), subject="person")
-    measured = MembershipInference(permutations=199, attacked=1000).measure(inputs)
-    assert all(np.isnan(figure.value) and "among those attacked" in figure.note for figure in measured.figures)
+    measured = MembershipInference(permutations=199, max_targets=1000).measure(inputs)
+    assert all(np.isnan(estimate.value) and "among those attacked" in estimate.note for estimate in measured.estimates)
 
 
 def test_dcr_samples_nobody_but_the_holdout_of_the_privacy_score() -> None:
     inputs = inputs_of(copies=200, persons=True)
-    whole = {figure.name: figure for figure in Dcr().measure(inputs).figures}
-    some = {figure.name: figure for figure in Dcr(attacked=1000).measure(inputs).figures}
+    whole = {estimate.name: estimate for estimate in Dcr().measure(inputs).estimates}
+    some = {estimate.name: estimate for estimate in Dcr(max_targets=1000).measure(inputs).estimates}
     for name in ("member_excess", "member_excess_any", "identical_excess"):
         assert some[name] == whole[name]
     score, everybody = some["privacy_score"], whole["privacy_score"]
@@ -196,27 +198,27 @@ def test_dcr_samples_nobody_but_the_holdout_of_the_privacy_score() -> None:
     assert abs(score.value - everybody.value) < 0.05 and score.low > 0
 
 
-@pytest.mark.parametrize("kind", [Composition, Contamination])
+@pytest.mark.parametrize("kind", [CumulativeDisclosure, HoldoutLeakage])
 def test_the_union_and_the_holdout_are_asked_with_the_budget(kind: type[Metric]) -> None:
     released = [people(300, 8)]
     inputs = inputs_of(copies=600, reference=people(1500, 9), released=released)
-    some = {figure.name: figure for figure in kind(attacked=1500).measure(inputs).figures}  # type: ignore[call-arg]
-    whole = {figure.name: figure for figure in kind().measure(inputs).figures}
+    some = {estimate.name: estimate for estimate in kind(max_targets=1500).measure(inputs).estimates}  # type: ignore[call-arg]
+    whole = {estimate.name: estimate for estimate in kind().measure(inputs).estimates}
     assert some["advantage_any"].n == 1500 < whole["advantage_any"].n
     assert some["identical_excess"] == whole["identical_excess"]
 
 
 @pytest.mark.slow
 def test_controls_look_with_the_budget_of_the_gate() -> None:
-    chosen, _ = choose_metrics({"controls": None, "dcr": None, "membership_inference": {"attacked": 1500}}, None)
+    chosen, _ = choose_metrics({"controls": None, "dcr": None, "membership_inference": {"max_targets": 1500}}, None)
     controls = chosen["controls"]
-    assert isinstance(controls, Controls) and controls.attacked == 1500
+    assert isinstance(controls, Controls) and controls.max_targets == 1500
     inputs = inputs_of(copies=300)
-    tables = ScratchTables(inputs, controls)
+    tables = SimulatedReleases(inputs, controls)
     own = np.arange(len(inputs.synthetic))
-    metric = MembershipInference(permutations=199, attacked=1500)
-    (gate,) = (f for f in metric.measure(inputs).figures if f.name == "isolated_excess")
+    metric = MembershipInference(permutations=199, max_targets=1500)
+    (gate,) = (f for f in metric.measure(inputs).estimates if f.name == "outlier_excess")
     seen = tables._seen_by(own, tables._population.member)
-    assert isolated_excess(seen) == gate
-    figures = {figure.name: figure for figure in controls.measure(inputs_of()).figures}
-    assert figures["smallest_leak_exact"].value < 0.2 and figures["false_alarm_rate"].value < 0.3
+    assert outlier_excess(seen) == gate
+    estimates = {estimate.name: estimate for estimate in controls.measure(inputs_of()).estimates}
+    assert estimates["smallest_leak_exact"].value < 0.2 and estimates["false_alarm_rate"].value < 0.3

@@ -1,8 +1,8 @@
 """Was the holdout unseen? Every comparison of train with holdout rests on it.
 
-Where the generator has seen the holdout too, S is as near to the one as to the other, and no figure that compares them
-shows anything. So the same question is asked once more, of people nobody should have used: the holdout stands in the
-place of train, and the reference in that of the holdout. Nothing may show.
+Where the generator has seen the holdout too, S is as near to the one as to the other, and no statistic that compares
+them shows anything. So the same question is asked once more, of people nobody should have used: the holdout stands in
+the place of train, and the reference in that of the holdout. Nothing may show.
 """
 
 from __future__ import annotations
@@ -12,61 +12,62 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from privacy_assets.metrics.attacked import Budget
 from privacy_assets.metrics.base import Measured, Metric
-from privacy_assets.metrics.demonstrated import demonstrated, limits_of
 from privacy_assets.metrics.inputs import MetricInputs
+from privacy_assets.metrics.restated import limits_of, significant
+from privacy_assets.metrics.targets import Budget
 from privacy_assets.settings import declared
-from privacy_assets.stats.estimates import FigureSpec
+from privacy_assets.stats.estimates import StatisticSpec
 from privacy_assets.stats.limits import Limit
 
 _ATTACKED = {"holdout": "train", "reference": "holdout"}  # role in the release -> role here
 
 
 @declared
-class Contamination(Metric):
-    """Figures of ``dcr`` and ``membership_inference`` (raw space) with holdout attacked and reference as the control.
+class HoldoutLeakage(Metric):
+    """Statistics of ``dcr`` and ``membership_inference`` (raw space) with holdout attacked and reference as the
+    control.
 
-    Each is the figure of that name there, two-sided, with its interval, null 0 and NaN rules. Null also for a copy of
-    train: it says nothing about train. Of a reference that was seen as well it says nothing either. Where something
+    Each is the statistic of that name there, two-sided, with its interval, null 0 and NaN rules. Null also for a copy
+    of train: it says nothing about train. Of a reference that was seen as well it says nothing either. Where something
     shows, the holdout is no measure: not assessable, and another holdout may be. ``permutations`` of the people's
-    labels give the intervals; ``attacked`` is the budget of ``membership_inference``.
+    labels give the intervals; ``max_targets`` is the budget of ``membership_inference``.
     """
 
     permutations: int = Field(default=999, ge=199, description="permutations of the labels of people")
-    attacked: Budget = Field(default=None, description="most rows that are attacked; all of them without")
+    max_targets: Budget = Field(default=None, description="most rows that are attacked; all of them without")
 
-    name: ClassVar[str] = "contamination"
+    name: ClassVar[str] = "holdout_leakage"
     summary: ClassVar[str] = "Was the holdout really unseen by whoever made the table?"
     needs: ClassVar[frozenset[str]] = frozenset({"holdout", "reference", "synthetic"})
     by_default: ClassVar[bool] = False
-    if_brought: ClassVar[frozenset[str]] = frozenset({"holdout", "reference"})
+    if_external: ClassVar[frozenset[str]] = frozenset({"holdout", "reference"})
     in_studies: ClassVar[bool] = False
-    figures: ClassVar[tuple[FigureSpec, ...]] = (
-        FigureSpec(
+    statistics: ClassVar[tuple[StatisticSpec, ...]] = (
+        StatisticSpec(
             "member_excess_any",
             "Excess share of holdout people, against the reference, among the real rows closest to S.",
             "two_sided",
             about="gate",
         ),
-        FigureSpec(
+        StatisticSpec(
             "identical_excess",
             "Share of identical matches with holdout people that only their having been seen explains.",
             "two_sided",
             about="gate",
         ),
-        FigureSpec(
+        StatisticSpec(
             "advantage_any",
             "True minus false positive rate of the attack that tells holdout from reference best.",
             "two_sided",
             about="gate",
         ),
     )
-    default_limits: ClassVar[tuple[Limit, ...]] = limits_of(name, figures, "that of the same figure of train")
+    default_limits: ClassVar[tuple[Limit, ...]] = limits_of(name, statistics, "that of the same statistic of train")
 
     def measure(self, inputs: MetricInputs) -> Measured:
-        """Compute the figures; there are no tables."""
+        """Compute the statistics; there are no tables."""
         tables = {here: inputs.tables[role] for role, here in _ATTACKED.items()}
         people = {here: inputs.subjects[role] for role, here in _ATTACKED.items() if role in inputs.subjects}
         asked = replace(inputs, tables={**tables, "synthetic": inputs.synthetic}, subjects=people)
-        return Measured(demonstrated(asked, self.figures, self.permutations, self.attacked))
+        return Measured(significant(asked, self.statistics, self.permutations, self.max_targets))

@@ -90,7 +90,7 @@ def _alone(unique: EncodedTable, counts: np.ndarray, matched: np.ndarray, device
 
 @dataclass(frozen=True, eq=False)
 class Matches:
-    """A synthetic table as label-conditional figures of closeness see it.
+    """A synthetic table as label-conditional statistics of closeness see it.
 
     ``real`` (N,) and ``synthetic`` (n_S,) are row ids of T stacked on H, and of S; ``people`` says whose the real rows
     are and who of them is a member.

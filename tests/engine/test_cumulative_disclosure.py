@@ -1,4 +1,4 @@
-"""Metric ``composition``: releases that give away nothing alone and much together."""
+"""Metric ``cumulative_disclosure``: releases that give away nothing alone and much together."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from privacy_assets import Policy, evaluate
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.evaluation import prepare_inputs
-from privacy_assets.metrics.composition import Composition
+from privacy_assets.metrics.cumulative_disclosure import CumulativeDisclosure
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.metrics.membership_inference import MembershipInference
-from tests.engine.test_contamination import FRESH, HOLDOUT, REFERENCE, TRAIN, mixed, population
+from tests.engine.test_holdout_leakage import FRESH, HOLDOUT, REFERENCE, TRAIN, mixed, population
 
 
 def drops(count: int, size: int = 18) -> list[pd.DataFrame]:
@@ -25,13 +25,13 @@ def drops(count: int, size: int = 18) -> list[pd.DataFrame]:
 
 def judged(synthetic: pd.DataFrame, *released: pd.DataFrame, seed: int = 0):
     inputs = prepare_inputs(TRAIN, HOLDOUT, synthetic, REFERENCE, released=released, seed=seed)
-    result = Composition().evaluate(inputs)
-    return result, Policy.default(["composition"]).judge({"composition": result})
+    result = CumulativeDisclosure().evaluate(inputs)
+    return result, Policy.default(["cumulative_disclosure"]).judge({"cumulative_disclosure": result})
 
 
 def test_without_an_earlier_release_there_is_nothing_to_add() -> None:
     result, judgement = judged(TRAIN)  # a copy: for the other metrics to see
-    assert [(f.value, f.low, f.high, f.note) for f in result.figures] == [(0, 0, 0, "no earlier release")] * 4
+    assert [(f.value, f.low, f.high, f.note) for f in result.estimates] == [(0, 0, 0, "no earlier release")] * 4
     assert judgement.verdict == "pass"
 
 
@@ -51,7 +51,7 @@ def test_honest_releases_may_be_many() -> None:
     tables = [population(900, 200 + k) for k in range(10)]
     result, judgement = judged(tables[-1], *tables[:-1])
     assert judgement.verdict == "pass"
-    assert all(figure.low <= 0 <= figure.high for figure in result.figures)
+    assert all(estimate.low <= 0 <= estimate.high for estimate in result.estimates)
 
 
 def test_noisy_copies_average_out() -> None:
@@ -65,8 +65,8 @@ def test_noisy_copies_average_out() -> None:
         return moved.assign(n=(TRAIN.n + rng.integers(-8, 9, 900)), c=rng.permutation(TRAIN.c))
 
     tables = [noisy() for _ in range(9)]
-    one = judged(tables[0], FRESH)[0].figure("advantage_any")
-    nine = judged(tables[0], *tables[1:])[0].figure("advantage_any")
+    one = judged(tables[0], FRESH)[0].estimate("advantage_any")
+    nine = judged(tables[0], *tables[1:])[0].estimate("advantage_any")
     assert nine.value > one.value
     assert nine.low > one.low
 
@@ -77,20 +77,20 @@ def test_each_figure_is_that_of_the_other_metric_on_the_union(seed: int) -> None
     result, _ = judged(FRESH, *released, seed=seed)
     union = pd.concat([*released, FRESH], ignore_index=True)
     inputs = prepare_inputs(TRAIN, HOLDOUT, union, REFERENCE, seed=seed)
-    found = {f.name: f for metric in (Dcr(), MembershipInference()) for f in metric.measure(inputs).figures}
-    for figure in result.figures:
-        assert figure == found[figure.name]
+    found = {f.name: f for metric in (Dcr(), MembershipInference()) for f in metric.measure(inputs).estimates}
+    for estimate in result.estimates:
+        assert estimate == found[estimate.name]
 
 
 def test_the_order_of_releases_does_not_matter() -> None:
     first, second = population(300, 8), mixed((TRAIN, 40), (FRESH, 400))
-    assert judged(FRESH, first, second)[0].figures == judged(FRESH, second, first)[0].figures
+    assert judged(FRESH, first, second)[0].estimates == judged(FRESH, second, first)[0].estimates
 
 
 def test_a_column_that_came_or_went_since_does_not_stop_anything() -> None:
     older = population(300, 8).drop(columns="n").assign(gone=1)
     result, judgement = judged(FRESH, older)
-    assert judgement.verdict == "pass" and result.figure("advantage_any").note != "no earlier release"
+    assert judgement.verdict == "pass" and result.estimate("advantage_any").note != "no earlier release"
 
 
 @pytest.mark.parametrize("change", [{"columns": {"n": "m"}}, {"columns": {"x": "other", "c": "kind"}}, "another kind"])
@@ -108,7 +108,7 @@ def test_releases_without_a_common_column_are_refused() -> None:
 
 def test_evaluate_takes_earlier_releases() -> None:
     tables = drops(9)
-    report = evaluate(TRAIN, HOLDOUT, tables[0], released=tables[1:], metrics="composition", embedder=False)
+    report = evaluate(TRAIN, HOLDOUT, tables[0], released=tables[1:], metrics="cumulative_disclosure", embedder=False)
     assert report.verdict == "fail"
     with pytest.raises(ConfigError, match="nothing looks at them"):
         evaluate(TRAIN, HOLDOUT, tables[0], released=tables[1:], metrics="dcr", embedder=False)

@@ -1,4 +1,4 @@
-"""Metric ``contamination``: a holdout that was seen shows, whatever train shows."""
+"""Metric ``holdout_leakage``: a holdout that was seen shows, whatever train shows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from privacy_assets import Policy, evaluate
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.evaluation import choose_metrics
-from privacy_assets.metrics.contamination import Contamination
 from privacy_assets.metrics.dcr import Dcr
+from privacy_assets.metrics.holdout_leakage import HoldoutLeakage
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.membership_inference import MembershipInference
 from privacy_assets.metrics.registry import default_metrics
@@ -20,7 +20,7 @@ from privacy_assets.tables.schema import infer_schema
 from privacy_assets.tables.table import Table
 from tests.tables import metric_inputs
 
-NAMES = [spec.name for spec in Contamination.figures]
+NAMES = [spec.name for spec in HoldoutLeakage.statistics]
 
 
 def population(rows: int, seed: int) -> pd.DataFrame:
@@ -53,8 +53,8 @@ def mixed(*parts: tuple[pd.DataFrame, int]) -> pd.DataFrame:
 
 
 def holds(synthetic: pd.DataFrame, seed: int = 0) -> bool:
-    results = {"contamination": Contamination().evaluate(inputs_of(synthetic, seed))}
-    return Policy.default(["contamination"]).judge(results).verdict == "pass"
+    results = {"holdout_leakage": HoldoutLeakage().evaluate(inputs_of(synthetic, seed))}
+    return Policy.default(["holdout_leakage"]).judge(results).verdict == "pass"
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -73,10 +73,10 @@ def test_a_holdout_that_was_seen_shows(share: float) -> None:
 def test_it_sees_what_the_comparison_with_train_cannot() -> None:
     """Copies of train and holdout alike: members are no nearer than the holdout, and only the reference tells."""
     both = mixed((TRAIN, 300), (HOLDOUT, 100), (FRESH, 500))
-    policy = {"limits": [{"figure": "dcr.identical_excess", "at_most": 0.2, "bound": "lower"}]}
-    blind = evaluate(TRAIN, HOLDOUT, both, metrics="dcr", policy=policy, embedder=False)
-    assert blind.verdict == "pass"
-    seen = evaluate(TRAIN, HOLDOUT, both, reference=REFERENCE, metrics="contamination", embedder=False)
+    policy = {"limits": [{"statistic": "dcr.identical_excess", "at_most": 0.2, "bound": "lower"}]}
+    underpowered = evaluate(TRAIN, HOLDOUT, both, metrics="dcr", policy=policy, embedder=False)
+    assert underpowered.verdict == "pass"
+    seen = evaluate(TRAIN, HOLDOUT, both, reference=REFERENCE, metrics="holdout_leakage", embedder=False)
     assert seen.verdict == "not_assessable" and not seen.judgement.outcomes[0].passed
 
 
@@ -91,12 +91,12 @@ def test_each_figure_is_that_of_the_other_metric_on_the_other_roles() -> None:
     inputs = inputs_of(mixed((HOLDOUT, 60), (FRESH, 500)), seed=5)
     tables = {"train": inputs.tables["holdout"], "holdout": inputs.tables["reference"]}
     asked = metric_inputs(inputs.schema, {**tables, "synthetic": inputs.synthetic}, seed=5)
-    figures = {f.name: f for metric in (Dcr(), MembershipInference()) for f in metric.measure(asked).figures}
-    for figure in Contamination().measure(inputs).figures:
-        own, other = figure.to_json(), {**figures[figure.name].to_json(), "about": "gate"}
+    estimates = {f.name: f for metric in (Dcr(), MembershipInference()) for f in metric.measure(asked).estimates}
+    for estimate in HoldoutLeakage().measure(inputs).estimates:
+        own, other = estimate.to_json(), {**estimates[estimate.name].to_json(), "about": "gate"}
         assert own.pop("about") == other.pop("about") and own.pop("direction") == other.pop("direction")
         assert own.pop("note") == other.pop("note")
-        assert own == pytest.approx(other, nan_ok=True), figure.name
+        assert own == pytest.approx(other, nan_ok=True), estimate.name
 
 
 def test_people_with_several_rows_are_witnesses_once() -> None:
@@ -105,17 +105,17 @@ def test_people_with_several_rows_are_witnesses_once() -> None:
         for i, (role, frame) in enumerate(zip(("train", "holdout", "reference"), TABLES, strict=True))
     }
     inputs = inputs_of(FRESH, subjects=subjects)
-    for figure in Contamination().measure(inputs).figures:
-        assert figure.subjects in (100, 200), figure
-    alone = Contamination().measure(inputs_of(FRESH))
-    assert {figure.subjects for figure in alone.figures} != {100, 200}
+    for estimate in HoldoutLeakage().measure(inputs).estimates:
+        assert estimate.subjects in (100, 200), estimate
+    alone = HoldoutLeakage().measure(inputs_of(FRESH))
+    assert {estimate.subjects for estimate in alone.estimates} != {100, 200}
 
 
 def test_train_is_not_looked_at() -> None:
     inputs = inputs_of(mixed((HOLDOUT, 60), (FRESH, 500)))
     other = inputs_of(mixed((HOLDOUT, 60), (FRESH, 500)))
     other = metric_inputs(other.schema, {**other.tables, "train": other.tables["train"].take(slice(10))}, seed=0)
-    assert Contamination().measure(inputs).figures == Contamination().measure(other).figures
+    assert HoldoutLeakage().measure(inputs).estimates == HoldoutLeakage().measure(other).estimates
 
 
 @pytest.mark.parametrize("rows", [0, 1])
@@ -124,23 +124,23 @@ def test_too_few_rows_cannot_pass(rows: int) -> None:
     few = metric_inputs(
         inputs.schema, {**inputs.tables, "reference": inputs.tables["reference"].take(slice(rows))}, seed=0
     )
-    result = Contamination().evaluate(few)
-    assert any(math.isnan(figure.value) for figure in result.figures)
-    assert Policy.default(["contamination"]).judge({"contamination": result}).verdict != "pass"
+    result = HoldoutLeakage().evaluate(few)
+    assert any(math.isnan(estimate.value) for estimate in result.estimates)
+    assert Policy.default(["holdout_leakage"]).judge({"holdout_leakage": result}).verdict != "pass"
 
 
-def test_it_runs_where_holdout_and_reference_were_brought_or_when_asked_for() -> None:
-    assert "contamination" not in default_metrics()
-    assert "contamination" not in default_metrics({"train", "holdout", "synthetic"})
-    assert "contamination" in default_metrics({"train", "holdout", "synthetic", "reference"})
-    with pytest.raises(InputError, match="metric contamination needs reference"):
-        evaluate(TRAIN, HOLDOUT, FRESH, metrics="contamination", embedder=False)
+def test_it_runs_where_holdout_and_reference_are_external_or_when_asked_for() -> None:
+    assert "holdout_leakage" not in default_metrics()
+    assert "holdout_leakage" not in default_metrics({"train", "holdout", "synthetic"})
+    assert "holdout_leakage" in default_metrics({"train", "holdout", "synthetic", "reference"})
+    with pytest.raises(InputError, match="metric holdout_leakage needs reference"):
+        evaluate(TRAIN, HOLDOUT, FRESH, metrics="holdout_leakage", embedder=False)
     with pytest.raises(ConfigError, match="permutations"):
-        Contamination(permutations=10)
+        HoldoutLeakage(permutations=10)
 
 
 @pytest.mark.parametrize(
-    ("brought", "metrics", "asked"),
+    ("external", "metrics", "asked"),
     [
         ({"train", "holdout", "reference"}, None, True),
         ({"train", "holdout"}, None, False),
@@ -148,9 +148,9 @@ def test_it_runs_where_holdout_and_reference_were_brought_or_when_asked_for() ->
         ({"train", "holdout", "reference"}, ["dcr"], False),  # metrics of one's own are left as they are
     ],
 )
-def test_a_policy_that_extends_the_default_asks_for_it_where_the_default_does(brought, metrics, asked: bool) -> None:
-    policy = Policy.from_dict({"extends": "default", "limits": [{"figure": "dcr.privacy_score", "at_most": 0.05}]})
-    chosen, in_force = choose_metrics(metrics, policy, brought=brought)
-    assert ("contamination" in chosen) is asked
-    assert ("contamination" in in_force.metrics) is asked
-    assert [limit.value for limit in in_force.limits if limit.figure == "dcr.privacy_score"] == [0.05]
+def test_a_policy_that_extends_the_default_asks_for_it_where_the_default_does(external, metrics, asked: bool) -> None:
+    policy = Policy.from_dict({"extends": "default", "limits": [{"statistic": "dcr.privacy_score", "at_most": 0.05}]})
+    chosen, in_force = choose_metrics(metrics, policy, external=external)
+    assert ("holdout_leakage" in chosen) is asked
+    assert ("holdout_leakage" in in_force.metrics) is asked
+    assert [limit.value for limit in in_force.limits if limit.statistic == "dcr.privacy_score"] == [0.05]

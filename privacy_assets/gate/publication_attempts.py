@@ -1,8 +1,8 @@
-"""The memory of looks: how often publication was tried from the same training rows, and what was released.
+"""The memory of attempts: how often publication was tried from the same training rows, and what was released.
 
 Whoever tries again and again passes by chance in the end, so attempt m is judged at a stricter level. And tables that
 each give away little may give away much together, so all that was released before is judged with the new one. Nothing
-is signed here: whoever adds a look makes the gate stricter.
+is signed here: whoever adds an attempt makes the gate stricter.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
+class PublicationAttempts:
     """Small files below ``root``, numbered in their order, an attempt, a release or a rollback each; never deleted.
 
     A number is taken by creating its file, which succeeds once: nobody needs a lock, on disk or in an object store.
@@ -79,13 +79,13 @@ class Looks:
 
     root: Location
 
-    def attempt(self, snapshot: Snapshot, together: bool = False) -> int:
+    def attempt(self, snapshot: Snapshot, pool_partitions: bool = False) -> int:
         """Which attempt at publishing from these training rows this table is, from 1; counted at the first call.
 
-        The same rows are the same attempt, whatever the run, the order of rows or the file; with ``together`` whatever
-        the partition.
+        The same rows are the same attempt, whatever the run, the order of rows or the file; with ``pool_partitions``
+        whatever the partition.
         """
-        place = Place(snapshot.place.table) if together else snapshot.place
+        place = Place(snapshot.place.table) if pool_partitions else snapshot.place
         folder = place.below(self.root).joinpath("attempts", snapshot.train)
         try:
             private_folder(folder)

@@ -15,7 +15,7 @@ SMALLEST = 1_000  # rows; fewer tell nothing
 Budget = Annotated[int | None, Field(ge=SMALLEST)]
 
 
-def attacked_rows(inputs: MetricInputs, roles: Sequence[str], most: int | None, purpose: str) -> np.ndarray | None:
+def target_rows(inputs: MetricInputs, roles: Sequence[str], most: int | None, purpose: str) -> np.ndarray | None:
     """The rows of random people of ``roles``: ascending int64 positions in these tables stacked; None for all of them.
 
     People are taken in random order, each with all rows, as long as these are ``most`` together; one at least. Every

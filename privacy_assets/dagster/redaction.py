@@ -26,7 +26,7 @@ _SAFE = (
 _INTERRUPTS = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt, GeneratorExit)
 
 
-def guarded(function: F) -> F:
+def checked_step(function: F) -> F:
     """``function``, the compute function of an asset or check of the gate, behind :func:`check_launch` and scrubbed.
 
     What a thread of it raises goes to standard error as its kind and place, without its words, from then on and in the
@@ -37,10 +37,10 @@ def guarded(function: F) -> F:
         threading.excepthook = _tell_kind
         check_launch()
 
-    return _scrubbed(function, start)
+    return _redacted(function, start)
 
 
-def scrubbed(function: F) -> F:
+def redact_exceptions(function: F) -> F:
     """Let no exception out of ``function`` whose text another library or the user's code wrote.
 
     For compute functions, sensors and schedules (below Dagster's decorator; generators too) and for methods of IO
@@ -48,10 +48,10 @@ def scrubbed(function: F) -> F:
     Dagster's own pass without their cause, context and notes, interrupts without their words; anything else becomes a
     StepError. What is returned, yielded or logged is not looked at.
     """
-    return _scrubbed(function, lambda: None)
+    return _redacted(function, lambda: None)
 
 
-def _scrubbed(function: F, start: Callable[[], None]) -> F:
+def _redacted(function: F, start: Callable[[], None]) -> F:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:

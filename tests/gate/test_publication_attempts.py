@@ -1,4 +1,4 @@
-"""Many looks: attempts are counted and judged more strictly, and what was released is never forgotten."""
+"""Many attempts: they are counted and judged more strictly, and what was released is never forgotten."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def test_a_score_that_was_seen_is_a_look_though_it_was_never_attested(gate: Gate
 def test_attempts_are_counted_by_training_rows_and_place(gate: Gate) -> None:
     assert chain(gate, frame=rows(1)).stated.attempt == 1
     taken = gate.take_snapshot(rows(2), PLACE, "f" * 64)[0]
-    assert gate.looks.attempt(taken) == 1
-    assert gate.looks.attempt(replace(taken, place=Place("patients", "2024-01-01"))) == 1
-    assert gate.looks.attempt(replace(taken, train=INPUTS["train"])) == 2
+    assert gate.attempts.attempt(taken) == 1
+    assert gate.attempts.attempt(replace(taken, place=Place("patients", "2024-01-01"))) == 1
+    assert gate.attempts.attempt(replace(taken, train=INPUTS["train"])) == 2
 
 
 def test_a_bound_that_holds_at_first_does_not_when_tried_again(gate: Gate) -> None:
@@ -66,7 +66,7 @@ def test_another_process_goes_on_counting(gate: Gate, tmp_path: Path) -> None:
 
 def test_an_attempt_whose_number_is_damaged_is_refused(gate: Gate) -> None:
     part = chain(gate)
-    (record,) = (gate.private / "looks").glob("patients/_all/attempts/*/[!.]*")
+    (record,) = (gate.private / "attempts").glob("patients/_all/attempts/*/[!.]*")
     record.write_bytes(b"first")
     with pytest.raises(PublicationRefused, match="number of this attempt is not known"):
         gate.attest(part.snapshot, POLICY, {"dcr": result()}, INPUTS, METRICS, SETUP)
@@ -100,7 +100,7 @@ def test_a_release_that_was_deleted_or_rolled_back_still_counts(gate: Gate) -> N
 def test_a_release_without_a_record_counts(gate: Gate) -> None:
     """An earlier version of the gate wrote none."""
     chain(gate, frame=rows(1)).publish()
-    (record,) = (gate.private / "looks").glob("patients/_all/released/[!.]*")
+    (record,) = (gate.private / "attempts").glob("patients/_all/released/[!.]*")
     record.unlink()
     (table,) = gate.released(chain(gate, frame=rows(2)).snapshot).tables()
     assert table["visits"].iloc[0] == 1
@@ -131,14 +131,14 @@ def test_a_refused_release_leaves_no_record(gate: Gate) -> None:
     part.snapshot.path.write_bytes(b"other bytes")
     with pytest.raises(PublicationRefused):
         part.publish()
-    assert gate.looks.released(PLACE) == set()
+    assert gate.attempts.released(PLACE) == set()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads every folder")
 def test_a_memory_that_cannot_be_read_refuses(gate: Gate) -> None:
     part = chain(gate, frame=rows(1))
     part.publish()
-    (gate.private / "looks/patients/_all/released").chmod(0)
+    (gate.private / "attempts/patients/_all/released").chmod(0)
     with pytest.raises(PublicationRefused, match="memory of releases cannot be read"):
         gate.released(part.snapshot)
 
@@ -157,14 +157,14 @@ def test_a_release_of_a_version_that_did_not_count_is_still_read(gate: Gate) -> 
 
 # Partitions that are judged together
 
-TOGETHER = {**SETUP, "together": True}
+TOGETHER = {**SETUP, "pool_partitions": True}
 MONDAY, TUESDAY = Place("patients", "monday"), Place("patients", "tuesday")
 
 
 def judged_together(gate: Gate, place: Place, number: int) -> tuple[Any, Any, Any]:
     """Snapshot, attestation and record of one partition's table."""
     snapshot, taken = gate.take_snapshot(rows(number), place, INPUTS["train"])
-    score = gate.result(gate.sign_result(result(), snapshot, [], together=True), snapshot)
+    score = gate.result(gate.sign_result(result(), snapshot, [], pool_partitions=True), snapshot)
     _, sealed = gate.attest(snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, TOGETHER)
     return snapshot, sealed, taken
 
@@ -173,9 +173,9 @@ def test_partitions_are_counted_apart_or_together(gate: Gate) -> None:
     chain(gate, frame=rows(1), place=MONDAY).publish()
     tuesday, _ = gate.take_snapshot(rows(2), TUESDAY, INPUTS["train"])
     assert gate.released(tuesday).files == ()
-    (table,) = gate.released(tuesday, together=True).tables()
+    (table,) = gate.released(tuesday, pool_partitions=True).tables()
     assert table["visits"].iloc[0] == 1
-    assert gate.released(replace(tuesday, place=Place("others", "monday")), together=True).files == ()
+    assert gate.released(replace(tuesday, place=Place("others", "monday")), pool_partitions=True).files == ()
 
 
 def test_of_partitions_judged_together_each_knows_of_all(gate: Gate) -> None:
@@ -184,10 +184,10 @@ def test_of_partitions_judged_together_each_knows_of_all(gate: Gate) -> None:
     gate.publish(monday, monday_taken, MONDAY, POLICY, TOGETHER)
     with pytest.raises(PublicationRefused, match="another table was released since"):
         gate.publish(tuesday, tuesday_taken, TUESDAY, POLICY, TOGETHER)
-    assert gate.released(judged_together(gate, MONDAY, 3)[0], together=True).tables()[0]["visits"].iloc[0] == 1
+    assert gate.released(judged_together(gate, MONDAY, 3)[0], pool_partitions=True).tables()[0]["visits"].iloc[0] == 1
     _, tuesday, tuesday_taken = judged_together(gate, TUESDAY, 2)
     gate.publish(tuesday, tuesday_taken, TUESDAY, POLICY, TOGETHER)
-    assert len(gate.released(judged_together(gate, MONDAY, 3)[0], together=True).files) == 2
+    assert len(gate.released(judged_together(gate, MONDAY, 3)[0], pool_partitions=True).files) == 2
     assert len(gate.released(snapshot).files) == 0  # apart, this partition has its own release alone
     gate.publish(tuesday, tuesday_taken, TUESDAY, POLICY, TOGETHER)  # the same once more
 
@@ -196,14 +196,14 @@ def test_attempts_and_failures_are_those_of_all_partitions(gate: Gate) -> None:
     snapshots = [
         gate.take_snapshot(rows(number), day, INPUTS["train"])[0] for number, day in ((1, MONDAY), (2, TUESDAY))
     ]
-    assert [gate.looks.attempt(one) for one in snapshots] == [1, 1]
-    assert [gate.looks.attempt(one, together=True) for one in snapshots] == [1, 2]
+    assert [gate.attempts.attempt(one) for one in snapshots] == [1, 1]
+    assert [gate.attempts.attempt(one, pool_partitions=True) for one in snapshots] == [1, 2]
     assert chain(gate, frame=rows(3), place=MONDAY, high=0.2).stated.verdict == "fail"
     snapshot, _ = gate.take_snapshot(rows(3), TUESDAY, INPUTS["train"])
     verdicts = {}
     for setup in (SETUP, TOGETHER):
         stated, _ = gate.attest(snapshot, POLICY, {"dcr": result()}, INPUTS, METRICS, setup)
-        verdicts[bool(setup.get("together"))] = stated.verdict
+        verdicts[bool(setup.get("pool_partitions"))] = stated.verdict
     assert verdicts == {False: "pass", True: "fail"}
 
 
@@ -226,7 +226,7 @@ def test_partitions_that_are_published_at_once_are_published_in_turn(gate: Gate)
 
 def test_a_publisher_that_dies_between_two_records_blocks_nobody(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     _, monday, taken = judged_together(gate, MONDAY, 1)
-    recorded = type(gate.looks)._record
+    recorded = type(gate.attempts)._record
 
     def dying(self: Any, place: Place, *rest: Any) -> Any:
         if place == MONDAY:
@@ -234,9 +234,9 @@ def test_a_publisher_that_dies_between_two_records_blocks_nobody(gate: Gate, mon
         return recorded(self, place, *rest)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(type(gate.looks), "_record", dying)
+        patch.setattr(type(gate.attempts), "_record", dying)
         gate.publish(monday, taken, MONDAY, POLICY, TOGETHER)
     _, tuesday, tuesday_taken = judged_together(gate, TUESDAY, 2)
-    (table,) = gate.released(judged_together(gate, TUESDAY, 2)[0], together=True).tables()
+    (table,) = gate.released(judged_together(gate, TUESDAY, 2)[0], pool_partitions=True).tables()
     assert table["visits"].iloc[0] == 1  # it counts as released, and its rows are found
     gate.publish(tuesday, tuesday_taken, TUESDAY, POLICY, TOGETHER)

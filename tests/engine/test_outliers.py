@@ -1,4 +1,4 @@
-"""The forty most exposed of the isolated people, against a naive twin and releases whose truth is known."""
+"""The forty most exposed of the outliers, against a naive twin and releases whose truth is known."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from privacy_assets.metrics.membership_inference.isolated import MOST_EXPOSED, isolated_excess
+from privacy_assets.metrics.membership_inference.outliers import MOST_EXPOSED, outlier_excess
 from privacy_assets.metrics.membership_inference.scores import Population
 from privacy_assets.stats.leaked import leaked, leaked_interval
 
@@ -18,14 +18,16 @@ def population(near, alone, codes, member):
 
 
 def drawn(seed, people=2000, share=0.8, rows=1, copied=0):
-    """People at random distances; the nearest ``copied`` isolated members are given a ratio below everybody else's."""
+    """People at random distances; the nearest ``copied`` outliers among the members are given a ratio below
+    everybody else's.
+    """
     g = np.random.default_rng(seed)
     member = g.permutation(people) < round(share * people)
     codes = np.repeat(np.arange(people), rows)
     alone = g.gamma(2, size=len(codes))
     near = g.uniform(0.2, 2, len(codes))
-    isolated = np.flatnonzero((alone >= np.quantile(alone, 0.9)) & member[codes])
-    near[isolated[:copied]] = 0.05
+    outliers = np.flatnonzero((alone >= np.quantile(alone, 0.9)) & member[codes])
+    near[outliers[:copied]] = 0.05
     return population(near, alone, codes, member)
 
 
@@ -51,49 +53,49 @@ def test_against_a_naive_twin(share, rows):
             near, alone = np.round(found.scores["distance / neighbour"], 1), np.round(found.neighbour)
             found = population(near, alone, found.codes, found.member)
         k, k_t, u, u_t = naive(found)
-        figure = isolated_excess(found)
+        estimate = outlier_excess(found)
         value = (k_t - k * u_t / u) / ((1 - u_t / u) if k_t > k * u_t / u else u_t / u) / k
         low, high = leaked_interval(k, k_t, u, u_t, 0.95)
-        assert (figure.value, figure.low, figure.high) == pytest.approx(
+        assert (estimate.value, estimate.low, estimate.high) == pytest.approx(
             (value, min(low / k, value), max(high / k, value)), abs=1e-12
         )
-        assert figure.note == f"the {k} most exposed of {u} isolated people"
-        assert figure.subjects == u
+        assert estimate.note == f"the {k} most exposed of {u} outliers"
+        assert estimate.subjects == u
 
 
-def test_copies_of_the_isolated_are_demonstrated():
+def test_copies_of_outliers_are_significant():
     for seed in range(20):
-        figure = isolated_excess(drawn(seed, people=10_000, copied=40))
-        assert figure.value == pytest.approx(1)
-        assert figure.low > 0.4
-    assert isolated_excess(drawn(0, people=10_000, share=0.5, copied=40)).low > 0.7
+        estimate = outlier_excess(drawn(seed, people=10_000, copied=40))
+        assert estimate.value == pytest.approx(1)
+        assert estimate.low > 0.4
+    assert outlier_excess(drawn(0, people=10_000, share=0.5, copied=40)).low > 0.7
 
 
 @pytest.mark.parametrize("share", [0.8, 0.9, 0.95])
 def test_copies_are_demonstrated_however_few_are_not_members(share):
     for seed in range(5):
-        figure = isolated_excess(drawn(seed, people=20_000, share=share, copied=300))
-        assert figure.value == pytest.approx(1)
-        assert figure.low > 0.4
+        estimate = outlier_excess(drawn(seed, people=20_000, share=share, copied=300))
+        assert estimate.value == pytest.approx(1)
+        assert estimate.low > 0.4
 
 
 def test_avoided_members_are_demonstrated_from_the_other_side():
     for seed in range(10):
         found = drawn(seed, people=10_000)
         found.scores["distance / neighbour"][found.member[found.codes]] += 2
-        figure = isolated_excess(found)
-        assert figure.value == pytest.approx(-1)
-        assert figure.high < -0.4
+        estimate = outlier_excess(found)
+        assert estimate.value == pytest.approx(-1)
+        assert estimate.high < -0.4
 
 
 @pytest.mark.parametrize("rows", [1, 4])
-def test_coverage_and_resolution_when_nothing_leaks(rows):
-    figures = [isolated_excess(drawn(seed, rows=rows)) for seed in range(400)]
-    missed = sum(not figure.low <= 0 <= figure.high for figure in figures)
+def test_coverage_and_minimum_detectable_effect_when_nothing_leaks(rows):
+    estimates = [outlier_excess(drawn(seed, rows=rows)) for seed in range(400)]
+    missed = sum(not estimate.low <= 0 <= estimate.high for estimate in estimates)
     assert missed <= 32  # 20 expected at most; 32 has a chance of 0.5 %
-    beyond = sum(max(-figure.low, figure.high) > figure.resolution for figure in figures)
+    beyond = sum(max(-estimate.low, estimate.high) > estimate.minimum_detectable_effect for estimate in estimates)
     assert beyond <= 7  # 2 expected at most
-    assert not any(max(figure.low, -figure.high) > 0.4 for figure in figures)
+    assert not any(max(estimate.low, -estimate.high) > 0.4 for estimate in estimates)
 
 
 def test_order_of_rows_and_of_people_changes_nothing():
@@ -105,28 +107,28 @@ def test_order_of_rows_and_of_people_changes_nothing():
     mixed = population(
         found.scores["distance / neighbour"][order], found.neighbour[order], names[found.codes][order], member
     )
-    assert isolated_excess(mixed) == isolated_excess(found)
+    assert outlier_excess(mixed) == outlier_excess(found)
 
 
 def test_everybody_tied_is_no_evidence():
     g = np.random.default_rng(0)
     member = g.random(1000) < 0.8
-    figure = isolated_excess(population(np.ones(1000), np.zeros(1000), np.arange(1000), member))
-    assert figure.value == 0
-    assert figure.low < 0 < figure.high
+    estimate = outlier_excess(population(np.ones(1000), np.zeros(1000), np.arange(1000), member))
+    assert estimate.value == 0
+    assert estimate.low < 0 < estimate.high
 
 
-def test_few_isolated_people_are_not_measurable():
-    figure = isolated_excess(drawn(0, people=150))
-    assert math.isnan(figure.value)
-    assert math.isnan(figure.low)
-    assert "fewer than 20 isolated subjects" in figure.note
-    assert isolated_excess(drawn(0, people=600, share=0.5)).measurable
+def test_few_outliers_are_not_measurable():
+    estimate = outlier_excess(drawn(0, people=150))
+    assert math.isnan(estimate.value)
+    assert math.isnan(estimate.low)
+    assert "fewer than 20 outliers" in estimate.note
+    assert outlier_excess(drawn(0, people=600, share=0.5)).measurable
 
 
 def test_leaked_is_one_for_certain_matches_and_zero_at_the_expected_number():
     assert leaked(10, 10, 100, 50, 0.95)[0] == 10
     assert leaked(10, 0, 100, 50, 0.95)[0] == -10
-    value, low, high, resolution = leaked(10, 5, 100, 50, 0.95)
+    value, low, high, mde = leaked(10, 5, 100, 50, 0.95)
     assert value == 0
-    assert low < 0 < high <= resolution
+    assert low < 0 < high <= mde
