@@ -101,7 +101,7 @@ MUTATIONS = [
         "labels permuted by row instead of by subject",
         "metrics/inputs.py",
         "return np.unique(stacked, return_inverse=True)[1].astype(np.int64)", "return np.arange(len(stacked))",
-        ("engine/test_every_metric.py::test_figures_are_those_of_the_specs",),
+        ("engine/test_every_metric.py::test_statistics_are_those_of_the_specs",),
     ),
     Mutation(
         "ties at a threshold all credited to privacy",

@@ -41,7 +41,7 @@ def test_a_study_attacks_each_record_once_and_is_reported_beside_the_paper(table
 
 
 @pytest.mark.parametrize("study", ["neighbours", "distances", "epsilon"])
-def test_the_figures_run_too(table, tmp_path, monkeypatch, capsys, study):
+def test_the_statistics_run_too(table, tmp_path, monkeypatch, capsys, study):
     for name, fewer in (("NEIGHBOURS", (1, 5)), ("DISTANCES", ("cosine", "minkowski2")), ("RECORDS", 2)):
         monkeypatch.setattr(achilles, name, fewer)
     monkeypatch.setattr(achilles, "SELECTORS", {"distance": 2})

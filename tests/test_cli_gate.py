@@ -113,7 +113,7 @@ def foreign(folder: Path) -> Path:
 # --- verify -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_released_file_is_told_with_policy_and_figures(home: Deployment) -> None:
+def test_a_released_file_is_told_with_policy_and_statistics(home: Deployment) -> None:
     release = home.publish(PATIENTS)
     stated = release.opened(PATIENTS, home.gate.key.trusted)
     for file in (received(release), release.table):

@@ -326,7 +326,7 @@ def test_every_setting_says_what_it_means(kind: type) -> None:
     assert all(one.meaning and one.domain for one in settings_of(kind))
 
 
-def test_every_figure_is_explained_once() -> None:
+def test_every_statistic_is_explained_once() -> None:
     explained = re.findall(r"^\| `(\w+\.\w+)` \|", STATISTICS.read_text(encoding="utf-8"), re.MULTILINE)
     assert explained == list(statistic_specs())
 

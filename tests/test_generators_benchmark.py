@@ -55,6 +55,6 @@ def test_cases_and_parts(tmp_path: Path) -> None:
         generators.parts(tmp_path / "t.parquet", ["id"], 40, 0)
 
 
-def test_a_figure_that_is_not_there() -> None:
+def test_a_statistic_that_is_not_there() -> None:
     assert generators._shown(None) == generators._shown([0.1, None, 0.2]) == "–"
     assert generators._shown([0.5, 0.4, 0.6]) == "0.500 ± 0.100"

@@ -171,7 +171,7 @@ def test_a_copy_of_adult_is_as_bad_as_it_gets(adult_leak):
 
 
 @pytest.mark.slow
-def test_a_copy_of_the_census_is_seen_where_the_paper_figure_is_blind(uk_census):
+def test_a_copy_of_the_census_is_seen_where_the_paper_statistic_is_blind(uk_census):
     train, holdout, _ = cut(uk_census, *FULL)
     report = judged(train, holdout, train, metrics=LEAK_METRICS)
     assert estimate(report, "dcr.privacy_score").high < 0.09  # a fifth of unseen rows stand in the table as well
@@ -328,7 +328,7 @@ def test_every_table_runs_through_all_metrics(shape):
 
 
 @pytest.mark.slow
-def test_the_order_of_rows_changes_no_figure(small, small_report):
+def test_the_order_of_rows_changes_no_statistic(small, small_report):
     shuffled = judged(*(frame.sample(frac=1, random_state=9) for frame in small))
     assert estimates(shuffled) == estimates(small_report)
 

@@ -92,7 +92,7 @@ def test_sets_of_other_sizes_go_through():
 # --- what is reported -------------------------------------------------------------------------------------------------
 
 
-def test_figures_come_from_the_scores_of_the_test_sets():
+def test_statistics_come_from_the_scores_of_the_test_sets():
     audit = small_audit(Shuffled(), records=3, tests=40)
     values = [record.auc.value for record in audit.records]
     for record in audit.records:

@@ -202,7 +202,7 @@ def line(values: list[float], half: float = 0.01) -> list[Point]:
     return [Point("s", x, x, {"m.f": (v, v - half, v + half)}, 0.0) for x, v in zip(places, values, strict=True)]
 
 
-def test_lines_through_figures() -> None:
+def test_lines_through_statistics() -> None:
     (fit,) = fits(line([0.1, 0.3, 0.5, 0.7]))
     assert (fit.slope, fit.intercept, fit.r2) == pytest.approx((0.6, 0.1, 1.0)) and fit.rises and fit.points == 4
     (noisy,) = fits(line([0.0, 0.4, 0.3, 0.9], half=0.06))
@@ -218,7 +218,7 @@ def test_lines_through_figures() -> None:
 @pytest.mark.parametrize(
     ("statistic", "rises"), [("dcr.privacy_score", False), ("membership_inference.protection_score", True)]
 )
-def test_a_figure_of_which_less_is_riskier_has_to_fall(statistic: str, rises: bool) -> None:
+def test_a_statistic_of_which_less_is_riskier_has_to_fall(statistic: str, rises: bool) -> None:
     points = [Point("s", x, x, {statistic: (1 - x, 0.99 - x, 1.01 - x)}, 0.0) for x in (0.0, 0.5, 1.0)]
     assert [(fit.rises, fit.slope < 0) for fit in fits(points)] == [(rises, True)]
 

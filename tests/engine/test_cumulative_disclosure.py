@@ -72,7 +72,7 @@ def test_noisy_copies_average_out() -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_each_figure_is_that_of_the_other_metric_on_the_union(seed: int) -> None:
+def test_each_statistic_is_that_of_the_other_metric_on_the_union(seed: int) -> None:
     released = [mixed((TRAIN, 40), (FRESH, 400)), population(300, 8)]
     result, _ = judged(FRESH, *released, seed=seed)
     union = pd.concat([*released, FRESH], ignore_index=True)

@@ -330,7 +330,7 @@ def test_settings_under_which_nothing_could_fail_are_refused(key, value):
         Dcr(**{key: value})
 
 
-def test_every_limit_names_a_figure_with_its_source():
+def test_every_limit_names_a_statistic_with_its_source():
     names = {spec.name for spec in Dcr.statistics}
     for limit in Dcr.default_limits:
         assert limit.statistic.removeprefix("dcr.") in names
@@ -347,7 +347,7 @@ class Shuffled:
         return np.stack([table["age"].floats(), np.log(table["income"].floats())], axis=1).astype("f4")
 
 
-def test_embedded_figures_need_an_embedder():
+def test_embedded_statistics_need_an_embedder():
     tables = mixed(400, 0), mixed(200, 1), mixed(400, 0)
     plain, embedded = evaluate(*tables), evaluate(*tables, embedder=Shuffled())
     for name in ("privacy_score_embedded", "member_excess_embedded"):

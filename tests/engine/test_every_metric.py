@@ -167,7 +167,7 @@ def alike(first: MetricResult, second: MetricResult) -> None:
 
 
 @EVERY
-def test_figures_are_those_of_the_specs(name: str) -> None:
+def test_statistics_are_those_of_the_specs(name: str) -> None:
     for change in (as_it_is, copy) if name != "controls" else (as_it_is,):
         result = measured(name, change)
         assert result.metric == name and [one.name for one in result.estimates if one.measurable]

@@ -71,7 +71,7 @@ def kept(estimates: tuple[Estimate, ...]) -> list[tuple]:
 # ---- oracles ----
 
 
-def test_figures_are_those_of_sdmetrics_where_nothing_is_missing() -> None:
+def test_statistics_are_those_of_sdmetrics_where_nothing_is_missing() -> None:
     train, holdout, fresh = parts((400, 300, 400), 1, missing=0)
     result = run(train, holdout, fresh)
     rows = {row["column"]: row for row in result.tables["columns"]}
@@ -100,7 +100,7 @@ def naive_column(a: pd.Series, b: pd.Series, ordered: bool) -> float:
     return 1 - sum(abs((x == at).mean() - (y == at).mean()) for at in {*x, *y}) / 2
 
 
-def test_figures_with_missing_values_are_those_of_naive_twins() -> None:
+def test_statistics_with_missing_values_are_those_of_naive_twins() -> None:
     train, holdout, fresh = parts((300, 200, 300), 2, missing=0.2)
     fresh["plan"] = fresh["plan"].fillna("never seen")
     for table in (train, holdout, fresh):
@@ -169,7 +169,7 @@ def test_questions_halve_numbers_and_ask_for_the_most_common_category() -> None:
     assert real["smoker"] == pytest.approx((both["smoker"] == False).fillna(False).mean())  # noqa: E712
 
 
-def test_intervals_are_as_wide_as_figures_spread_over_samples() -> None:
+def test_intervals_are_as_wide_as_statistics_spread_over_samples() -> None:
     results = [run(*parts((300, 200, 300), 100 + seed)) for seed in range(20)]
     for name in ("column_similarity", "pair_similarity_real", "correlation_difference", "prediction_loss"):
         values = np.array([value(result, name) for result in results])

@@ -258,7 +258,7 @@ def test_the_policy_in_force_and_the_settings_of_dcr_are_those_of_the_run() -> N
     policy = Policy((Limit("dcr.identical_excess", 0.3, bound="lower"), Limit("controls.smallest_leak_exact", 0.05)))
     metrics, _ = choose_metrics({"dcr": {"negligible": 0.1}, "controls": {}}, policy)
     assert [limit["at_most"] for limit in metrics["controls"].settings()["limits"]] == [0.3]
-    assert metrics["controls"].settings()["closeness"]["negligible"] == 0.1
+    assert metrics["controls"].settings()["dcr_settings"]["negligible"] == 0.1
     assert metrics["controls"].settings()["doses"] == {"exact": 0.05, "jittered": 0.5, "resampled": 0.5, "rare": 0.5}
     with pytest.raises(ConfigError, match="controls have nothing to prove"):
         choose_metrics(None, Policy((Limit("singling_out.risk", 0.1), Limit("controls.smallest_leak_exact", 0.05))))
@@ -273,7 +273,7 @@ def test_the_order_of_rows_changes_nothing(measured) -> None:
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_figures(measured) -> None:
+def test_the_same_seed_gives_the_same_statistics(measured) -> None:
     again = Controls().measure(inputs_of())
     assert again == measured
     assert Controls().measure(inputs_of(seed=1)).tables != measured.tables

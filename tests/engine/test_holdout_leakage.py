@@ -87,7 +87,7 @@ def test_avoiding_the_holdout_shows_as_well() -> None:
     assert not holds(repeated)
 
 
-def test_each_figure_is_that_of_the_other_metric_on_the_other_roles() -> None:
+def test_each_statistic_is_that_of_the_other_metric_on_the_other_roles() -> None:
     inputs = inputs_of(mixed((HOLDOUT, 60), (FRESH, 500)), seed=5)
     tables = {"train": inputs.tables["holdout"], "holdout": inputs.tables["reference"]}
     asked = metric_inputs(inputs.schema, {**tables, "synthetic": inputs.synthetic}, seed=5)

@@ -111,7 +111,7 @@ def test_the_radius_is_the_quantile_of_the_naive_leave_one_out_distances():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_figures_are_the_naive_ones(seed):
+def test_statistics_are_the_naive_ones(seed):
     inputs = given(*release(160, 60, 130, seed, copies=20), seed=seed)
     result = QUICK.evaluate(inputs)
     radius = typical_radius(inputs.encoded("train"), None, 0.02, "cpu")

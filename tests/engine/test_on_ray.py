@@ -146,7 +146,7 @@ def test_work_that_is_lost_again_and_again_is_an_error(here: None) -> None:
         in_parallel(gone, range(2))
 
 
-def test_a_table_has_the_same_figures(here: None, adult) -> None:
+def test_a_table_has_the_same_statistics(here: None, adult) -> None:
     ends = (0, 17_000, 21_000, 39_000, 48_000)
     train, holdout, synthetic, reference = (adult[a:b] for a, b in zip(ends, ends[1:], strict=False))
     metrics = ["dcr", "singling_out", "membership_inference", "memorization", "vulnerability", "attribute_inference"]

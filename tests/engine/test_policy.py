@@ -48,7 +48,7 @@ def test_each_bound_holds_its_end_of_the_interval(bound: str, at_most: float, st
     [(-0.4, 0.1, "upper", 0.4261385), (-0.1, 0.4, "upper", 0.4261385), (0.2, 0.4, "lower", 0.2),
      (-0.4, -0.2, "lower", 0.2),     (-0.1, 0.1, "lower", -0.1)],
 )  # fmt: skip
-def test_two_sided_figures_count_both_directions(low: float, high: float, bound: str, measured: float) -> None:
+def test_two_sided_statistics_count_both_directions(low: float, high: float, bound: str, measured: float) -> None:
     limit = Limit("m.f", 1.0, bound=bound)  # type: ignore[arg-type]
     assert outcome(limit, low, (low + high) / 2, high, direction="two_sided").measured == pytest.approx(measured)
 
@@ -82,7 +82,7 @@ def test_protection_scores_move_down_with_the_attempt() -> None:
 
 
 @pytest.mark.parametrize("bound", ["upper", "lower", "value"])
-def test_a_figure_about_the_gate_cannot_fail_a_table(bound: str) -> None:
+def test_a_statistic_about_the_gate_cannot_fail_a_table(bound: str) -> None:
     estimate = Estimate("f", 0.3, 0.25, 0.3, 1000, 1000, about="gate")
     found = judge_limit(Limit("m.f", 0.2, bound=bound), MetricResult("m", (estimate,)))  # type: ignore[arg-type]
     assert found.status == "not_assessable" and "the gate is underpowered here" in found.reason
@@ -148,7 +148,7 @@ def test_empty_and_repeated_policies_are_refused() -> None:
         Policy((Limit("m.f", 1), Limit("m.f", 2)))
 
 
-def test_default_limits_stand_on_figures_that_exist_and_say_where_they_come_from() -> None:
+def test_default_limits_stand_on_statistics_that_exist_and_say_where_they_come_from() -> None:
     policy = Policy.default()
     specs = statistic_specs()
     described = {"memorization", "vulnerability", "fidelity"}  # shown, and limited by nothing
@@ -257,7 +257,7 @@ def test_what_a_merge_key_brings_may_be_overridden(tmp_path: Path) -> None:
         ("membership_inference.protection_score", "101", "0 to 100"), ("dcr.privacy_score", "-.inf", "finite number"),
     ],
 )  # fmt: skip
-def test_a_limit_outside_of_the_range_of_its_figure_is_refused(
+def test_a_limit_outside_of_the_range_of_its_statistic_is_refused(
     tmp_path: Path, statistic: str, value: str, limits: str
 ) -> None:
     side = "at_least" if statistic_specs()[statistic].direction == "lower_is_riskier" else "at_most"

@@ -57,16 +57,16 @@ def test_a_null_that_differs_from_release_to_release_is_given() -> None:
         spec.estimate(0.1, 0, 1, (10, 5))
 
 
-def test_nothing_else_in_the_package_makes_a_figure() -> None:
+def test_nothing_else_in_the_package_makes_a_statistic() -> None:
     package = Path(results.__file__).parents[1]
     calls = {
-        path.relative_to(package).as_posix(): len(re.findall(r"(?<![\w.])Statistic\(", path.read_text()))
+        path.relative_to(package).as_posix(): len(re.findall(r"(?<![\w.])Estimate\(", path.read_text()))
         for path in package.rglob("*.py")
     }
     assert {path: number for path, number in calls.items() if number} == {"stats/estimates.py": 1}
 
 
-def test_figures_of_a_metric_are_those_of_its_specs() -> None:
+def test_statistics_of_a_metric_are_those_of_its_specs() -> None:
     assert Dcr.spec("member_excess").direction == "two_sided"
     with pytest.raises(KeyError, match="dcr has no statistic 'excess'"):
         Dcr.spec("excess")

@@ -80,7 +80,7 @@ def estimates(share: float, **settings) -> dict:
 # ------------------------------------------------------------------------------------------------------
 
 
-def test_the_figures_are_those_of_the_audit_written_out():
+def test_the_statistics_are_those_of_the_audit_written_out():
     metric, tables = ShadowMembership(generator=Copies(0.3), **SMALL), inputs()
     found = {estimate.name: estimate for estimate in metric.measure(tables).estimates}
     seed = int(tables.rng("shadow_membership").integers(2**31))

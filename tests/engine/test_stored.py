@@ -21,7 +21,7 @@ from privacy_assets import evaluate
 from privacy_assets.errors import InputError
 from privacy_assets.evaluation import prepare_inputs
 from privacy_assets.metrics.registry import METRICS
-from privacy_assets.tables import blocks
+from privacy_assets.tables import memory_mapping
 from privacy_assets.tables.column import ranked, row_ids
 from privacy_assets.tables.memory_mapping import block, joined, kept, taken
 from privacy_assets.tables.reading import read_table
@@ -86,8 +86,8 @@ def write(frame: pd.DataFrame, folder: Path) -> str:
 @pytest.fixture
 def tiny_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every array is mapped, copied a few rows at a time."""
-    monkeypatch.setattr(blocks, "LARGE", 1)
-    monkeypatch.setattr(blocks, "_ROWS", 5)
+    monkeypatch.setattr(memory_mapping, "LARGE", 1)
+    monkeypatch.setattr(memory_mapping, "_ROWS", 5)
     return
 
 
@@ -125,7 +125,7 @@ def test_every_default_metric_from_files_and_from_frames(tmp_path: Path, monkeyp
     default = [name for name, metric in METRICS.items() if metric.by_default]
     options: dict[str, Any] = {"subject": "person", "metrics": default, "embedder": False, **released}
     memory = estimates(evaluate(**direct, **options))
-    monkeypatch.setattr(blocks, "LARGE", 1)
+    monkeypatch.setattr(memory_mapping, "LARGE", 1)
     mapped = estimates(evaluate(**paths, **options))
     assert set(memory) == set(default) and memory == mapped
 
@@ -204,8 +204,8 @@ def test_tables_in_blocks_give_ids_and_ranks_of_plain_ones(monkeypatch: pytest.M
     bare = {role: frame.drop(columns="person", errors="ignore") for role, frame in frames.items()}
     schema = infer_schema(pd.concat([bare[role] for role in ("train", "holdout", "reference")], ignore_index=True))
     plain = {role: Table.of(frame, schema, where=role) for role, frame in bare.items()}
-    monkeypatch.setattr(blocks, "LARGE", 1)
-    monkeypatch.setattr(blocks, "_ROWS", 5)
+    monkeypatch.setattr(memory_mapping, "LARGE", 1)
+    monkeypatch.setattr(memory_mapping, "_ROWS", 5)
     inputs = prepare_inputs(**frames, subject="person")
     assert all(inputs.tables[role]["word"].values == inputs.train["word"].values for role in inputs.tables)
     names = inputs.schema.names
@@ -264,7 +264,7 @@ def test_no_room_for_a_block(tiny_blocks: None, monkeypatch: pytest.MonkeyPatch)
     def full(*_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(blocks, "_reserve", full)
+    monkeypatch.setattr(memory_mapping, "_reserve", full)
     with pytest.raises(InputError, match=r"no room for 400 bytes.*TMPDIR"):
         block(100, np.int32)
 

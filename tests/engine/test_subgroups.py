@@ -222,7 +222,7 @@ def test_order_of_rows_changes_nothing():
     assert first.tables == second.tables
 
 
-def test_without_declared_subgroups_the_figure_is_shown_and_stops_nothing():
+def test_without_declared_subgroups_the_statistic_is_shown_and_stops_nothing():
     result = result_of(*release(), subgroups=())
     assert result.estimate("advantage_subgroups").note == "not measurable: no subgroup is declared"
     assert math.isnan(result.estimate("advantage_subgroups").value)

@@ -67,7 +67,7 @@ def plain(metric: Metric, inputs: MetricInputs) -> dict[str, Any]:
 @pytest.mark.parametrize("name", BUDGETED)
 @pytest.mark.parametrize("wrong", [0, -1, 999, True, 1e6, "all"])
 def test_a_budget_is_a_whole_number_of_rows(name: str, wrong: object) -> None:
-    with pytest.raises(ConfigError, match="attacked must be a whole number of at least 1000"):
+    with pytest.raises(ConfigError, match="max_targets must be a whole number of at least 1000"):
         build_metric(name, {"max_targets": wrong})
     assert build_metric(name).settings()["max_targets"] is None
     assert build_metric(name, {"max_targets": 1000}).settings()["max_targets"] == 1000
@@ -147,7 +147,7 @@ def test_scores_of_the_attacked_are_those_they_have_among_all() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_figures_speak_of_those_attacked_and_a_copy_is_caught(seed: int) -> None:
+def test_statistics_speak_of_those_attacked_and_a_copy_is_caught(seed: int) -> None:
     metric = MembershipInference(permutations=199, max_targets=1500)
     estimates = {estimate.name: estimate for estimate in metric.measure(inputs_of(copies=600, seed=seed)).estimates}
     whole = MembershipInference(permutations=199).measure(inputs_of(copies=600, seed=seed)).estimates

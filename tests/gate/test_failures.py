@@ -221,7 +221,7 @@ def test_a_score_that_must_be_high_is_stricter_when_it_is_higher(gate: Gate, now
     assert not hit(gate, content, policy(at_most=0.1))
 
 
-def test_a_limit_on_another_figure_is_not_broken_by_it(gate: Gate) -> None:
+def test_a_limit_on_another_statistic_is_not_broken_by_it(gate: Gate) -> None:
     content = remember(gate)
     other = Limit("dcr.member_excess", at_most=0.0)
     assert not hit(gate, content, Policy((other,)))

@@ -57,7 +57,7 @@ def ready(gate: Gate) -> Chain:
 # Attestation
 
 
-def test_readers_of_a_release_get_figures_and_no_tables(ready: Chain) -> None:
+def test_readers_of_a_release_get_statistics_and_no_tables(ready: Chain) -> None:
     ranked = result(tables={"ranking": [{"rank": 1, "role": "train", "row": 39435}]})
     stated = attested(ready, results={"dcr": ranked})
     assert stated.results["dcr"]["estimates"] == result().to_json()["estimates"]
@@ -196,7 +196,7 @@ def test_results_of_another_snapshot_or_partition_are_not_read(
         ready.gate.result(ready.score, dataclasses.replace(ready.snapshot, **snapshot))
 
 
-def test_a_figure_that_is_missing_is_no_pass(ready: Chain) -> None:
+def test_a_statistic_that_is_missing_is_no_pass(ready: Chain) -> None:
     assert attested(ready, results={}).verdict == "not_assessable"
     assert attested(ready, results={"dcr": result(estimates=())}).verdict == "not_assessable"
     assert attested(ready, results={"dcr": result(float("nan"))}).verdict == "not_assessable"

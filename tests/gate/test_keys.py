@@ -368,7 +368,7 @@ def test_a_dangling_link_is_not_followed_to_make_a_key(tmp_path: Path) -> None:
 # The resource: where a first pair may be made at all
 
 
-def test_the_resource_makes_a_first_pair_only_when_nothing_was_configured(tmp_path: Path) -> None:
+def test_the_resource_makes_a_first_pair_only_when_nothing_was_constatisticd(tmp_path: Path) -> None:
     found = ReleaseResource(root=str(tmp_path / "releases"), private=str(tmp_path / "private")).gate()
     assert one_pair_of(tmp_path) == found.key.signer.public_key.keyid
 
@@ -380,7 +380,7 @@ def one_pair_of(root: Path) -> str:
 
 
 @pytest.mark.parametrize("configured", ["signing_key", "trusted_keys", "signing variable", "trusted variable"])
-def test_no_key_is_made_where_one_was_configured(
+def test_no_key_is_made_where_one_was_constatisticd(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configured: str
 ) -> None:
     path, given = tmp_path / "given", {}

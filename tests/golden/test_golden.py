@@ -30,6 +30,6 @@ def test_a_number_that_moves_is_told() -> None:
     assert moved(report, report) == {}
     metric = report["metrics"]["dcr"]["estimates"]["member_excess"]
     other = {**report, "metrics": {"dcr": {"estimates": {"member_excess": {**metric, "low": metric["low"] + 1e-5}}}}}
-    path = "/metrics/dcr/statistics/member_excess/low"
+    path = "/metrics/dcr/estimates/member_excess/low"
     assert moved(report, other)[path] == (metric["low"], metric["low"] + 1e-5)
     assert len(moved(report, other)) > 1000  # what is missing counts

@@ -84,7 +84,7 @@ def test_a_leak_shows_in_page_points_and_metadata(first: dg.ExecuteInProcessResu
     assert all(path.stat().st_mode & 0o077 == 0 for path in [page.parent, *page.parent.iterdir()])
 
 
-def test_the_figures_are_those_of_the_engine(first: dg.ExecuteInProcessResult, place: Path) -> None:
+def test_the_statistics_are_those_of_the_engine(first: dg.ExecuteInProcessResult, place: Path) -> None:
     """Half a leak made by hand of what the pipeline stored, judged by the metric alone."""
     defs = table(place)
     with dg.DagsterInstance.local_temp(str(place / "home")) as instance:

@@ -154,7 +154,7 @@ def test_another_table_is_another_version(bucket: ObjectPath) -> None:
     assert stat_token(str(place)) != before
 
 
-def test_tables_in_the_store_give_the_figures_of_files(bucket: ObjectPath, tmp_path: Path) -> None:
+def test_tables_in_the_store_give_the_statistics_of_files(bucket: ObjectPath, tmp_path: Path) -> None:
     parts = {"train": people(300), "holdout": people(300, seed=1), "synthetic": people(300, seed=2).drop(columns="pid")}
     parts["holdout"]["pid"] += " of the holdout"
     for role, frame in parts.items():

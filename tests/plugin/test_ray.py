@@ -33,7 +33,7 @@ def test_what_a_table_measures_with_is_named() -> None:
 
 
 @pytest.mark.slow
-def test_a_pipeline_on_a_cluster_publishes_the_same_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipeline_on_a_cluster_publishes_the_same_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dagster_ray = pytest.importorskip("dagster_ray", reason="the extra 'ray' is not installed")
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))

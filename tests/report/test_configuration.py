@@ -68,7 +68,7 @@ def test_what_is_not_told_is_unknown_and_never_off(generator, filters, overfitti
     assert (found["over-fitting"], found["differential privacy"]) == (overfitting, privacy)
 
 
-def test_each_protection_stands_beside_figures_that_there_are():
+def test_each_protection_stands_beside_statistics_that_there_are():
     for protection in privacy_configuration(None):
         assert protection.covers and set(protection.statistics) <= set(statistic_specs())
 

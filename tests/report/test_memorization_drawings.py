@@ -51,7 +51,7 @@ def result(metric, name, value, **changes):
     return MetricResult(metric, (estimate,), **{"settings": {"a": (1, 2)}, "seed": 3, "engine_version": "1"} | changes)
 
 
-def test_figures_before_and_after_a_filter():
+def test_statistics_before_and_after_a_filter():
     before = {
         "membership_inference": result("membership_inference", "precision", 0.75).to_json(),
         "memorization": result("memorization", "exposed", 0.25).to_json(),

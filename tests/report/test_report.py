@@ -192,7 +192,7 @@ class Page(HTMLParser):
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.words: list[str] = []
         self.open: list[str] = []
-        self.row_source(text)
+        self.feed(text)
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -277,7 +277,7 @@ def test_nobody_is_told_to_leave_out_a_limit_that_says_whether_the_gate_sees(abo
     assert ("leave this limit out" in what_to_do(outcome)) is said
 
 
-def test_from_json_refuses_a_verdict_that_its_figures_do_not_give():
+def test_from_json_refuses_a_verdict_that_its_statistics_do_not_give():
     with pytest.raises(ConfigError, match="its statistics give 'fail'"):
         Report.from_json({**failing().to_json(), "verdict": "pass"})
 
@@ -384,7 +384,7 @@ def test_limits_that_were_not_judged_are_not_called_broken():
     assert "Run the metric linkability" in text
 
 
-def test_every_figure_of_the_registry_is_explained():
+def test_every_statistic_of_the_registry_is_explained():
     from privacy_assets.metrics.registry import statistic_specs
 
     for name, spec in statistic_specs().items():
@@ -593,7 +593,7 @@ OUTCOMES = [
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
-def test_figure_svg_is_small_well_formed_and_finite(outcome):
+def test_interval_svg_is_small_well_formed_and_finite(outcome):
     text = plots.interval_svg(outcome)
     assert ET.fromstring(text).tag.endswith("svg")
     assert len(text) < 900
@@ -602,7 +602,7 @@ def test_figure_svg_is_small_well_formed_and_finite(outcome):
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
-def test_figure_markdown_fits_beside_other_metadata(outcome):
+def test_interval_markdown_fits_beside_other_metadata(outcome):
     text = plots.interval_markdown(outcome)
     assert len(text) < 1000
     alt, _, address = text[2:-1].partition("](data:image/svg+xml,")
@@ -611,7 +611,7 @@ def test_figure_markdown_fits_beside_other_metadata(outcome):
     assert ET.fromstring(unquote(address)).tag.endswith("svg")
 
 
-def test_figure_svg_shows_each_status_in_colour_and_shape():
+def test_interval_svg_shows_each_status_in_colour_and_shape():
     base = passing().judgement.outcomes[0]
     texts = {status: plots.interval_svg(replace(base, status=status)) for status in plots.COLOURS}
     for status, text in texts.items():
@@ -621,7 +621,7 @@ def test_figure_svg_shows_each_status_in_colour_and_shape():
 
 
 @pytest.mark.parametrize(("direction", "rects"), [("higher_is_riskier", 1), ("two_sided", 2)])
-def test_figure_svg_shades_what_breaks_the_limit(direction, rects):
+def test_interval_svg_shades_what_breaks_the_limit(direction, rects):
     found = estimate("f", 0.2, 0.1, 0.3, direction=direction)
     text = plots.interval_svg(judge_limit(Limit("m.f", at_most=0.5), MetricResult("m", (found,))))
     shaded = ET.fromstring(text).findall("{*}rect")
@@ -630,7 +630,7 @@ def test_figure_svg_shades_what_breaks_the_limit(direction, rects):
     assert not any(float(r.get("x")) <= dot <= float(r.get("x")) + float(r.get("width")) for r in shaded)
 
 
-def test_figure_svg_shades_below_the_floor_of_a_score():
+def test_interval_svg_shades_below_the_floor_of_a_score():
     found = estimate("f", 40.0, 30.0, 50.0, direction="lower_is_riskier")
     root = ET.fromstring(plots.interval_svg(judge_limit(Limit("m.f", at_least=60.0), MetricResult("m", (found,)))))
     shaded = root.find("{*}rect")
@@ -693,7 +693,7 @@ def test_bars_have_the_length_and_the_colour_of_their_points():
     assert bars_svg([{"c": "x", "p": None}, {"c": "y", "p": "80"}], "c", "p") == ""
 
 
-def test_usefulness_stands_in_every_form_beside_that_of_real_rows():
+def test_utility_stands_in_every_form_beside_that_of_real_rows():
     names = ("column_similarity", "pair_similarity", "correlation_difference", "prediction")
     found = [
         estimate(name + end, value, value - 0.01, value + 0.01)
