@@ -225,7 +225,7 @@ MUTATIONS = [
     ),
     Mutation(
         "publishing does not ask the memory of failures",
-        "gate/gate.py", "judged.check_memory(self._remembered(policy, place, stated.content, together))", "pass",
+        "gate/gate.py", "judged.check_memory(self._remembered(policy, place, stated.content, pool_partitions))", "pass",
         ("gate/test_failures.py",),
     ),
     Mutation(

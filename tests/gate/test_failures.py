@@ -65,7 +65,7 @@ def test_a_failure_is_remembered_with_its_reason(gate: Gate) -> None:
 
 
 @pytest.mark.parametrize(
-    "statistic",
+    "estimate",
     [
         {"high": PASSING, "low": 0.0},
         {"subjects": 5, "low": 0.0},

@@ -131,7 +131,7 @@ def test_a_little_of_the_same_people_in_each_partition(tmp_path: Path, pool_part
 
 def test_together_is_for_partitions_and_needs_its_metric() -> None:
     days = dg.StaticPartitionsDefinition(["a", "b"])
-    with pytest.raises(ConfigError, match="together was given, and the table has no partitions"):
+    with pytest.raises(ConfigError, match="pool_partitions was given, and the table has no partitions"):
         table_of("drops", source="demo", pool_partitions=True)
     asked = {"source": "x_{partition}.csv", "partitions_def": days}
     with pytest.raises(ConfigError, match="pool_partitions needs limits on the metric cumulative_disclosure"):
@@ -139,5 +139,5 @@ def test_together_is_for_partitions_and_needs_its_metric() -> None:
     lenient = {"limits": POLICY["limits"][:2]}
     with pytest.raises(ConfigError, match="pool_partitions needs limits on the metric cumulative_disclosure"):
         table_of("drops", metrics=["dcr", "cumulative_disclosure"], policy=lenient, pool_partitions=True, **asked)
-    with pytest.raises(ConfigError, match="together must be true or false"):
+    with pytest.raises(ConfigError, match="pool_partitions must be true or false"):
         table_of("drops", pool_partitions="false", **asked)
