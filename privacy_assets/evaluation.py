@@ -295,7 +295,7 @@ def _names(given: str) -> list[str]:
 
 def wants_embedder(metrics: Iterable[Metric]) -> bool:
     """True when any of the metrics can use an embedder."""
-    return any("embedder" in metric.needs | metric.optional for metric in metrics)
+    return any(metric.reads("embedder") for metric in metrics)
 
 
 def attach_embedder(inputs: MetricInputs, embedder: Embedder) -> MetricInputs:

@@ -69,7 +69,7 @@ class Policy:
     @classmethod
     @door
     def from_dict(cls, data: Mapping[str, Any], *, source: str = "policy") -> Policy:
-        """Build a policy from ``{"name", "limits": [{"figure", "at_most", ...}], "extends": "default"}``.
+        """Build a policy from ``{"name", "limits": [{"statistic", "at_most", ...}], "extends": "default"}``.
 
         With ``extends: default`` the given limits replace or join the default ones; otherwise they stand alone. The
         name ``default`` is that of the default policy only. ConfigError for a limit outside of the range of its

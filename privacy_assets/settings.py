@@ -6,6 +6,7 @@ import dataclasses
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
+from importlib import import_module
 from typing import Annotated, Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -43,6 +44,20 @@ class Setting:
     domain: str
     default: Any
     meaning: str
+
+
+def parts_at(*places: str) -> dict[str, Any]:
+    """The classes at ``places``, "module:Class", by their ``name``: a registry of one line for each; in this order."""
+    found: dict[str, Any] = {}
+    for place in places:
+        module, _, kind = place.partition(":")
+        part = getattr(import_module(module), kind)
+        if not hasattr(part, "__dataclass_fields__"):
+            raise TypeError(f"{place} declares no settings: put @declared above the class.")
+        if part.name in found:
+            raise TypeError(f"{place}: there is a {part.part} {part.name} already.")
+        found[part.name] = part
+    return found
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(Field,))

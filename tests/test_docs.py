@@ -192,6 +192,8 @@ def test_the_python_of_the_readme_runs(folder: Path) -> None:
 def test_the_yaml_of_the_pages_loads(folder: Path) -> None:
     loaded = {"component": 0, "instance": 0, "policy": 0}
     for page in PAGES:
+        if page.name == "CONTRIBUTING.md":  # whose metric is not there: see test_contributing.py
+            continue
         for text in blocks(page, "yaml"):
             data = yaml.safe_load(text)
             if "type" in data:

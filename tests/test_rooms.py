@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from privacy_assets.metrics.registry import METRICS
 
 PACKAGE = Path(__file__).parents[1] / "privacy_assets"
 # Each may import what stands before it.
@@ -16,6 +19,12 @@ ROOMS = (
     "shadow", "metrics", "policy", "evaluation", "gate", "calibration", "report", "pipeline", "dagster", "cli",
 )  # fmt: skip
 ORCHESTRATORS = {"dagster": {"dagster", "cli"}}  # by library: the rooms that may import it
+# Words that name a metric and something else as well, by the modules in which they stand for that.
+OTHERWISE = {
+    "memorization": {"generators.filters.near", "pipeline.spec", "report.recourse"},  # the filter
+    "vulnerability": {"cli.audit", "shadow.plan"},  # the score of a record
+    "dcr": {"stats.limits"},  # an example, in the message to who writes no METRIC.STATISTIC
+}
 
 
 @cache
@@ -40,13 +49,26 @@ def statements(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
 
 
 def imported(name: str) -> set[str]:
-    """The modules of the package that a module imports."""
+    """The modules of the package that a module imports, or names as a registry does: "module:Class"."""
     known, found = modules(), set()
+    for text in texts(known[name]):
+        place = re.fullmatch(r"privacy_assets\.([\w.]+):\w+", text)
+        found |= {place[1]} if place else set()
     for node in statements(known[name]):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("privacy_assets."):
             base = str(node.module).removeprefix("privacy_assets.")
             found |= {f"{base}.{one.name}" if f"{base}.{one.name}" in known else base for one in node.names}
     return found - {name}
+
+
+def texts(tree: ast.AST) -> Iterator[str]:
+    """The texts of a module, but for docstrings."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            continue
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+        yield from texts(node)
 
 
 def room(name: str) -> str:
@@ -82,3 +104,23 @@ def test_only_its_room_imports_an_orchestrator(library: str, rooms: set[str]) ->
         return library in roots
 
     assert {room(name) for name in modules() if asks(name)} <= rooms
+
+
+def words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text))
+
+
+def test_metrics_are_named_in_their_room_alone() -> None:
+    """What others need to know of a metric it declares: see ``metrics.declarations``."""
+    named = {name: set().union(*map(words, texts(tree))) & set(METRICS) for name, tree in modules().items()}
+    assert set().union(*(found for name, found in named.items() if room(name) == "metrics")) == set(METRICS)
+    wrong = {
+        (name, metric)
+        for name, found in named.items()
+        for metric in found
+        if room(name) != "metrics" and name not in OTHERWISE.get(metric, ())
+    }
+    assert wrong == set()
+    assert {(word, name) for word, names in OTHERWISE.items() for name in names if word not in named[name]} == set()
+    pages = [path for path in PACKAGE.rglob("*.j2") if words(path.read_text(encoding="utf-8")) & set(METRICS)]
+    assert pages == []

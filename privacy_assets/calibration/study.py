@@ -25,7 +25,6 @@ from privacy_assets.tables.table import Table
 from privacy_assets.version import ENGINE_VERSION
 
 _ROUNDING = 1e-12
-WIDTHS = "singling_out.risk of {} columns"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,16 +165,19 @@ def _judged(inputs: MetricInputs, case: Case, metrics: Mapping[str, Metric]) -> 
         for name, result in results.items()
         for estimate in result.estimates
     }
-    return Point(case.series, case.x, x, estimates | _by_width(results), round(time.perf_counter() - started, 3))
+    return Point(
+        case.series, case.x, x, estimates | _further(results, metrics), round(time.perf_counter() - started, 3)
+    )
 
 
-def _by_width(results: Mapping[str, MetricResult]) -> dict[str, tuple[float, float, float]]:
-    """Singling out by the number of columns of its queries, as the paper's figure 3 has it."""
-    table = results["singling_out"].tables.get("configurations", []) if "singling_out" in results else []
+def _further(
+    results: Mapping[str, MetricResult], metrics: Mapping[str, Metric]
+) -> dict[str, tuple[float, float, float]]:
+    """What metrics show in studies alone."""
     return {
-        WIDTHS.format(row["columns"]): (row["risk"], row["low"], row["high"])
-        for row in table
-        if row["attack"] == "multivariate" and None not in (row["risk"], row["low"], row["high"])
+        f"{name}.{estimate}": ends
+        for name, result in results.items()
+        for estimate, ends in metrics[name].study_estimates(result.tables).items()
     }
 
 

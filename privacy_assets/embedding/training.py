@@ -97,10 +97,10 @@ class Trainer:
         total = torch.zeros(2, device=self.device)
         start, size = 0, _even(len(rows), self.batch)
         while start < len(rows):
-            figures, fitted = halve_on_out_of_memory(partial(_first, step, rows[start:]), size, minimum=2)
+            losses, fitted = halve_on_out_of_memory(partial(_first, step, rows[start:]), size, minimum=2)
             if fitted < size:
                 self.batch = size = fitted
-            total += figures * min(size, len(rows) - start)
+            total += losses * min(size, len(rows) - start)
             start += size
         means: list[float] = (total / len(rows)).tolist()
         return means

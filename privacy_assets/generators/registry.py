@@ -12,41 +12,26 @@ import pandas as pd
 
 from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, did_you_mean, shown
 from privacy_assets.generators.base import DAMAGED, FittedGenerator, Generator, PrivacyBudget, read_manifest
-from privacy_assets.generators.baynet import BayNet
-from privacy_assets.generators.commands import CommandGenerator
-from privacy_assets.generators.copies import Copy, NoisyCopy
-from privacy_assets.generators.ctgan import CTGAN, TVAE
-from privacy_assets.generators.dpctgan import DPCTGAN
-from privacy_assets.generators.dpgan import DPGAN
 from privacy_assets.generators.functions import CallableGenerator
-from privacy_assets.generators.pategan import PATEGAN
-from privacy_assets.generators.privbayes import PrivBayes
-from privacy_assets.generators.realtabformer import RealTabFormer
-from privacy_assets.generators.rvae import RVAE
-from privacy_assets.generators.synthpop import SynthPop
-from privacy_assets.generators.wgan_gp import WGANGP
-from privacy_assets.settings import default_of
+from privacy_assets.settings import default_of, parts_at
 
-GENERATORS: dict[str, type[Generator]] = {
-    kind.name: kind
-    for kind in (
-        SynthPop,
-        BayNet,
-        PrivBayes,
-        CTGAN,
-        TVAE,
-        RVAE,
-        WGANGP,
-        DPGAN,
-        DPCTGAN,
-        PATEGAN,
-        RealTabFormer,
-        Copy,
-        NoisyCopy,
-        CallableGenerator,
-        CommandGenerator,
-    )
-}
+GENERATORS: dict[str, type[Generator]] = parts_at(
+    "privacy_assets.generators.synthpop:SynthPop",
+    "privacy_assets.generators.baynet:BayNet",
+    "privacy_assets.generators.privbayes:PrivBayes",
+    "privacy_assets.generators.ctgan:CTGAN",
+    "privacy_assets.generators.ctgan:TVAE",
+    "privacy_assets.generators.rvae:RVAE",
+    "privacy_assets.generators.wgan_gp:WGANGP",
+    "privacy_assets.generators.dpgan:DPGAN",
+    "privacy_assets.generators.dpctgan:DPCTGAN",
+    "privacy_assets.generators.pategan:PATEGAN",
+    "privacy_assets.generators.realtabformer:RealTabFormer",
+    "privacy_assets.generators.copies:Copy",
+    "privacy_assets.generators.copies:NoisyCopy",
+    "privacy_assets.generators.functions:CallableGenerator",
+    "privacy_assets.generators.commands:CommandGenerator",
+)
 
 GeneratorLike = str | Mapping[str, Any] | Callable[[pd.DataFrame, int, int], pd.DataFrame] | Generator
 

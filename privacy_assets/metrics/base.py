@@ -6,8 +6,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from privacy_assets.metrics.declarations import Compared, Part, Plot, Protected, Recourses
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.stats.estimates import Estimate, StatisticSpec
 from privacy_assets.stats.limits import Limit
@@ -34,7 +36,14 @@ class Metric(ABC):
     "synthetic", "reference", "released", "embedder"); ``optional`` those it uses when there. One that does not run
     ``by_default`` runs when it is asked for, by name or by a limit on one of its statistics, or where all tables of
     ``if_external`` came from outside, so that nobody saw how they were made. One that is not ``in_studies`` speaks of
-    what surrounds a table, so that tables of known truth tell nothing about it.
+    what surrounds a table, so that tables of known truth tell nothing about it. One that ``attacks_generator`` is given
+    it by :meth:`for_generator`, and states it as its setting "generator".
+
+    What others need to know of it: ``plots`` of its tables; ``recourses`` where a limit on it does not hold;
+    ``protections`` that its statistics speak of; ``compared``, the statistic that a filter is judged by;
+    ``utility``, its statistics of use, each with that of as many real rows; ``protection_score``, its statistics that
+    are a part of Gretel's Data Privacy Score; ``if_generated``, statistics of which one must be limited where columns
+    are generated.
     """
 
     part: ClassVar[str] = "metric"
@@ -47,6 +56,14 @@ class Metric(ABC):
     by_default: ClassVar[bool] = True
     if_external: ClassVar[frozenset[str]] = frozenset()
     in_studies: ClassVar[bool] = True
+    attacks_generator: ClassVar[bool] = False
+    plots: ClassVar[tuple[Plot, ...]] = ()
+    recourses: ClassVar[Recourses] = Recourses()
+    protections: ClassVar[tuple[Protected, ...]] = ()
+    compared: ClassVar[Compared | None] = None
+    utility: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    protection_score: ClassVar[Mapping[Part, str]] = MappingProxyType({})
+    if_generated: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def spec(cls, name: str) -> StatisticSpec:
@@ -55,6 +72,15 @@ class Metric(ABC):
             if spec.name == name:
                 return spec
         raise KeyError(f"{cls.name} has no statistic {name!r}")
+
+    @classmethod
+    def study_estimates(cls, tables: Mapping[str, list[dict[str, Any]]]) -> dict[str, tuple[float, float, float]]:
+        """Further statistics of a study, from the result's tables: value, low and high by what the page calls them."""
+        return {}
+
+    def reads(self, role: str) -> bool:
+        """True when it is given the input ``role``, where that is there."""
+        return role in self.needs | self.optional
 
     @property
     def uses_device(self) -> bool:
@@ -87,7 +113,7 @@ class Metric(ABC):
         """Measure and wrap the outcome with settings, seed, version, input fingerprints and wall seconds."""
         started = time.perf_counter()
         measured = self.measure(inputs)
-        read = [role for role in inputs.fingerprints if role in self.needs | self.optional]
+        read = [role for role in inputs.fingerprints if self.reads(role)]
         return MetricResult(
             metric=self.name,
             estimates=measured.estimates,

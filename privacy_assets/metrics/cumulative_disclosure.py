@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from privacy_assets.metrics.base import Measured, Metric
+from privacy_assets.metrics.declarations import Recourses
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.restated import limits_of, significant
 from privacy_assets.metrics.targets import Budget
@@ -67,6 +68,8 @@ class CumulativeDisclosure(Metric):
         ),
     )
     default_limits: ClassVar[tuple[Limit, ...]] = limits_of(name, statistics, "that of the same statistic of one table")
+    # People who changed sides since an earlier release look avoided.
+    recourses: ClassVar[Recourses] = Recourses(also={"new people": ()}, broken_means="leak")
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute the statistics; there are no tables."""

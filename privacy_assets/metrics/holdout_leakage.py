@@ -13,6 +13,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from privacy_assets.metrics.base import Measured, Metric
+from privacy_assets.metrics.declarations import Recourses
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.restated import limits_of, significant
 from privacy_assets.metrics.targets import Budget
@@ -64,6 +65,9 @@ class HoldoutLeakage(Metric):
         ),
     )
     default_limits: ClassVar[tuple[Limit, ...]] = limits_of(name, statistics, "that of the same statistic of train")
+    recourses: ClassVar[Recourses] = Recourses(
+        also={"unseen holdout": ()}, never=frozenset({"more people to judge by"})
+    )
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute the statistics; there are no tables."""

@@ -5,40 +5,25 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from privacy_assets.errors import ConfigError, did_you_mean, shown
-from privacy_assets.metrics.attribute_inference import AttributeInference
 from privacy_assets.metrics.base import Metric
-from privacy_assets.metrics.controls import Controls
-from privacy_assets.metrics.cumulative_disclosure import CumulativeDisclosure
-from privacy_assets.metrics.dcr import Dcr
-from privacy_assets.metrics.fidelity import Fidelity
-from privacy_assets.metrics.holdout_leakage import HoldoutLeakage
-from privacy_assets.metrics.linkability import Linkability
-from privacy_assets.metrics.membership_inference import MembershipInference
-from privacy_assets.metrics.memorization import Memorization
-from privacy_assets.metrics.shadow_membership import ShadowMembership
-from privacy_assets.metrics.singling_out import SinglingOut
-from privacy_assets.metrics.value_disclosure import ValueDisclosure
-from privacy_assets.metrics.vulnerability import Vulnerability
+from privacy_assets.settings import parts_at
 from privacy_assets.stats.estimates import StatisticSpec
 
-METRICS: dict[str, type[Metric]] = {
-    metric.name: metric
-    for metric in (
-        Dcr,
-        SinglingOut,
-        Linkability,
-        AttributeInference,
-        MembershipInference,
-        Memorization,
-        Vulnerability,
-        ShadowMembership,
-        Fidelity,
-        ValueDisclosure,
-        CumulativeDisclosure,
-        Controls,
-        HoldoutLeakage,
-    )
-}
+METRICS: dict[str, type[Metric]] = parts_at(
+    "privacy_assets.metrics.dcr:Dcr",
+    "privacy_assets.metrics.singling_out:SinglingOut",
+    "privacy_assets.metrics.linkability:Linkability",
+    "privacy_assets.metrics.attribute_inference:AttributeInference",
+    "privacy_assets.metrics.membership_inference:MembershipInference",
+    "privacy_assets.metrics.memorization:Memorization",
+    "privacy_assets.metrics.vulnerability:Vulnerability",
+    "privacy_assets.metrics.shadow_membership:ShadowMembership",
+    "privacy_assets.metrics.fidelity:Fidelity",
+    "privacy_assets.metrics.value_disclosure:ValueDisclosure",
+    "privacy_assets.metrics.cumulative_disclosure:Composition",
+    "privacy_assets.metrics.controls:Controls",
+    "privacy_assets.metrics.holdout_leakage:Contamination",
+)
 
 
 def default_metrics(external: Collection[str] = ()) -> list[str]:
@@ -50,6 +35,11 @@ def default_metrics(external: Collection[str] = ()) -> list[str]:
 def study_metrics() -> list[str]:
     """Names of the default metrics that judge tables of known truth."""
     return [name for name in default_metrics() if METRICS[name].in_studies]
+
+
+def metrics_reading(role: str) -> list[str]:
+    """Names of the metrics that are given the input ``role``, where that is there."""
+    return [name for name, metric in METRICS.items() if role in metric.needs | metric.optional]
 
 
 def build_metric(name: str, settings: dict[str, object] | None = None) -> Metric:

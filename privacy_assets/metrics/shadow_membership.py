@@ -16,6 +16,7 @@ from pydantic import Field
 
 from privacy_assets.errors import ConfigError
 from privacy_assets.metrics.base import Measured, Metric
+from privacy_assets.metrics.declarations import Curves, Intervals, Plot, Protected, Recourses
 from privacy_assets.metrics.inputs import REAL_ROLES, MetricInputs
 from privacy_assets.settings import Dict, declared
 from privacy_assets.shadow.plan import AttackName, Even, Sampling
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 LOW_FPR = 0.01
 _CURVE = 10.0 ** np.linspace(-4, 0, 41)  # false positive rates at which the curves are given
 _EPSILON_1 = "no attack on a generator with epsilon 1 can have more: its AUC is at most e / (1 + e) = 0.731"
+_ROC = {"all records": ("fpr", "all"), "the record told most easily": ("fpr", "worst"), "guessing": ("fpr", "fpr")}
+_ROC_LABELS = ("false alarms: share of tables without the record", "recognised: share of tables with it")
 _DRAWS = 4000
 _MORE = {
     "trees",
@@ -87,6 +90,49 @@ class ShadowMembership(Metric):
             source="epsilon 1, as above, disproved at 95 % for all records together",
         ),
     )
+
+    attacks_generator: ClassVar[bool] = True
+    plots: ClassVar[tuple[Plot, ...]] = (
+        Intervals(
+            table="records",
+            caption="How often the attack tells a synthetic table made with the record from one made without it. The "
+            "line at 0.5 is guessing, 1 is always; each interval is for its record alone.",
+            x="record",
+            y="auc",
+            series=("role",),
+            labels=("record, the most vulnerable first", "AUC"),
+            null=0.5,
+        ),
+        Curves(
+            table="roc",
+            caption="Tables with the record that are recognised, by the share of false alarms that is allowed. Above "
+            "the line of guessing, membership shows.",
+            curves=_ROC,
+            labels=_ROC_LABELS,
+        ),
+        Curves(
+            table="roc",
+            caption="The same on logarithmic axes: a few that are recognised without a false alarm weigh more than the "
+            "average.",
+            curves=_ROC,
+            labels=_ROC_LABELS,
+            log=True,
+        ),
+    )
+    # It attacks the generator, without its filter, at a fixed number of rows.
+    recourses: ClassVar[Recourses] = Recourses(
+        also={"more tests": ()},
+        never=frozenset(
+            {
+                "more training people",
+                "more people to judge by",
+                "memorization filter",
+                "similarity filter",
+                "stricter filters",
+            }
+        ),
+    )
+    protections: ClassVar[tuple[Protected, ...]] = (Protected("differential privacy", ("epsilon_lower_bound",)),)
 
     generator: Any = Field(
         default=None,

@@ -11,6 +11,7 @@ from privacy_assets.errors import ConfigError, did_you_mean, door, shown
 from privacy_assets.evaluation import MetricsLike, choose_metrics, wants_embedder
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.inputs import REAL_ROLES
+from privacy_assets.metrics.registry import METRICS, metrics_reading
 from privacy_assets.pipeline.spec import GeneratorGroup, TableSpec, WorkerKind
 from privacy_assets.policy import Policy
 from privacy_assets.storage.objects import location, path_text
@@ -158,7 +159,7 @@ class TablePlan:
 
     def uses_embedder(self, metric: Metric) -> bool:
         """True when ``metric`` is given the embedder."""
-        return self.embeds and "embedder" in metric.needs | metric.optional
+        return self.embeds and metric.reads("embedder")
 
 
 def _row_sources(spec: TableSpec, given: dict[str, RowSource], where: str) -> dict[str, RowSource]:
@@ -300,10 +301,11 @@ def _check_generated(plan: TablePlan, where: str) -> None:
             " bring a synthetic table, or give a function or a command of your own as the generator."
         )
     for name, metric in plan.metrics.items():
-        if metric.settings().get("generator"):
+        if metric.attacks_generator:
             raise ConfigError(f"{where}: {name} cannot attack a generator of generated columns; leave one of them out.")
-    if not any(limit.statistic == "value_disclosure.generated_excess" for limit in plan.policy.limits):
-        raise ConfigError(f"{where}: generated columns need a limit on value_disclosure.generated_excess.")
+    judges = [f"{name}.{estimate}" for name, metric in METRICS.items() for estimate in metric.if_generated]
+    if not any(limit.statistic in judges for limit in plan.policy.limits):
+        raise ConfigError(f"{where}: generated columns need a limit on {' or '.join(judges)}.")
 
 
 def _check_partitions(plan: TablePlan, where: str) -> None:
@@ -318,11 +320,10 @@ def _check_partitions(plan: TablePlan, where: str) -> None:
                 told = f"the path of {role} has {PARTITION_MARK}, and the table has no partitions"
                 raise ConfigError(f"{where}: {told}.")
         return
-    asks = {name for name, metric in plan.metrics.items() if "released" in metric.needs | metric.optional}
-    if plan.pool_partitions and not asks & {limit.metric for limit in plan.policy.limits}:
-        raise ConfigError(
-            f"{where}: pool_partitions needs limits on the metric cumulative_disclosure. Fix: add them to the policy."
-        )
+    asks = metrics_reading("released")
+    if plan.pool_partitions and not any(limit.metric in asks for limit in plan.policy.limits):
+        told = f"pool_partitions needs limits on the metric {' or '.join(asks)}"
+        raise ConfigError(f"{where}: {told}. Fix: add them to the policy.")
     for role, row_source in plan.row_sources.items():
         if row_source.kind != "given" and PARTITION_MARK not in row_source.path and plan.partition_column is None:
             fix = f"put {PARTITION_MARK} into the path or name the partition_column"

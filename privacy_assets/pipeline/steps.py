@@ -191,8 +191,7 @@ class Steps:
         opened = encoded.open(gate, self.place, plan.split_setup, self.deployment.keyed)
         snapshot, embeds = opened.snapshot, plan.uses_embedder(metric)
         earlier = gate.released(snapshot, plan.pool_partitions)
-        asks = "released" in metric.needs | metric.optional
-        tables = earlier.tables() if asks else []
+        tables = earlier.tables() if metric.reads("released") else []
         inputs = for_metric(
             opened,
             embeds,

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from privacy_assets.pipeline.deployment import Deployment
 
 TRAINED_ON = "trained_on.json"
-BEFORE_FILTER = ("membership_inference", "memorization")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +202,10 @@ def before_filter(
 ) -> dict[str, Any]:
     """Results, by metric, on rows that no filter has seen: what the report sets beside those of the filtered ones."""
     from privacy_assets.evaluation import run_metrics
+    from privacy_assets.metrics.registry import METRICS
 
-    asked = {name: plan.metrics[name] for name in BEFORE_FILTER if name in plan.metrics}
-    asked = {name: metric for name, metric in asked.items() if "embedder" not in metric.needs}
+    asked = {name: plan.metrics[name] for name in METRICS if name in plan.metrics}
+    asked = {name: one for name, one in asked.items() if one.compared is not None and "embedder" not in one.needs}
     if not asked:
         return {}
     progress(f"before the filter: {', '.join(asked)}")

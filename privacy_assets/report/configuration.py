@@ -11,17 +11,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from privacy_assets.generators.filters import FILTERS
+from privacy_assets.metrics.registry import METRICS
 from privacy_assets.report.text import number
 
 State = Literal["on", "off", "unknown"]
 
-_STATISTICS = {
-    "similarity": ("dcr.identical_excess", "dcr.member_excess"),
-    "memorization": ("memorization.exposed_excess", "membership_inference.precision"),
-    "outliers": ("membership_inference.advantage_outliers", "membership_inference.outlier_excess"),
-    "over-fitting": ("membership_inference.advantage", "membership_inference.protection_score"),
-    "differential privacy": ("shadow_membership.epsilon_lower_bound", "attribute_inference.protection_score"),
-}
 _TITLES = {
     **{name: f"{name.removesuffix('s')} filter" for name in FILTERS},
     "over-fitting": "over-fitting protection",
@@ -63,9 +57,16 @@ def privacy_configuration(generator: Mapping[str, Any] | None) -> list[Protectio
     states = {name: _filter(name, told) for name in FILTERS}
     states |= {"over-fitting": _overfitting(told.get("overfitting")), "differential privacy": _budget(told)}
     return [
-        Protection(name, _TITLES.get(name, name), state, how, _COVERS[name], _STATISTICS[name])
+        Protection(name, _TITLES.get(name, name), state, how, _COVERS[name], _statistics(name))
         for name, (state, how) in states.items()
     ]
+
+
+def _statistics(protection: str) -> tuple[str, ...]:
+    """Full names of the statistics that measure what a protection is for."""
+    told = [(name, one) for name, metric in METRICS.items() for one in metric.protections if one.by == protection]
+    told.sort(key=lambda pair: not pair[1].mainly)
+    return tuple(f"{name}.{statistic}" for name, one in told for statistic in one.statistics)
 
 
 def _filter(name: str, told: Mapping[str, Any]) -> tuple[State, str]:

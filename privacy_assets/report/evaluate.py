@@ -21,6 +21,7 @@ from privacy_assets.evaluation import (
 )
 from privacy_assets.generators.registry import as_generator
 from privacy_assets.metrics.inputs import MetricInputs
+from privacy_assets.metrics.registry import METRICS, metrics_reading
 from privacy_assets.policy import Policy
 from privacy_assets.stats.results import MetricResult
 from privacy_assets.tables.roles import Declared
@@ -76,12 +77,12 @@ def evaluate(
     made_by = None if generator is None else as_generator(generator)
     external = {"train", "holdout", "synthetic"} | ({"reference"} if reference is not None else set())
     chosen, in_force = choose_metrics(metrics, as_policy(policy), made_by, external)
-    if released and "cumulative_disclosure" not in chosen:
-        raise ConfigError(
-            "earlier releases were given, but nothing looks at them. Fix: add composition to the metrics."
-        )
-    if made_by is not None and not any("generator" in metric.settings() for metric in chosen.values()):
-        raise ConfigError("a generator was given, but no metric attacks it. Fix: add shadow_membership to the metrics.")
+    if released and not any(metric.reads("released") for metric in chosen.values()):
+        add = " or ".join(metrics_reading("released"))
+        raise ConfigError(f"earlier releases were given, but nothing looks at them. Fix: add {add} to the metrics.")
+    if made_by is not None and not any(metric.attacks_generator for metric in chosen.values()):
+        add = " or ".join(name for name, metric in METRICS.items() if metric.attacks_generator)
+        raise ConfigError(f"a generator was given, but no metric attacks it. Fix: add {add} to the metrics.")
     embedded = embedder and wants_embedder(chosen.values())
     if embedded:
         require_torch()

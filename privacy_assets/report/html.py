@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from privacy_assets.report.drawings import Plot, plots_of
+from privacy_assets.report.drawings import Drawn, plots_of
 from privacy_assets.report.memorization_drawings import before_and_after
 from privacy_assets.report.plots import COLOURS, Rows, interval_svg
 from privacy_assets.report.recourse import recourses
@@ -99,8 +99,7 @@ def _view(report: Report) -> dict[str, Any]:
         "metrics": [_metric_view(name, result, summaries.get(name, "")) for name, result in report.results.items()],
         "data_privacy_score": report.data_privacy_score,
         "utility": [
-            {"name": f"fidelity.{name}", "own": interval(own), "real": interval(real)}
-            for name, own, real in utility(report.results)
+            {"name": name, "own": interval(own), "real": interval(real)} for name, own, real in utility(report.results)
         ],
         "utility_text": utility_text(report),
         "filter": _filter_view(report),
@@ -195,7 +194,7 @@ def _metric_view(name: str, result: MetricResult, summary: str) -> dict[str, Any
     }
 
 
-def _plot_view(plot: Plot) -> dict[str, Any]:
+def _plot_view(plot: Drawn) -> dict[str, Any]:
     from markupsafe import Markup
 
     return {"caption": plot[0], "svg": Markup(plot[1])}  # noqa: S704 (every text in it is cleaned and escaped)

@@ -1,4 +1,4 @@
-"""Hand-made bars of shares, by category and series: the histogram of alpha_m, and before beside after."""
+"""Hand-made bars of shares, by category and series, and what the filters changed as such bars."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from privacy_assets.metrics.registry import METRICS
 from privacy_assets.report.plots import WIDTH, Rows, as_number, canvas, tenth, text_at
 from privacy_assets.report.text import clean, number
 from privacy_assets.stats.results import MetricResult
@@ -13,29 +14,7 @@ from privacy_assets.stats.results import MetricResult
 MOST_GROUPS = 30
 _LEFT, _RIGHT, _BAR, _GAP = 170, 66, 14, 8
 _ROOM = WIDTH - _LEFT - _RIGHT
-_COMPARED = {
-    "membership_inference": (
-        "precision",
-        "attack precision",
-        "Precision of the best membership attack: 0.5 is guessing.",
-    ),
-    "memorization": (
-        "exposed",
-        "exposed rows",
-        "Exposed: synthetic rows that stand among training rows rather than other synthetic rows.",
-    ),
-}
 _SMALLEST = 1e-5  # a share below it has no length on a logarithmic axis
-
-
-def alpha_plots(rows: Rows) -> list[tuple[str, str]]:
-    """The plot of the table "alpha" of memorization, with its caption."""
-    caption = (
-        "Synthetic rows by memorization coefficient (other synthetic rows near it, over training rows near it), on a "
-        "logarithmic axis. Below 1 there are more training rows: the row is exposed. Most rows of a sparse table have "
-        "neither, which gives exactly 1."
-    )
-    return [(caption, shares_svg(rows, "alpha", {"share": "share of the synthetic rows"}, log=True))]
 
 
 def before_and_after(before: Any, after: Mapping[str, MetricResult]) -> tuple[str, str]:
@@ -45,17 +24,18 @@ def before_and_after(before: Any, after: Mapping[str, MetricResult]) -> tuple[st
     settings, seed and version.
     """
     rows, caption = [], "Before and after the filter."
-    for name, (statistic, words, meaning) in _COMPARED.items():
+    for name, metric in METRICS.items():
         then, now = before.get(name) if isinstance(before, Mapping) else None, after.get(name)
-        if not isinstance(then, Mapping) or now is None:
+        if metric.compared is None or not isinstance(then, Mapping) or now is None:
             continue
         sides = [then, now.to_json()]
         if any(then.get(key) != sides[1][key] for key in ("settings", "seed", "engine_version")):
             continue
-        values = [as_number(side["estimates"].get(statistic, {}).get("value")) for side in sides]
+        one = metric.compared
+        values = [as_number(side["estimates"].get(one.statistic, {}).get("value")) for side in sides]
         if all(map(math.isfinite, values)):
-            rows.append({"statistic": words, "before": values[0], "after": values[1]})
-            caption += f" {meaning}"
+            rows.append({"statistic": one.words, "before": values[0], "after": values[1]})
+            caption += f" {one.meaning}"
     return caption, shares_svg(rows, "statistic", {"before": "before the filter", "after": "after"})
 
 

@@ -53,7 +53,7 @@ def interval_svg(outcome: LimitOutcome, width: int = 320, height: int = 48, ink:
 
 
 def interval_markdown(outcome: LimitOutcome) -> str:
-    """Return :func:`figure_svg` as a Markdown image of under 1,000 characters (a data URI; Dagster drops raw SVG)."""
+    """Return :func:`interval_svg` as a Markdown image of under 1,000 characters (a data URI; Dagster drops raw SVG)."""
     words = (
         f"{LABELS[outcome.status]}: {interval(outcome.estimate)}, limit {limit_text(outcome.limit, outcome.estimate)}"
     )
@@ -106,9 +106,9 @@ def _limit_label(x: Scale, bound: float, bounds: Sequence[float], width: int, he
     return f'<text x="{tenth(at)}" y="{tenth(height - 2)}">{words}</text>'
 
 
-def curves_svg(rows: Rows, xs: Mapping[str, str], y: str, labels: tuple[str, str]) -> str:
-    """Draw one curve per entry of ``xs`` (column -> label) over ``rows``; rows without a number break no curve."""
-    return lines_svg({label: _points(rows, column, y) for column, label in xs.items()}, labels)
+def curves_svg(rows: Rows, curves: Mapping[str, tuple[str, str]], labels: tuple[str, str], *, log: bool = False) -> str:
+    """Draw :func:`lines_svg` over ``rows``, a curve by its columns of x and of y; rows without a number break none."""
+    return lines_svg({name: _points(rows, x, y) for name, (x, y) in curves.items()}, labels, log=log)
 
 
 def lines_svg(

@@ -3,8 +3,9 @@
 Gretel (Data Privacy Score, section "Recourse", and the techniques of its introduction) names the recourses: fewer
 epochs and over-fitting protection, filters of similar and of outlying synthetic rows, differential privacy or a lower
 epsilon, a larger training set, de-identified columns; and says that each can lower the quality of the table. How much
-each costs, and which limits it helps, is this project's judgement, with its reason; nothing of it was measured. What is
-on already (:mod:`privacy_assets.report.configuration`) is not asked for again, but can be turned up.
+each costs, and which limits it helps, is this project's judgement, with its reason; nothing of it was measured. Which
+of them are for limits on which metric, each metric declares. What is on already
+(:mod:`privacy_assets.report.configuration`) is not asked for again, but can be turned up.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from privacy_assets.metrics.declarations import Recourses
 from privacy_assets.stats.limits import LimitOutcome
 
 if TYPE_CHECKING:
@@ -21,20 +23,16 @@ if TYPE_CHECKING:
 Loss = Literal["none", "small", "medium", "large"]
 State = Literal["leak", "avoidance", "doubt", "useless", "other"]
 
-_ALONE = ("membership_inference.advantage_outliers", "membership_inference.outlier_excess")
-_UTILITY = "fidelity"  # asks for useful tables: what protects people does not help it
-_GENERATOR = ("shadow_membership",)  # attacks the generator, without its filter, at a fixed number of rows
 _FILTERS = ("similarity", "memorization", "outliers")
-_CELLS = "value_disclosure"  # single cells: of what helps against leaking rows, nothing does
-_VALUES = ("singling_out", "linkability", "attribute_inference", "dcr.identical_excess")
 
 
 @dataclass(frozen=True, slots=True)
 class Recourse:
     """One thing to do, the utility it is expected to cost, and why.
 
-    ``against`` is the state of a limit that it is for, see :func:`state_of`; ``only`` are the metrics and statistics it
-    helps, all when empty, but for those of the metrics ``but``. It turns protections on (where none of those named in
+    ``against`` is the state of a limit that it is for, see :func:`state_of`: any limit in this state, but for those of
+    metrics that declare otherwise; or where it is ``asked_for`` those of metrics that declare it alone, see
+    :class:`~privacy_assets.metrics.declarations.Recourses`. It turns protections on (where none of those named in
     ``turns_on`` is), or up (where one of those in ``turns_up`` is on); or has nothing to do with any.
     """
 
@@ -43,8 +41,7 @@ class Recourse:
     loss: Loss
     why: str
     against: State = "leak"
-    only: tuple[str, ...] = ()
-    but: tuple[str, ...] = ()
+    asked_for: bool = False
     turns_on: tuple[str, ...] = ()
     turns_up: tuple[str, ...] = ()
 
@@ -56,9 +53,13 @@ class Recourse:
 
     def helps(self, outcome: LimitOutcome) -> bool:
         """True when this is a recourse for the limit as it came out."""
-        everywhere = not self.only and (outcome.limit.metric != _CELLS or self.against != "leak")
-        named = everywhere or outcome.limit.statistic in self.only or outcome.limit.metric in self.only
-        return named and outcome.limit.metric not in self.but and self.against == state_of(outcome)
+        declared, estimate = _declared(outcome), outcome.limit.statistic.partition(".")[2]
+        if self.asked_for:
+            estimates = declared.also.get(self.name)
+            named = estimates is not None and (not estimates or estimate in estimates)
+        else:
+            named = self.name not in declared.never and (declared.general or self.against != "leak")
+        return named and self.against == state_of(outcome)
 
 
 RECOURSES = (  # the least loss first
@@ -74,7 +75,6 @@ RECOURSES = (  # the least loss first
         "Train on more people",
         "none",
         "each person weighs less and the table gets more accurate, if more people can be had",
-        but=_GENERATOR,
     ),
     Recourse(
         "closer fitting",
@@ -88,14 +88,14 @@ RECOURSES = (  # the least loss first
         "Keep to values that real rows have, or declare those that may stand in the column as well: domains",
         "none",
         "nobody needs a category that does not exist",
-        only=("value_disclosure.foreign_cells",),
+        asked_for=True,
     ),
     Recourse(
         "invented values",
         "Make generated columns without a look at those of real rows, or leave them out: drop",
         "none",
         "what belongs to one person is of use to nobody else",
-        only=("value_disclosure.generated_excess",),
+        asked_for=True,
     ),
     Recourse(
         "more tests",
@@ -103,7 +103,7 @@ RECOURSES = (  # the least loss first
         "none",
         "it takes longer, and the table stays as it is",
         against="doubt",
-        only=_GENERATOR,
+        asked_for=True,
     ),
     Recourse(
         "unseen holdout",
@@ -111,14 +111,14 @@ RECOURSES = (  # the least loss first
         "none",
         "the table stays as it is; against a holdout that was seen, nothing shows",
         against="doubt",
-        only=("holdout_leakage",),
+        asked_for=True,
     ),
     Recourse(
         "new people",
         "Train on people of whom nothing was released yet, or publish no further table of these",
         "none",
         "what was released adds up, and cannot be taken back",
-        only=("cumulative_disclosure",),
+        asked_for=True,
     ),
     Recourse(
         "more people to judge by",
@@ -126,7 +126,6 @@ RECOURSES = (  # the least loss first
         "small",
         "people who move from train to the holdout are no longer learnt from",
         against="doubt",
-        but=(*_GENERATOR, "holdout_leakage"),
     ),
     Recourse(
         "split by person",
@@ -134,7 +133,7 @@ RECOURSES = (  # the least loss first
         "small",
         "what is near to a member is near to the holdout as well where both hold the same person",
         against="doubt",
-        only=("controls",),
+        asked_for=True,
     ),
     Recourse(
         "memorization filter",
@@ -142,7 +141,6 @@ RECOURSES = (  # the least loss first
         "filter: memorization",
         "small",
         "few rows go; combinations that are common anyway get a little rarer",
-        but=_GENERATOR,
         turns_on=("memorization", "similarity"),
     ),
     Recourse(
@@ -158,7 +156,6 @@ RECOURSES = (  # the least loss first
         "filter: similarity",
         "medium",
         "combinations that many people share go as well",
-        but=_GENERATOR,
         turns_on=("similarity",),
     ),
     Recourse(
@@ -166,7 +163,7 @@ RECOURSES = (  # the least loss first
         "Leave out the synthetic rows that stand alone: filter: outliers",
         "medium",
         "averages stay, but rare groups and extreme values get lost",
-        only=_ALONE,
+        asked_for=True,
         turns_on=("outliers",),
     ),
     Recourse(
@@ -174,7 +171,6 @@ RECOURSES = (  # the least loss first
         "Let the filters leave out more: raise the quantile of similarity or memorization, lower that of outliers",
         "medium",
         "more of what is common, or of the tails, gets lost",
-        but=_GENERATOR,
         turns_up=_FILTERS,
     ),
     Recourse(
@@ -182,7 +178,7 @@ RECOURSES = (  # the least loss first
         "Before training, round, cap or group the rare values of the columns that give people away",
         "medium",
         "the detail of these columns goes for everybody",
-        only=_VALUES,
+        asked_for=True,
     ),
     Recourse(
         "less fitting",
@@ -219,12 +215,19 @@ def state_of(outcome: LimitOutcome) -> State:
         return "other"
     if outcome.status == "not_assessable":
         return "doubt"
-    if outcome.limit.metric == _UTILITY:
-        return "useless"
-    if outcome.limit.metric == "cumulative_disclosure":
-        return "leak"  # people who changed sides since an earlier release look avoided
+    means = _declared(outcome).broken_means
+    if means != "leak or avoidance":
+        return means
     avoids = estimate.direction == "two_sided" and estimate.null - estimate.low > estimate.high - estimate.null
     return "avoidance" if avoids else "leak"
+
+
+def _declared(outcome: LimitOutcome) -> Recourses:
+    """What the metric of a limit declares; of one that is not known here, nothing."""
+    from privacy_assets.metrics.registry import METRICS  # takes long to import: only where there is a report
+
+    metric = outcome.limit.metric
+    return METRICS[metric].recourses if metric in METRICS else Recourses()
 
 
 def recourses(outcomes: Iterable[LimitOutcome], configuration: Iterable[Protection] = ()) -> list[dict[str, Any]]:

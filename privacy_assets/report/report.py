@@ -7,10 +7,12 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import Any
+from typing import Any, get_args
 
 from privacy_assets.errors import ConfigError, shown
+from privacy_assets.metrics.declarations import Part
 from privacy_assets.metrics.membership_inference.gretel import data_privacy_score
+from privacy_assets.metrics.registry import METRICS
 from privacy_assets.policy import Judgement, Policy
 from privacy_assets.report.configuration import Protection, privacy_configuration
 from privacy_assets.report.recourse import recourses
@@ -67,13 +69,17 @@ class Report:
     @property
     def data_privacy_score(self) -> dict[str, Any] | None:
         """Gretel's Data Privacy Score: ``score``, ``grade`` and both components; None unless both were measured."""
+        declared = {
+            part: (name, estimate) for name, kind in METRICS.items() for part, estimate in kind.protection_score.items()
+        }
         found = {}
-        for part in ("membership", "attribute"):
-            result = self.results.get(f"{part}_inference")
-            names = [estimate.name for estimate in result.estimates] if result is not None else []
-            if result is None or "protection_score" not in names:
+        for part in get_args(Part):
+            metric, wanted = declared[part]
+            estimates = self.results[metric].estimates if metric in self.results else ()
+            score = next((estimate.value for estimate in estimates if estimate.name == wanted), None)
+            if score is None:
                 return None
-            found[part] = result.estimate("protection_score").value
+            found[part] = score
         score, level = data_privacy_score(**found)
         return None if math.isnan(score) else {"score": score, "grade": level, **found}
 

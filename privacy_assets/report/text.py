@@ -165,9 +165,9 @@ def _utility_lines(report: Report) -> list[str]:
 
 
 def utility_text(report: Report) -> str:
-    """Every statistic of fidelity with that of as many real rows; empty unless it was measured."""
-    found = utility(report.results)
-    return ", ".join(f"{name.replace('_', ' ')} {number(x.value)} (real {number(y.value)})" for name, x, y in found)
+    """Every statistic of use with that of as many real rows; empty unless they were measured."""
+    found = [(name.partition(".")[2].replace("_", " "), own, real) for name, own, real in utility(report.results)]
+    return ", ".join(f"{name} {number(own.value)} (real {number(real.value)})" for name, own, real in found)
 
 
 def _advice_lines(broken: Sequence[LimitOutcome]) -> list[str]:

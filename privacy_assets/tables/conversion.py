@@ -224,7 +224,7 @@ def _whole(series: pd.Series, name: str, where: str) -> pd.Series:
     values = series.to_numpy(dtype=np.float64, na_value=np.nan)
     broken = np.flatnonzero(~np.isnan(values) & (values != np.round(values)))
     if len(broken):
-        fix = f"declare the column as numeric; {len(broken)} rows are affected"
+        fix = f"round it, or declare the column as numeric; {len(broken)} rows are affected"
         raise InputError("a value is not a whole number", where=where, column=name, row=int(broken[0]), fix=fix)
     return pd.Series(values, index=series.index, name=series.name).astype("Int64")
 

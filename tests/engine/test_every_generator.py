@@ -13,8 +13,6 @@ from privacy_assets.tables.roles import foreign_cells, with_roles
 from privacy_assets.tables.table import Table
 
 SHORT: dict[str, dict[str, object]] = {
-    "synthpop": {},
-    "baynet": {},
     "privbayes": {"epsilon": 10.0},
     "ctgan": {"epochs": 5, "batch_size": 100},
     "tvae": {"epochs": 100, "batch_size": 100},
@@ -23,10 +21,9 @@ SHORT: dict[str, dict[str, object]] = {
     "dpgan": {"epochs": 5, "epsilon": 10.0},
     "dpctgan": {"epochs": 5, "epsilon": 10.0},
     "pategan": {"epochs": 10, "epsilon": 10.0},
-    "copy": {},
-    "noisy_copy": {},
 }
 ELSEWHERE = {"callable", "command", "realtabformer"}  # need something to run, and have tests of their own
+TRIED = [name for name in GENERATORS if name not in ELSEWHERE]
 CHANCE = 0.5  # total variation of rows that know nothing is well above it for half of the columns
 
 
@@ -43,12 +40,12 @@ def demo() -> tuple[pd.DataFrame, np.ndarray]:
 
 
 def test_every_generator_is_tried_here() -> None:
-    assert set(SHORT) | ELSEWHERE == set(GENERATORS)
-    assert all(info.available for info in generator_info() if info.name in SHORT)
+    assert set(SHORT) <= set(TRIED)
+    assert all(info.available for info in generator_info() if info.name in TRIED)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize("name", TRIED)
 def test_rows_of_the_demo_table(name: str) -> None:
     frame, people = demo()
     real = Table.read(frame, where="demo")
@@ -60,7 +57,7 @@ def test_rows_of_the_demo_table(name: str) -> None:
         "datetime",
     }
     schema = with_roles(real.schema, [real], people, where="demo")
-    fitted = build_generator(name, SHORT[name]).fit(real.under(schema), seed=0, people=people)
+    fitted = build_generator(name, SHORT.get(name)).fit(real.under(schema), seed=0, people=people)
     drawn = fitted.sample(1500, seed=0)
     train, made = real.frame(), drawn.frame()
     assert_frame_equal(fitted.sample(1500, seed=0).frame(), made)

@@ -39,7 +39,13 @@ def test_recourses_stand_in_order_of_loss_each_with_a_reason():
     assert len({found.name for found in RECOURSES}) == len({found.action for found in RECOURSES}) == len(RECOURSES)
     assert {found.loss for found in RECOURSES} == set(LOSSES)
     assert all(found.why for found in RECOURSES)
-    assert {name for found in RECOURSES for name in (*found.only, *found.but)} <= {*METRICS, *statistic_specs()}
+
+
+def test_what_metrics_declare_of_recourses_is_there():
+    asked_for = {found.name for found in RECOURSES if found.asked_for}
+    assert {name for metric in METRICS.values() for name in metric.recourses.also} == asked_for
+    for metric in METRICS.values():
+        assert metric.recourses.never <= {found.name for found in RECOURSES} - asked_for
 
 
 @pytest.mark.parametrize("limit", Policy.default().limits, ids=lambda limit: limit.key)

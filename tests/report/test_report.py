@@ -663,7 +663,7 @@ def test_curves_and_intervals_are_well_formed_for_hostile_names():
     rows = [{"g": HOSTILE, "x": i, "y": 0.1 * i, "low": 0.0, "high": 1.0} for i in range(30)]
     for text in (
         plots.intervals_svg(rows, x="x", y="y", series=("g",), labels=("a<b", "c&d")),
-        plots.curves_svg(rows, {"x": "x < y"}, "y", ("a<b", "c&d")),
+        plots.curves_svg(rows, {"x < y": ("x", "y")}, ("a<b", "c&d")),
     ):
         assert ET.fromstring(text).get("class") == "plot"
 

@@ -12,7 +12,7 @@ exchangeable, so permuting them gives the null law, at any sizes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -22,6 +22,7 @@ from pydantic import Field
 
 from privacy_assets.metrics.attribute_inference.attacks import FEW, GIOMI, Attack, Targets, Trial, entropies
 from privacy_assets.metrics.base import Measured, Metric
+from privacy_assets.metrics.declarations import Grades, Part, Plot, Protected, Recourses
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.membership_inference.gretel import grade
 from privacy_assets.metrics.membership_inference.scores import SMALLEST_SIDE
@@ -231,6 +232,22 @@ class AttributeInference(Metric):
         Limit("attribute_inference.excess", at_most=0.025, bound="lower", source=_TOLERATED),
         Limit("attribute_inference.protection_score", at_least=80.0, source=_MEASURED),
     )
+
+    plots: ClassVar[tuple[Plot, ...]] = (
+        Grades(
+            table="columns",
+            caption="Attribute inference protection by column: 100 when members are guessed no better than other "
+            "people, 0 when they are always guessed. The colour is the grade, Poor to Excellent, cut at 20, 40, 60 and "
+            "80; columns of low weight move by chance.",
+            label="column",
+            points="points",
+        ),
+    )
+    recourses: ClassVar[Recourses] = Recourses(also={"coarser columns": ()})
+    protections: ClassVar[tuple[Protected, ...]] = (
+        Protected("differential privacy", ("protection_score",), mainly=False),
+    )
+    protection_score: ClassVar[Mapping[Part, str]] = {"attribute": "protection_score"}
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute statistics and tables."""

@@ -13,6 +13,7 @@ from privacy_assets.metrics.base import Measured, Metric
 from privacy_assets.metrics.dcr.identical import IDENTICAL_EXCESS, identical_excess
 from privacy_assets.metrics.dcr.matches import ROLES, Matches, Space
 from privacy_assets.metrics.dcr.privacy_score import privacy_score
+from privacy_assets.metrics.declarations import Curves, Intervals, Protected, Recourses
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.targets import Budget, target_rows
 from privacy_assets.settings import Tuple, declared
@@ -92,6 +93,31 @@ class Dcr(Metric):
             "splits of UK census, nothing in 200 of Adult)",
         ),
     )
+
+    plots = (
+        Curves(
+            table="distances",
+            caption="Distance to the nearest training row, {} space. A leak shows as a synthetic curve that rises "
+            "before the holdout curve: synthetic rows lie closer to training rows than unseen people do.",
+            curves={
+                "synthetic to training (SRD)": ("srd", "quantile"),
+                "holdout to training (RRD)": ("rrd", "quantile"),
+            },
+            labels=("distance", "share of rows"),
+            by="space",
+        ),
+        Intervals(
+            table="tails",
+            caption="Member excess among the closest synthetic rows: share of matched real rows from training, beyond "
+            "what chance gives. Zero is no leak; both directions give members away.",
+            x="tail",
+            y="excess",
+            series=("space", "key"),
+            labels=("share of closest synthetic rows", "member excess"),
+        ),
+    )
+    recourses = Recourses(also={"coarser columns": ("identical_excess",)})
+    protections = (Protected("similarity", ("identical_excess", "member_excess")),)
 
     alpha: float = Field(default=0.02, gt=0, le=0.5, description="share of holdout rows that count as close")
     bootstraps: int = Field(default=1000, ge=50, description="bootstraps of the privacy score")

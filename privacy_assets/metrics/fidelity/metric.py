@@ -4,7 +4,7 @@ al., "Real-valued (medical) time series generation with recurrent conditional GA
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field
 
 from privacy_assets.errors import ConfigError, did_you_mean, shown
 from privacy_assets.metrics.base import Measured, Metric
+from privacy_assets.metrics.declarations import Recourses
 from privacy_assets.metrics.fidelity.measures import correlation_differences, related, similarity
 from privacy_assets.metrics.fidelity.prediction import Predictions, predict
 from privacy_assets.metrics.fidelity.tables import Compared, Weights
@@ -109,6 +110,12 @@ class Fidelity(Metric):
         StatisticSpec("prediction_loss", "What models lose by learning from the table instead of real rows."),
     )
     default_limits: ClassVar[tuple[Limit, ...]] = ()
+
+    recourses: ClassVar[Recourses] = Recourses(broken_means="useless")
+    utility: ClassVar[Mapping[str, str]] = {
+        name: f"{name}_real"
+        for name in ("column_similarity", "pair_similarity", "correlation_difference", "prediction")
+    }
 
     targets: Annotated[tuple[str, ...] | None, Tuple, AfterValidator(_once)] = Field(
         default=None, min_length=1, description="columns that models predict; without, all that can be"

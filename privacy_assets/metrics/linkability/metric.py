@@ -18,6 +18,7 @@ from pydantic import BeforeValidator, Field
 
 from privacy_assets.errors import ConfigError, did_you_mean, shown
 from privacy_assets.metrics.base import Measured, Metric
+from privacy_assets.metrics.declarations import Intervals, Plot, Recourses
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.linkability.linkage import Linkage
 from privacy_assets.settings import declared
@@ -99,6 +100,18 @@ class Linkability(Metric):
         Limit("linkability.excess", at_most=0.1, source=_CALIBRATED),
         Limit("linkability.excess", at_most=0.025, bound="lower", source=_TOLERATED),
     )
+
+    plots: ClassVar[tuple[Plot, ...]] = (
+        Intervals(
+            table="sets",
+            caption="Excess of members over unseen people whose halves are joined, by pair of column sets. Zero is "
+            "chance; both directions give members away.",
+            x="sets",
+            y="excess",
+            labels=("pair of column sets", "excess"),
+        ),
+    )
+    recourses: ClassVar[Recourses] = Recourses(also={"coarser columns": ()})
 
     columns: Annotated[Pair | None, BeforeValidator(_two_sets)] = Field(
         default=None,

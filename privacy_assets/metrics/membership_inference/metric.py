@@ -16,7 +16,7 @@ over subjects resampled where these are wider, so that they cover the advantage 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
@@ -25,6 +25,7 @@ import numpy as np
 from pydantic import Field
 
 from privacy_assets.metrics.base import Measured, Metric
+from privacy_assets.metrics.declarations import Compared, Intervals, Levels, Part, Plot, Protected, Recourses
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.membership_inference.gretel import (
     SMALLEST_POSITIVES,
@@ -250,6 +251,43 @@ class MembershipInference(Metric):
         Limit("membership_inference.precision", at_most=0.65, source=_CALIBRATED),
         Limit("membership_inference.protection_score", at_least=75.0, source=_CALIBRATED),
     )
+
+    plots: ClassVar[tuple[Plot, ...]] = (
+        Intervals(
+            table="curve",
+            caption="Membership advantage: share of members found, minus the share of non-members wrongly taken for "
+            "members, at each rate of false alarms. Zero is guessing.",
+            x="fpr",
+            y="advantage",
+            series=("score",),
+            labels=("false positive rate (logarithmic)", "advantage"),
+            log=True,
+        ),
+        Levels(
+            table="levels",
+            caption="Protection level reached by each simulated membership attack, after Gretel. Unavailable: fewer "
+            "than 50 people named, too few to tell a precision.",
+        ),
+        Intervals(
+            table="subgroups",
+            caption="Membership advantage in each declared subgroup, where its evidence is strongest; intervals hold "
+            "for all of them together. Zero is guessing.",
+            x="group",
+            y="advantage",
+            series=("column",),
+            labels=("group, the largest first", "advantage"),
+        ),
+    )
+    recourses: ClassVar[Recourses] = Recourses(also={"outlier filter": (ADVANTAGE_OUTLIERS.name, OUTLIER_EXCESS.name)})
+    protections: ClassVar[tuple[Protected, ...]] = (
+        Protected("memorization", ("precision",), mainly=False),
+        Protected("outliers", (ADVANTAGE_OUTLIERS.name, OUTLIER_EXCESS.name)),
+        Protected("over-fitting", ("advantage", "protection_score")),
+    )
+    compared: ClassVar[Compared | None] = Compared(
+        "precision", "attack precision", "Precision of the best membership attack: 0.5 is guessing."
+    )
+    protection_score: ClassVar[Mapping[Part, str]] = {"membership": "protection_score"}
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute statistics and the tables "curve", "levels", "grade" and, when there are any declared,

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from privacy_assets.errors import InputError
 from privacy_assets.metrics.base import Measured, Metric
+from privacy_assets.metrics.declarations import Compared, Plot, Protected, Shares
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.memorization.rows import ROLES, RowMemorization, by_spherelets, tables_of
 from privacy_assets.neighbours.radius import near, typical_radius
@@ -80,6 +81,24 @@ class Memorization(Metric):
     needs: ClassVar[frozenset[str]] = frozenset(ROLES)
     statistics: ClassVar[tuple[StatisticSpec, ...]] = (_EXPOSED, _EXCESS)
     default_limits: ClassVar[tuple[Limit, ...]] = ()
+
+    plots: ClassVar[tuple[Plot, ...]] = (
+        Shares(
+            table="alpha",
+            caption="Synthetic rows by memorization coefficient (other synthetic rows near it, over training rows near "
+            "it), on a logarithmic axis. Below 1 there are more training rows: the row is exposed. Most rows of a "
+            "sparse table have neither, which gives exactly 1.",
+            label="alpha",
+            series={"share": "share of the synthetic rows"},
+            log=True,
+        ),
+    )
+    protections: ClassVar[tuple[Protected, ...]] = (Protected("memorization", ("exposed_excess",)),)
+    compared: ClassVar[Compared | None] = Compared(
+        "exposed",
+        "exposed rows",
+        "Exposed: synthetic rows that stand among training rows rather than other synthetic rows.",
+    )
 
     def __post_init__(self) -> None:
         if self.space == "embedded":

@@ -8,7 +8,7 @@ hypergeometric probability of drawing one of k + m when the members were drawn f
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from pydantic import Field
 
 from privacy_assets.compute.parallel import in_parallel
 from privacy_assets.metrics.base import Measured, Metric
+from privacy_assets.metrics.declarations import Intervals, Plot, Recourses
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.singling_out.evidence import Configuration, describe, label_sets, risks
 from privacy_assets.metrics.singling_out.predicates import (
@@ -92,6 +93,19 @@ class SinglingOut(Metric):
         ),
     )
 
+    plots: ClassVar[tuple[Plot, ...]] = (
+        Intervals(
+            table="configurations",
+            caption="Singling-out risk by number of columns in the query: 0 when members are hit no more often than "
+            "chance gives, 1 when every query hits one.",
+            x="columns",
+            y="risk",
+            series=("attack",),
+            labels=("columns in the query", "risk"),
+        ),
+    )
+    recourses: ClassVar[Recourses] = Recourses(also={"coarser columns": ()})
+
     columns: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Tuple] = Field(
         default=(3, 4, 6, 8, 10, 12), min_length=1, description="numbers of columns in a query, a configuration each"
     )
@@ -100,6 +114,15 @@ class SinglingOut(Metric):
     candidates: int = Field(default=1_000_000, ge=1, description="queries that are tried for these, at most")
     patience: int = Field(default=100_000, ge=1, description="tries without a new query that end a configuration")
     outliers: int = Field(default=2000, ge=1, description="synthetic rows farthest from others in the embedding")
+
+    @classmethod
+    def study_estimates(cls, tables: Mapping[str, list[dict[str, Any]]]) -> dict[str, tuple[float, float, float]]:
+        """The risk by the number of columns of the queries, as Palacios' figure 3 has it."""
+        return {
+            f"risk of {row['columns']} columns": (row["risk"], row["low"], row["high"])
+            for row in tables.get("configurations", [])
+            if row["attack"] == "multivariate" and None not in (row["risk"], row["low"], row["high"])
+        }
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Attack with every configuration; see the class for the definitions."""

@@ -1,0 +1,126 @@
+"""CONTRIBUTING.md, followed to the letter in a copy of the package: files written, lines added, commands run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+# One process for all commands, as the installed command would start it: the folder it is called in is not on the path.
+DRIVER = """
+import json, sys
+from privacy_assets.cli.main import main
+for words in json.loads(sys.argv[1]):
+    print(json.dumps([words, main(words)]), flush=True)
+"""
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    """The words of the page's commands of this package, without what stands before them."""
+    lines = "\n".join(blocks("sh")).replace("\\\n", " ").splitlines()
+    found = [shlex.split(line, comments=True) for line in lines]
+    return [words[words.index("privacy-assets") + 1 :] for words in found if "privacy-assets" in words]
+
+
+def people(rows: int, seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    age = rng.integers(18, 90, rows)
+    weight = (50 + 0.2 * age + rng.normal(0, 9, rows)).round(1)
+    return pd.DataFrame({"age": age, "weight": weight, "smoker": rng.integers(0, 2, rows)})
+
+
+def towns(rows: int, seed: int) -> pd.DataFrame:
+    return people(rows, seed).assign(town=np.random.default_rng(seed).choice(["Leith", "Oban"], rows))
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package with what the page says, and tables under the names that its commands use."""
+    folder = tmp_path_factory.mktemp("checkout")
+    shutil.copytree(ROOT / "privacy_assets", folder / "privacy_assets", ignore=shutil.ignore_patterns("__pycache__"))
+    for text in (*blocks("python"), *blocks("yaml")):
+        name = text.partition("\n")[0].removeprefix("# ")
+        (folder / name).write_text(text, encoding="utf-8")
+    for text in blocks("diff"):
+        (first, before, after) = text.splitlines()
+        path = folder / first.removeprefix("--- ")
+        assert before[0] == " " and after[0] == "+", "a line that is there, and the one line to be added"
+        code = path.read_text(encoding="utf-8")
+        assert code.count(f"{before[1:]}\n") == 1
+        path.write_text(code.replace(f"{before[1:]}\n", f"{before[1:]}\n{after[1:]}\n"), encoding="utf-8")
+    for seed, name in enumerate(("train", "holdout", "synthetic")):
+        towns(300, seed).to_parquet(folder / f"{name}.parquet")
+    towns(300, 3).assign(town=["St Kilda"] * 7 + ["Leith"] * 293).to_parquet(folder / "rare.parquet")
+    people(1000, 4).to_parquet(folder / "people.parquet")
+    return folder
+
+
+def run(folder: Path, *given: list[str]) -> tuple[list[int], str]:
+    """Exit statuses, and all that was written."""
+    env = {name: value for name, value in os.environ.items() if name != "DAGSTER_HOME"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", DRIVER, json.dumps(given)],
+        cwd=folder, env={**env, "PYTHONPATH": str(folder)}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    said = done.stdout + done.stderr
+    statuses = [json.loads(line)[1] for line in done.stdout.splitlines() if line.startswith("[[")]
+    assert len(statuses) == len(given), said
+    return statuses, said
+
+
+def test_the_page_is_short_and_each_thing_is_one_file_and_one_line() -> None:
+    assert len(PAGE.splitlines()) < 150
+    assert [text.partition("\n")[0] for text in blocks("python")] == [
+        "# privacy_assets/metrics/smallest_class.py", "# mixture.py",
+    ]  # fmt: skip
+    assert [len([line for line in text.splitlines() if line.startswith("+")]) for text in blocks("diff")] == [1]
+    assert [words[0] for words in commands()] == ["evaluate", "evaluate", "generate", "run"]
+
+
+def test_the_metric_is_measured_and_its_limits_are_judged(checkout: Path) -> None:
+    metric, limit, *_ = commands()
+    rare = ["rare.parquet" if word == "synthetic.parquet" else word for word in limit]
+    asked = [[*metric, "--json=metric.json", "--html=metric.html"], [*limit, "--json=limit.json"]]
+    statuses, said = run(checkout, *asked, [*rare, "--json=rare.json"])
+    assert statuses == [0, 0, 1], said
+    own, common, few = (json.loads((checkout / f"{name}.json").read_text()) for name in ("metric", "limit", "rare"))
+    smallest = int(pd.read_parquet(checkout / "synthetic.parquet").groupby("town").size().min())
+    assert own["metrics"]["smallest_class"]["estimates"]["rows"]["value"] == smallest > 10
+    assert [(x["statistic"], x["limit"], x["status"]) for x in own["limits"]] == [("smallest_class.rows", 5.0, "pass")]
+    assert [(x["statistic"], x["limit"], x["status"]) for x in common["limits"]] == [
+        ("smallest_class.rows", 10.0, "pass")
+    ]
+    assert [(x["measured"], x["status"]) for x in few["limits"]] == [(7.0, "fail")]
+    assert [x["name"] for x in few["recourses"]] == ["coarser columns"]
+    assert "How many synthetic rows share the rarest combination of values?" in (checkout / "metric.html").read_text()
+
+
+def test_the_generator_makes_rows_that_the_gate_publishes_or_refuses(checkout: Path) -> None:
+    *_, generate, table = commands()
+    policy, spec = (checkout / "classes.yaml").read_text(), (checkout / "people.yaml").read_text()
+    (checkout / "strict.yaml").write_text(policy.replace("at_least: 10", "at_least: 400"))
+    strict = spec.replace("classes.yaml", "strict.yaml").replace("name: people", "name: strict")
+    (checkout / "refused.yaml").write_text(strict)
+    statuses, said = run(checkout, [*generate, "--out=made.parquet"], table, ["run", "refused.yaml"])
+    assert statuses == [0, 0, 1], said
+    made = pd.read_parquet(checkout / "made.parquet")
+    assert len(made) == 500 and made.dtypes.equals(pd.read_parquet(checkout / "people.parquet").dtypes)
+    assert "smallest_class.rows" in said
+    released = list((checkout / ".dagster_home" / "releases").rglob("table.parquet"))
+    (rows,) = [len(pd.read_parquet(path)) for path in released]
+    assert 500 < rows < 700, "as many as there are in train, which is split by a random key"
