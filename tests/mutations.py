@@ -272,8 +272,15 @@ MUTATIONS = [
     # --- what is told ---
     Mutation(
         "errors of others pass with their words",
-        "dagster/redaction.py", "if not isinstance(error, _SAFE):", "if False:",
+        "pipeline/redaction.py", "if not isinstance(error, (PrivacyAssetsError, *passing)):", "if False:",
         ("plugin/test_planted_values.py",),
+    ),
+    Mutation(
+        "what a step prints is kept by Airflow",
+        "pipeline/redaction.py",
+        "with redirect_stdout(nothing), redirect_stderr(nothing):",
+        "if nothing:",
+        ("engine/test_scrubbing.py",),
     ),
     # --- generators ---
     Mutation(

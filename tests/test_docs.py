@@ -27,6 +27,7 @@ from privacy_assets.embedding.settings import EmbedderSettings
 from privacy_assets.generators import GENERATORS
 from privacy_assets.generators.filters.registry import FILTERS
 from privacy_assets.metrics.registry import METRICS, statistic_specs
+from privacy_assets.pipeline.plan import TablePlan
 from privacy_assets.pipeline.spec import GROUPS, Group, TableSpec
 from privacy_assets.policy import Policy
 from privacy_assets.settings import settings_of
@@ -190,7 +191,7 @@ def test_the_python_of_the_readme_runs(folder: Path) -> None:
 
 
 def test_the_yaml_of_the_pages_loads(folder: Path) -> None:
-    loaded = {"component": 0, "instance": 0, "policy": 0}
+    loaded = {"component": 0, "instance": 0, "policy": 0, "table": 0}
     for page in PAGES:
         if page.name == "CONTRIBUTING.md":  # whose metric is not there: see test_contributing.py
             continue
@@ -213,11 +214,14 @@ def test_the_yaml_of_the_pages_loads(folder: Path) -> None:
                 with dg.DagsterInstance.from_config(str(folder)) as instance:
                     assert type(instance.compute_log_manager).__name__ == "NoOpComputeLogManager"
                 loaded["instance"] += 1
+            elif "source" in data:
+                assert TablePlan.of(TableSpec(**data)).subject == data["subject"]
+                loaded["table"] += 1
             else:
                 policy = Policy.from_dict(data, source=page.name)
                 assert {limit.statistic for limit in policy.limits} <= set(statistic_specs())
                 loaded["policy"] += 1
-    assert loaded == {"component": 2, "instance": 2, "policy": 5}
+    assert loaded == {"component": 2, "instance": 2, "policy": 5, "table": 1}
 
 
 def test_every_generator_is_described() -> None:

@@ -16,15 +16,16 @@ PACKAGE = Path(__file__).parents[1] / "privacy_assets"
 # Each may import what stands before it.
 ROOMS = (
     "errors", "settings", "version", "storage", "compute", "tables", "stats", "neighbours", "embedding", "generators",
-    "shadow", "metrics", "policy", "evaluation", "gate", "calibration", "report", "pipeline", "dagster", "cli",
+    "shadow", "metrics", "policy", "evaluation", "gate", "calibration", "report", "pipeline", "dagster", "airflow",
+    "cli",
 )  # fmt: skip
-ORCHESTRATORS = {"dagster": {"dagster", "cli"}}  # by library: the rooms that may import it
 # Words that name a metric and something else as well, by the modules in which they stand for that.
 OTHERWISE = {
     "memorization": {"generators.filters.near", "pipeline.spec", "report.recourse"},  # the filter
     "vulnerability": {"cli.audit", "shadow.plan"},  # the score of a record
     "dcr": {"stats.limits"},  # an example, in the message to who writes no METRIC.STATISTIC
 }
+ORCHESTRATORS = {"dagster": {"dagster", "cli"}, "airflow": {"airflow"}}  # by library: the rooms that may import it
 
 
 @cache
@@ -124,3 +125,9 @@ def test_metrics_are_named_in_their_room_alone() -> None:
     assert {(word, name) for word, names in OTHERWISE.items() for name in names if word not in named[name]} == set()
     pages = [path for path in PACKAGE.rglob("*.j2") if words(path.read_text(encoding="utf-8")) & set(METRICS)]
     assert pages == []
+
+
+def test_no_orchestrator_knows_the_other() -> None:
+    others = {"dagster": "airflow", "airflow": "dagster"}
+    wrong = [(name, one) for name in modules() for one in imported(name) if room(one) == others.get(room(name))]
+    assert wrong == []

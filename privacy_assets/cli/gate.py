@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from privacy_assets.errors import ConfigError, PublicationRefused, did_you_mean, shown
 from privacy_assets.report.text import NOTHING, aligned, clean, limits_table, number, sentence
-from privacy_assets.storage.objects import Location, ObjectPath, location
+from privacy_assets.storage.objects import PRIVATE_VARIABLE, RELEASES_VARIABLE, Location, ObjectPath, location
 
 if TYPE_CHECKING:
     from privacy_assets.gate.keys import TrustedKeys
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from privacy_assets.gate.verification import ReleaseState, Verification
 
 YES, NO = 0, 1
-RELEASES_VARIABLE, PRIVATE_VARIABLE = "PRIVACY_ASSETS_RELEASES", "PRIVACY_ASSETS_PRIVATE"
 HOME = ".dagster_home"
 SHORT, _PATH = 12, 4096  # digits shown of a hash or key id in a list; characters of a path, never cut
 Commands = argparse._SubParsersAction

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 
-from privacy_assets.cli.gate import PRIVATE_VARIABLE, RELEASES_VARIABLE, YES, Commands, add_command, add_folders, say
+from privacy_assets.cli.gate import YES, Commands, add_command, add_folders, say
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.prepared import Role, prepare
-from privacy_assets.storage.objects import ObjectPath, location
+from privacy_assets.storage.objects import PRIVATE_VARIABLE, RELEASES_VARIABLE, ObjectPath, location
 
 _HELP = f"""\
 Checks that the store refuses to write over an object when it is told so (S3: If-None-Match), and marks each place with

@@ -1,28 +1,20 @@
-"""The wall between exceptions and Dagster, which stores what it is given: message, notes, cause and context."""
+"""What Dagster may be shown of an exception: it stores message, notes, cause and context."""
 
 from __future__ import annotations
 
-import functools
-import inspect
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import dagster as dg
 
 from privacy_assets.dagster.fixed import check_launch
 from privacy_assets.dagster.refusals import failure
-from privacy_assets.errors import PrivacyAssetsError, PublicationRefused, StepError, without_chain
+from privacy_assets.errors import PublicationRefused
+from privacy_assets.pipeline.redaction import hush_threads, redact, without_values
 
 F = TypeVar("F", bound=Callable[..., Any])
-# Ours, and those by which Dagster and Python steer a step: they pass, without the chain behind them.
-_SAFE = (
-    PrivacyAssetsError,
-    dg.Failure,
-    dg.RetryRequested,
-    dg.DagsterError,
-)
+# Those by which Dagster and Python steer a step.
+_PASSING = (dg.Failure, dg.RetryRequested, dg.DagsterError)
 _INTERRUPTS = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt, GeneratorExit)
 
 
@@ -34,10 +26,10 @@ def checked_step(function: F) -> F:
     """
 
     def start() -> None:
-        threading.excepthook = _tell_kind
+        hush_threads()
         check_launch()
 
-    return _redacted(function, start)
+    return redact(function, _shown, start)
 
 
 def redact_exceptions(function: F) -> F:
@@ -48,43 +40,10 @@ def redact_exceptions(function: F) -> F:
     Dagster's own pass without their cause, context and notes, interrupts without their words; anything else becomes a
     StepError. What is returned, yielded or logged is not looked at.
     """
-    return _redacted(function, lambda: None)
+    return redact(function, _shown, lambda: None)
 
 
-def _redacted(function: F, start: Callable[[], None]) -> F:
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            start()
-            return function(*args, **kwargs)
-        except BaseException as error:  # noqa: BLE001 (a library can raise anything, and quote what it read)
-            shown = _without_values(error)
-        # Outside the except block, so that the original is not its context either.
-        raise shown
-
-    @functools.wraps(function)
-    def generate(*args: Any, **kwargs: Any) -> Iterator[Any]:
-        try:
-            start()
-            return (yield from function(*args, **kwargs))
-        except BaseException as error:  # noqa: BLE001 (see above)
-            shown = _without_values(error)
-        raise shown
-
-    return cast("F", generate if inspect.isgeneratorfunction(function) else call)
-
-
-def _without_values(error: BaseException) -> BaseException:
+def _shown(error: BaseException) -> BaseException:
     if isinstance(error, PublicationRefused):
         return failure(error)
-    for kind in _INTERRUPTS:
-        if isinstance(error, kind):
-            return kind()
-    if not isinstance(error, _SAFE):
-        return StepError.hiding(error)
-    return without_chain(error)
-
-
-def _tell_kind(raised: threading.ExceptHookArgs) -> None:
-    if raised.exc_value is not None and not isinstance(raised.exc_value, SystemExit):
-        sys.stderr.write(f"In a thread: {StepError.hiding(raised.exc_value)}\n")
+    return without_values(error, _PASSING, _INTERRUPTS)

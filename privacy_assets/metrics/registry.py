@@ -20,9 +20,9 @@ METRICS: dict[str, type[Metric]] = parts_at(
     "privacy_assets.metrics.shadow_membership:ShadowMembership",
     "privacy_assets.metrics.fidelity:Fidelity",
     "privacy_assets.metrics.value_disclosure:ValueDisclosure",
-    "privacy_assets.metrics.cumulative_disclosure:Composition",
+    "privacy_assets.metrics.cumulative_disclosure:CumulativeDisclosure",
     "privacy_assets.metrics.controls:Controls",
-    "privacy_assets.metrics.holdout_leakage:Contamination",
+    "privacy_assets.metrics.holdout_leakage:HoldoutLeakage",
 )
 
 

@@ -24,6 +24,8 @@ from typing import Any, BinaryIO
 from privacy_assets.errors import ConfigError, StoreError, shown
 from privacy_assets.storage.work import WorkFolder
 
+# The places of a deployment, where nobody names them.
+RELEASES_VARIABLE, PRIVATE_VARIABLE = "PRIVACY_ASSETS_RELEASES", "PRIVACY_ASSETS_PRIVATE"
 _AT_ONCE = 16  # requests
 _WRITABLE = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}  # protocols that create once; the extra each needs
 

@@ -1,0 +1,51 @@
+"""The wall between private values and an orchestrator."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+
+import pytest
+
+from privacy_assets.errors import InputError, StepError
+from privacy_assets.pipeline.redaction import redact, unheard, without_values
+
+
+def say() -> None:
+    """A value in every way that Python code has."""
+    print("SECRET-7f3a")
+    print("SECRET-7f3a", file=sys.stderr)
+    warnings.warn("SECRET-7f3a", stacklevel=1)
+    logging.getLogger("of a library").critical("SECRET-7f3a")
+
+
+def heard(capture: pytest.CaptureFixture[str], log: pytest.LogCaptureFixture) -> int:
+    told = capture.readouterr()
+    return (told.out + told.err + log.text).count("SECRET-7f3a")
+
+
+def test_what_a_step_says_is_dropped_and_what_comes_after_it_is_not(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.warns(UserWarning) as warned:
+        with pytest.raises(ValueError), unheard():
+            say()
+            raise ValueError
+        assert heard(capsys, caplog) == 0 and not warned.list
+        say()
+    assert heard(capsys, caplog) == 3 and len(warned.list) == 1
+
+
+def test_only_what_is_shown_of_an_error_comes_out() -> None:
+    def fails() -> None:
+        raise ValueError("SECRET-7f3a") from KeyError("SECRET-7f3a")
+
+    def refuses() -> None:
+        raise InputError("no such file") from KeyError("SECRET-7f3a")
+
+    for function, kind in ((fails, StepError), (refuses, InputError)):
+        with pytest.raises(kind) as caught:
+            redact(function, lambda error: without_values(error, (), ()), lambda: None)()
+        assert "SECRET" not in str(caught.value)
+        assert caught.value.__cause__ is caught.value.__context__ is None

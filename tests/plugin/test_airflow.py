@@ -1,0 +1,202 @@
+"""A table's pipeline on Airflow 3, where Dagster cannot be imported: two tasks, and what Airflow keeps of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from planting import private, readable, traces
+from standins import LENIENT
+
+from privacy_assets import read_published
+from privacy_assets.cli.main import main
+from privacy_assets.gate.releases import ReleaseStore
+from privacy_assets.gate.statements import Place
+
+FUNCTIONS_APART = True
+HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
+SECRET = "the same split in every run"
+TABLE = {
+    "name": "honest",
+    "subject": "pid",
+    "generator": "broken_generators:honest",
+    "attacks": {"metrics": {"dcr": {"bootstraps": 50, "permutations": 199}}, "embedder": False},
+    "policy": LENIENT,
+}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """All DAGs of the file, run once."""
+
+    place: Path
+    said: str
+
+    def ask(self, question: str, *values: str) -> list[tuple[Any, ...]]:
+        """Rows of Airflow's database."""
+        with sqlite3.connect(self.place / "home/airflow.db") as database:
+            return database.execute(question, values).fetchall()
+
+    def states(self, dag: str) -> dict[str, tuple[str, int]]:
+        """State and number of tries of each task."""
+        found = self.ask("select task_id, state, try_number from task_instance where dag_id = ?", dag)
+        return {task: (state, tries) for task, state, tries in found}
+
+    def xcoms(self, dag: str) -> dict[str, Any]:
+        """What each task returned."""
+        found = self.ask("select task_id, value from xcom where dag_id = ? and key = 'return_value'", dag)
+        return {task: json.loads(str(value)) for task, value in found}  # SQLite makes a number of one
+
+    def log(self, dag: str, task: str = "publish") -> list[str]:
+        """What stands in the log files of a task, attempt by attempt."""
+        files = sorted(self.place.glob(f"home/logs/dag_id={dag}/*/task_id={task}/*.log"))
+        return [json.loads(line)["event"] for file in files for line in file.read_text().splitlines()]
+
+    def logged(self, dag: str) -> str:
+        """All of the log files of a DAG."""
+        return "\n".join(file.read_text() for file in self.place.glob(f"home/logs/dag_id={dag}/*/*/*.log"))
+
+    @property
+    def store(self) -> ReleaseStore:
+        return ReleaseStore(self.place / "deployment/releases")
+
+
+def airflow_in(place: Path) -> dict[str, str]:
+    """The environment of an Airflow below ``place``, where Dagster cannot be imported."""
+    for folder in ("home", "dags", "blocked"):
+        (place / folder).mkdir()
+    (place / "blocked/dagster.py").write_text("raise ImportError('dagster is blocked')\n")
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(place / "home"),
+        "PYTHONPATH": os.pathsep.join([str(place / "blocked"), str(HERE), *sys.path]),
+        "OMP_NUM_THREADS": "1",
+        "AIRFLOW_HOME": str(place / "home"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(place / "dags"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "false",
+        "AIRFLOW__CORE__EXECUTOR": "airflow_worker.Worker",
+        "PRIVACY_ASSETS_SECRET": SECRET,
+        "PLACE": str(place),
+    }
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    place = tmp_path_factory.mktemp("airflow")
+    environment = airflow_in(place)
+    private().to_parquet(place / "people.parquet")
+    (place / "honest.yaml").write_text(yaml.safe_dump({**TABLE, "source": str(place / "people.parquet")}))
+    (place / "dags/gated_dags.py").write_text((HERE / "gated_dags.py").read_text())
+    said = ""
+    for command in (["-m", "airflow", "db", "migrate"], [HERE / "airflow_worker.py", place / "dags/gated_dags.py"]):
+        done = subprocess.run(
+            [sys.executable, *command], env=environment, cwd=place, capture_output=True, text=True, timeout=600
+        )
+        said += done.stdout + done.stderr
+        assert done.returncode == 0, said[-5000:]
+    return Ran(place, said)
+
+
+@pytest.mark.slow
+def test_a_table_that_holds_its_policy_is_published_and_read(ran: Ran) -> None:
+    assert ran.states("honest") == {"publish": ("success", 1), "read": ("success", 1)}
+    release = ran.store.current(Place("honest"))
+    assert ran.xcoms("honest") == {
+        "publish": {"table": "honest", "partition": None, "release": release.id},
+        "read": len(read_published(ran.store.root, "honest")),
+    }
+    log = ran.log("honest")
+    assert [line for line in log if line.startswith("step ") and ":" not in line] == [
+        f"step {name}"
+        for name in ("source", "splits", "generator", "synthetic", "encoded", "dcr", "attestation", "published")
+    ]
+    assert any(line.startswith("PASS") for line in log)
+
+
+@pytest.mark.slow
+def test_it_is_the_table_that_the_command_makes(ran: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", SECRET)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(HERE)
+    assert main(["run", str(ran.place / "honest.yaml"), "--releases=releases", "--device=cpu", "--quiet"]) == 0
+    ours, theirs = (store.current(Place("honest")).table for store in (ran.store, ReleaseStore(tmp_path / "releases")))
+    assert ours.read_bytes() == theirs.read_bytes()
+
+
+@pytest.mark.slow
+def test_a_table_that_leaks_fails_for_good_and_nobody_reads(ran: Ran) -> None:
+    assert ran.states("leaks") == {"publish": ("failed", 1), "read": ("upstream_failed", 0)}
+    assert ran.xcoms("leaks") == {}
+    assert not ran.store.history(Place("leaks"))
+    log = ran.log("leaks")
+    assert "step published: refused" in log
+    assert any(line.startswith("FAIL") for line in log)
+    assert "The policy does not hold" in ran.logged("leaks")
+
+
+@pytest.mark.slow
+def test_what_goes_wrong_in_a_step_is_tried_again_and_told_without_values(ran: Ran) -> None:
+    assert ran.states("says") == {"publish": ("failed", 2), "read": ("upstream_failed", 0)}
+    log = ran.logged("says")
+    assert "StepError" in log and "ValueError at" in log
+    assert '"says_rows"' not in log, "no frame of a step: some versions and settings show its local variables"
+
+
+@pytest.mark.slow
+def test_no_private_value_is_kept_by_airflow(ran: Ran) -> None:
+    kept = {str(file): readable(file) for file in (ran.place / "home").rglob("*") if file.is_file()}
+    assert any(name.endswith("airflow.db") for name in kept) and sum(name.endswith(".log") for name in kept) == 5
+    assert {name: found for name, text in {**kept, "said": ran.said}.items() if (found := traces(text))} == {}
+
+
+MISTAKES = """
+import sys
+from pathlib import Path
+from airflow.sdk import DAG
+from privacy_assets.airflow.operators import PrivacyPublishOperator
+from privacy_assets.errors import ConfigError
+table = Path("honest.yaml")
+for given in (
+    {"table": table, "releases": "releases"},
+    {"table": table, "source": "demo"},
+    {"table": Path("nowhere.yaml")},
+    {"table": "honest", "source": "people.parquet", "generator": "sinthpop"},
+    {"table": "honest", "source": "people_{partition}.parquet"},
+):
+    try:
+        PrivacyPublishOperator(task_id="publish", **given)
+    except ConfigError as error:
+        print(error)
+print({"torch", "faiss", "sklearn", "numba", "scipy"} & set(sys.modules))
+"""
+
+
+def test_mistakes_are_told_when_the_dag_is_parsed_which_imports_nothing_heavy(tmp_path: Path) -> None:
+    environment = airflow_in(tmp_path)
+    (tmp_path / "honest.yaml").write_text(yaml.safe_dump({**TABLE, "source": "people.parquet"}))
+    page = (ROOT / "docs/airflow.md").read_text(encoding="utf-8")
+    (tmp_path / "patients.yaml").write_text(re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0])
+    example = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0]
+    (tmp_path / "parsed.py").write_text(f"{example}\nprint(sorted(dag.task_dict))\n{MISTAKES}")
+    done = subprocess.run(
+        [sys.executable, "parsed.py"], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "['count', 'publish']",
+        "releases: releases is relative, and tasks start in any folder. Fix: give the whole path.",
+        "table honest: source was given beside a spec. Fix: say it in the spec.",
+        "nowhere.yaml: no such file. Fix: give the path of a table's YAML file.",
+        "table honest, generator: unknown generator 'sinthpop'. Did you mean 'synthpop'?",
+        "table honest, data: the path of source has {partition}, and the table has no partitions.",
+        "set()",
+    ]
