@@ -280,7 +280,7 @@ MUTATIONS = [
         "pipeline/redaction.py",
         "with redirect_stdout(nothing), redirect_stderr(nothing):",
         "if nothing:",
-        ("engine/test_scrubbing.py",),
+        ("engine/test_redaction.py",),
     ),
     # --- generators ---
     Mutation(
