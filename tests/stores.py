@@ -15,9 +15,10 @@ import pytest
 
 _SERVER = """
 import sys
-from moto.server import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import run_simple
-run_simple("127.0.0.1", int(sys.argv[1]), DomainDispatcherApplication(create_backend_app), threaded=False)
+from moto.server import create_backend_app
+from werkzeug.serving import WSGIRequestHandler, run_simple
+WSGIRequestHandler.log_request = lambda *_: None
+run_simple("127.0.0.1", int(sys.argv[1]), create_backend_app("s3"), threaded=False)
 """
 _buckets = count(1)
 
@@ -42,7 +43,7 @@ def s3() -> Iterator[dict[str, str]]:
         stderr=subprocess.DEVNULL,
     )
     try:
-        _until_ready(running, f"http://127.0.0.1:{port}/moto-api/")
+        _until_ready(running, f"http://127.0.0.1:{port}/")
         yield {
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
             "AWS_ACCESS_KEY_ID": "someone",

@@ -17,8 +17,10 @@ import pytest
 from privacy_assets import evaluate
 from privacy_assets.evaluation import attach_embedder, choose_metrics, fit_embedder, prepare_inputs, run_metrics
 from privacy_assets.generators.registry import build_generator
+from privacy_assets.metrics.registry import default_metrics
 from privacy_assets.neighbours.nearest import nearest
 from privacy_assets.report.evaluate import assemble
+from tests.engine.test_every_metric import SHORT
 from tests.tables import as_table
 
 FULL = (8_000, 2_000, 8_000)
@@ -142,16 +144,8 @@ def test_fresh_rows_hold_and_copies_break_over_splits(table, request):
         # A fresh row can have a category that nobody else has, which a generator cannot make.
         held += all(one.passed for one in outcomes if one.limit.key != "value_disclosure.foreign_cells")
         leak = judged(train, holdout, leaky(train, fresh, 0.05), metrics=LEAK_METRICS)
-        assert "fail" in label_conditional(leak).values()
+        assert leak.verdict == "fail" and "fail" in label_conditional(leak).values()
     assert held >= 5
-
-
-@pytest.mark.slow
-def test_five_percent_of_copies_break_label_conditional_limits(adult_leak, uk_census):
-    train, holdout, fresh = cut(uk_census, *FULL)
-    for report in (adult_leak(0.05), judged(train, holdout, leaky(train, fresh, 0.05), metrics=LEAK_METRICS)):
-        assert report.verdict == "fail"
-        assert "fail" in label_conditional(report).values()
 
 
 @pytest.mark.slow
@@ -306,7 +300,7 @@ def test_every_table_runs_through_all_metrics(shape):
     columns, missing = SHAPES[shape]
     train, holdout, fresh, reference = (made(n, columns, missing, i) for i, n in enumerate((600, 400, 500, 200)))
     embedder = fit_embedder(prepare_inputs(train, holdout, fresh, reference), max_epochs=2)
-    chosen, policy = choose_metrics(None, None)
+    chosen, policy = choose_metrics({name: SHORT.get(name) for name in default_metrics()}, None)
     for synthetic, leak in ((fresh, False), (train.copy(), True)):
         if shape == "unseen category":
             synthetic.loc[:20, "c002"] = "never seen"
@@ -325,12 +319,6 @@ def test_every_table_runs_through_all_metrics(shape):
 
 
 # ------------------------------------------------------------------------------- what must not matter
-
-
-@pytest.mark.slow
-def test_the_order_of_rows_changes_no_statistic(small, small_report):
-    shuffled = judged(*(frame.sample(frac=1, random_state=9) for frame in small))
-    assert estimates(shuffled) == estimates(small_report)
 
 
 def renamed(frame):
@@ -376,13 +364,12 @@ def test_sizes_may_differ(adult, sizes):
 @pytest.mark.parametrize("leak", [False, True], ids=["fresh", "copy"])
 def test_a_holdout_of_40_rows_never_passes(adult, leak):
     train, holdout, fresh = cut(adult, 2_000, 40, 2_000)
-    report = judged(train, holdout, train if leak else fresh, domains=domains(adult))
+    report = judged(train, holdout, train if leak else fresh, metrics=LEAK_METRICS)
     assert report.verdict == ("fail" if leak else "not_assessable")
 
 
 @pytest.mark.slow
-def test_a_seed_is_repeated_and_another_differs_within_the_intervals(small, small_report):
-    assert estimates(judged(*small, seed=0)) == estimates(small_report)
+def test_another_seed_differs_within_the_intervals(small, small_report):
     other, first = estimates(judged(*small, seed=1)), estimates(small_report)
     assert other != first
     for key, (value, low, _) in other.items():

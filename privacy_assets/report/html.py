@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from privacy_assets.report.drawings import Drawn, plots_of
@@ -50,8 +51,12 @@ BOUNDS = {
 }
 
 
+@cache
 def environment() -> Environment:
-    """The template environment: autoescape, no undefined names, every text cleaned before it is escaped."""
+    """The template environment: autoescape, no undefined names, every text cleaned before it is escaped.
+
+    One for all pages: it compiles a template once.
+    """
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 

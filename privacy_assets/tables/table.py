@@ -40,6 +40,9 @@ class Table:
         """
         check_frame(frame, where=where, smallest=smallest)
         _check_columns(frame, schema, where)
+        if isinstance(frame, pd.DataFrame) and frame.attrs:
+            frame = frame.copy(deep=False)
+            frame.attrs = {}  # pandas copies them, deeply, in most of what is done to a column
         columns = {c.name: column_of(frame[c.name], c, where, synthetic=synthetic) for c in schema.columns}
         return cls(schema, columns, len(frame))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
@@ -233,13 +232,6 @@ def test_a_row_that_stands_twice_is_not_suspicious_by_ratio():
     matched = {(row["key"], row["tail"]): row["matched"] for row in table}
     assert matched["ratio", 0.2] == 0
     assert matched["distance", 0.2] == 4
-
-
-# ---------------------------------------------------------------- what must not matter
-
-
-def figures_of(result):
-    return [dataclasses.asdict(f) for f in result.estimates]
 
 
 # ---------------------------------------------------------------- tables of every shape

@@ -241,18 +241,6 @@ def test_missing_values_of_every_kind_of_column_count(name: str) -> None:
     assert all(estimate.measurable for estimate in nowhere.estimates)
 
 
-def test_the_order_of_rows_changes_nothing() -> None:
-    tables = parts((200, 150, 260), 12)
-    owners = {"train": np.random.default_rng(0).integers(0, 90, 200), "holdout": np.arange(100, 250)}
-    orders = [np.random.default_rng(3).permutation(len(table)) for table in tables]
-    moved = [table.iloc[order].reset_index(drop=True) for table, order in zip(tables, orders, strict=True)]
-    for subjects in ({}, owners):
-        again = {role: subjects[role][order] for role, order in zip(subjects, orders[:2], strict=False)}
-        first, second = run(*tables, subjects=subjects), run(*moved, subjects=again)
-        assert kept(first.estimates) == kept(second.estimates)
-        assert first.tables == second.tables
-
-
 def test_longer_tables_are_cut_to_the_same_number_of_rows() -> None:
     train, holdout, fresh = parts((300, 200, 900), 13)
     result = run(train, holdout, fresh)

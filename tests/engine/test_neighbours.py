@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from functools import cache
 
 import faiss
 import numpy as np
@@ -140,20 +141,33 @@ def same(found, expected):
     np.testing.assert_array_equal(found.indices, expected[1])
 
 
+@cache
+def between(case, k):
+    """Queries and points of a case, and what is expected of every search."""
+    queries, points = (x.astype(np.float32) for x in case(np.random.default_rng(0)))
+    return queries, points, brute(queries, points, k)
+
+
+@cache
+def within(case, k):
+    points = case(np.random.default_rng(1))[1].astype(np.float32)
+    points[11] = points[12]
+    return points, brute(points, points, k, exclude_self=True)
+
+
 @by_name
 @pytest.mark.parametrize("k", [1, 5])
 def test_brute_force_twin(case, search, k):
-    queries, points = (x.astype(np.float32) for x in case(np.random.default_rng(0)))
-    same(search(queries, points, k), brute(queries, points, k))
+    queries, points, expected = between(case, k)
+    same(search(queries, points, k), expected)
 
 
 @by_name
 @pytest.mark.parametrize("k", [1, 3])
 def test_exclude_self_keeps_duplicates(case, search, k):
-    points = case(np.random.default_rng(1))[1].astype(np.float32)
-    points[11] = points[12]
+    points, expected = within(case, k)
     found = search(points, points, k, exclude_self=True)
-    same(found, brute(points, points, k, exclude_self=True))
+    same(found, expected)
     assert found.distances[11, 0] == found.distances[12, 0] == 0
 
 

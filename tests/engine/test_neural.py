@@ -13,6 +13,7 @@ from pandas.testing import assert_frame_equal
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.generators import build_generator, load_generator
 from privacy_assets.generators.base import Training
+from privacy_assets.generators.networks import accounting
 from privacy_assets.generators.networks.blocks import Shape
 from privacy_assets.generators.networks.gan import gradient_penalty, sliced_distance
 from privacy_assets.generators.networks.rvae import RvaeNetwork
@@ -44,6 +45,12 @@ def mixed(n: int, seed: int = 0, missing: float = 0.15) -> pd.DataFrame:
 
 SCHEMA = infer_schema(mixed(300))
 TRAIN = Table.of(mixed(400), SCHEMA, where="train").frame()
+
+
+@pytest.fixture(autouse=True)
+def _some_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How much a budget asks for takes seconds to find; that it is found, and used, is in test_private_training."""
+    monkeypatch.setattr(accounting, "noise_for", lambda *_: 2.0)
 
 
 def small(name: str, **settings: object):

@@ -17,7 +17,7 @@ from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.errors import DagsterError
 from dagster._core.execution.api import execute_run
 from hypothesis import strategies as st
-from standins import QUICK, independent, memorise, people, resources, table_of
+from standins import QUICK, independent, memorise, people, resources, sqlite_instance, table_of
 
 from privacy_assets import PrivacyIOManager
 from privacy_assets.dagster.io import Readable, load_value
@@ -51,14 +51,7 @@ class Launchpad:
     @contextmanager
     def open(cls, root: Path) -> Iterator["Launchpad"]:
         people(100).to_parquet(root / "people.parquet")
-        one_file = {  # not a database a run: making one takes as long as a refused run
-            "module": "dagster._core.storage.event_log",
-            "class": "ConsolidatedSqliteEventLogStorage",
-            "config": {"base_dir": str(root / "home")},
-        }
-        overrides = {"telemetry": {"enabled": False}, "event_log_storage": one_file}
-        (root / "home").mkdir()
-        with dg.DagsterInstance.local_temp(str(root / "home"), overrides=overrides) as instance:
+        with sqlite_instance(root) as instance:
             yield cls(root, instance, definitions(root).resolve_implicit_global_asset_job_def())
 
     def launch(self, launch: "Launch") -> str | None:

@@ -139,23 +139,6 @@ def test_a_filter_reads_the_real_rows_outside_of_the_budget(place: Path) -> None
     assert "which rows the filters memorization left out" in row["how"]
 
 
-def test_nothing_is_known_of_a_table_that_was_brought(place: Path) -> None:
-    real = people()
-    sides = {
-        "train": real[:400],
-        "holdout": real[400:],
-        "synthetic": independent(real[:400].drop(columns="pid"), 300, 0),
-    }
-    for role, frame in sides.items():
-        frame.to_parquet(place / f"{role}.parquet")
-    given = {role: place / f"{role}.parquet" for role in sides}
-    with dg.DagsterInstance.ephemeral() as instance:
-        result = run(table(place, source=None, generator="synthpop", **given), "people_pipeline", instance)
-    assert "privacy_report" in made(result), failures(result)
-    report = json.loads(next((place / "storage/people/privacy_report").rglob("*.json")).read_text())
-    assert {row["state"] for row in report["privacy_configuration"]} == {"unknown"}
-
-
 @pytest.mark.slow
 def test_checks_do_not_ask_for_a_filter_that_is_on(place: Path) -> None:
     # one-sided, so it never reads as avoidance of members, wherever the split of this run's key falls
@@ -174,12 +157,6 @@ def test_checks_do_not_ask_for_a_filter_that_is_on(place: Path) -> None:
         assert actions[name is None] == " ".join(r.data["what"] for r in score.metadata["what can be done"].records)
     assert "filter: memorization" in actions[True] and "filter: memorization" not in actions[False]
     assert "leave out more" in actions[False] and "leave out more" not in actions[True]
-
-
-def test_without_a_filter_the_attestation_says_so(place: Path) -> None:
-    with dg.DagsterInstance.ephemeral() as instance:
-        assert run(table(place), "people_pipeline", instance).success
-    assert attested(place)["predicate"]["setup"]["filter"] is None
 
 
 @pytest.mark.parametrize(

@@ -165,18 +165,23 @@ def test_a_leaky_table_is_blocked_and_the_previous_release_stays(
     assert len(ReleaseStore(place / "releases").history(Place("people"))) == count
 
 
-def test_a_stricter_policy_blocks_what_was_attested(place: Path, instance: dg.DagsterInstance) -> None:
-    assert run(table(place), "people_pipeline", instance).success
+def test_what_was_attested_is_published_as_it_was_judged_or_not_at_all(tmp_path: Path) -> None:
+    people().to_parquet(tmp_path / "people.parquet")
     strict = {**LENIENT, "limits": [{**LENIENT["limits"][0], "at_most": 0.01}]}
-    refused = run(table(place, policy=strict), "people_pipeline", instance, only="people/published")
-    assert "another policy" in failures(refused)["people__published"].user_failure_data.description
+    with dg.DagsterInstance.ephemeral() as instance:
 
+        def refused(asset: str, **changes: object) -> str:
+            found = run(table(tmp_path, **changes), "people_pipeline", instance, only=f"people/{asset}")
+            return str(failures(found)[f"people__{asset}"].user_failure_data.description)
 
-def test_scores_of_another_table_are_not_attested(place: Path, instance: dg.DagsterInstance) -> None:
-    assert run(table(place), "people_pipeline", instance).success
-    assert run(table(place, seed=5), "people_pipeline", instance, only="people/synthetic").success
-    stale = run(table(place, seed=5), "people_pipeline", instance, only="people/attestation")
-    assert "another synthetic table" in failures(stale)["people__attestation"].user_failure_data.description
+        assert run(table(tmp_path), "people_pipeline", instance).success
+        assert "another policy" in refused("published", policy=strict)
+        shutil.rmtree(tmp_path / "releases")  # as if the run had been stopped before its last step
+        (snapshot,) = (tmp_path / "private/snapshots/people/_all").iterdir()
+        pd.read_parquet(snapshot).head(5).to_parquet(snapshot)
+        assert "changed after it was judged" in refused("published")
+        assert run(table(tmp_path, seed=5), "people_pipeline", instance, only="people/synthetic").success
+        assert "another synthetic table" in refused("attestation", seed=5)
 
 
 @pytest.mark.parametrize(
@@ -201,24 +206,16 @@ def test_a_table_made_from_rows_of_the_past_is_not_attested(tmp_path: Path, agai
     assert not ReleaseStore(tmp_path / "releases").history(Place("people"))
 
 
-def test_no_plain_fingerprint_of_a_private_table_is_attested(honest: dg.ExecuteInProcessResult, place: Path) -> None:
+def test_the_attestation_names_no_filter_and_no_plain_fingerprint_of_a_private_table(
+    honest: dg.ExecuteInProcessResult, place: Path
+) -> None:
     envelope = json.loads((place / "storage/people/attestation/attestation.json").read_bytes())
     text = base64.b64decode(envelope["payload"]).decode()
+    assert json.loads(text)["predicate"]["setup"]["filter"] is None
     for role in ("train", "holdout", "reference"):
         frame = load_value(place / "storage/people" / role, dg.AssetKey(role), None)
         plain = data_columns(frame, role).fingerprint
         assert plain not in text and made(honest)[role]["keyed_fingerprint"] in text
-
-
-def test_a_synthetic_file_changed_after_scoring_is_refused(tmp_path: Path) -> None:
-    people().to_parquet(tmp_path / "people.parquet")
-    with dg.DagsterInstance.ephemeral() as instance:
-        assert run(table(tmp_path), "people_pipeline", instance).success
-        shutil.rmtree(tmp_path / "releases")  # as if the run had been stopped before its last step
-        (snapshot,) = (tmp_path / "private/snapshots/people/_all").iterdir()
-        pd.read_parquet(snapshot).head(5).to_parquet(snapshot)
-        refused = run(table(tmp_path), "people_pipeline", instance, only="people/published")
-    assert "changed after it was judged" in failures(refused)["people__published"].user_failure_data.description
 
 
 @pytest.mark.parametrize("library", [slow(pd.DataFrame), pl.from_pandas])
@@ -240,12 +237,15 @@ def test_a_table_of_the_users_own(tmp_path: Path) -> None:
     real[real["pid"] >= "p2"].to_csv(tmp_path / "holdout.csv", index=False)
     other.to_csv(tmp_path / "synthetic.csv", index=False)
     row_sources = {role: tmp_path / f"{role}.csv" for role in ("train", "holdout", "synthetic")}
-    defs = dg.Definitions.merge(table_of("own", subject="pid", **row_sources, **QUICK), resources(tmp_path))
+    own = table_of("own", subject="pid", generator="synthpop", **row_sources, **QUICK)
+    defs = dg.Definitions.merge(own, resources(tmp_path))
     with dg.DagsterInstance.ephemeral() as instance:
         result = run(defs, "own_pipeline", instance)
     assert result.success, failures(result)
     assert "source" not in made(result) and "generator" not in made(result)
     assert len(read_published(tmp_path / "releases", "own")) == len(other)
+    report = json.loads(next((tmp_path / "storage/own/privacy_report").rglob("*.json")).read_text())
+    assert {row["state"] for row in report["privacy_configuration"]} == {"unknown"}  # whatever is said of a generator
 
 
 def test_a_table_that_cannot_be_used_names_the_culprit(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 from dagster._utils.error import serializable_error_info_from_exc_info
 from planting import PLANTED, SPELLINGS, World, leaks, plain, private, row_of, traces
-from standins import LENIENT, QUICK, memorise, run_functions_here, slow, sqlite_instance
+from standins import LENIENT, QUICK, look_anew, memorise, run_functions_here, slow, sqlite_instance
 
 from privacy_assets import PrivacyIOManager, build_failed_check_sensor, build_privacy_checks, build_source_sensor
 from privacy_assets.cli.main import main
@@ -214,6 +214,7 @@ NEVER = {"limits": [{"statistic": "dcr.privacy_score", "at_most": 0.0}]}
 def an_expectation_that_raises(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
     from great_expectations.expectations.metrics.column_map_metrics.column_values_in_set import ColumnValuesInSet
 
+    look_anew(monkeypatch)
     monkeypatch.setattr(ColumnValuesInSet, "_pandas", classmethod(lambda *_, **__: 1 / 0))
     from great_expectations.execution_engine import PandasExecutionEngine
 
