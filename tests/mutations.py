@@ -142,7 +142,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a statistic that is not measurable is judged",
-        "stats/limits.py", "if not statistic.measurable:", "if False:",
+        "stats/limits.py", "if not estimate.measurable:", "if False:",
         ("engine/test_policy.py",),
     ),
     Mutation(
@@ -169,7 +169,7 @@ MUTATIONS = [
     ),
     Mutation(
         "too few subjects are enough",
-        "stats/limits.py", "if statistic.subjects < limit.smallest_n:", "if False:",
+        "stats/limits.py", "if estimate.subjects < limit.smallest_n:", "if False:",
         ("engine/test_policy.py",),
     ),
     Mutation(
@@ -179,7 +179,7 @@ MUTATIONS = [
     ),
     Mutation(
         "further attempts are judged as the first",
-        "stats/limits.py", "far = widening(attempt, statistic.confidence)", "far = widening(1, statistic.confidence)",
+        "stats/limits.py", "far = widening(attempt, estimate.confidence)", "far = widening(1, statistic.confidence)",
         ("engine/test_policy.py",),
     ),
     Mutation(
