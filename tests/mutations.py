@@ -174,7 +174,7 @@ MUTATIONS = [
     ),
     Mutation(
         "an underpowered limit passes",
-        "stats/limits.py", "math.isfinite(estimate.minimum_detectable_effect) and", "False and",
+        "stats/limits.py", "and math.isfinite(estimate.minimum_detectable_effect)", "and False",
         ("engine/test_policy.py",),
     ),
     Mutation(
