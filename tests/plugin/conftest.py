@@ -10,7 +10,6 @@ Great Expectations takes a quarter of the time of such a run: it looks at the sa
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -18,6 +17,8 @@ import pytest
 from standins import look_once, run_functions_here
 
 from privacy_assets.pipeline import deployment
+
+_SECRETS = SimpleNamespace(made=0)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -29,12 +30,23 @@ def _quicker(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+def _token_bytes(size: int) -> bytes:
+    _SECRETS.made += 1
+    return hashlib.sha256(f"secret {_SECRETS.made}".encode()).digest()[:size]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _known_secrets() -> Iterator[None]:
+    """The key decides who stands on which side: statistics near a limit would break one run in many.
+
+    Of a module, since fixtures of modules make deployments, too.
+    """
+    _SECRETS.made = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deployment, "secrets", SimpleNamespace(token_bytes=_token_bytes))
+        yield
+
+
 @pytest.fixture(autouse=True)
-def _known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The key decides who stands on which side: statistics near a limit would break one run in many."""
-    numbers = itertools.count()
-
-    def token_bytes(size: int) -> bytes:
-        return hashlib.sha256(f"secret {next(numbers)}".encode()).digest()[:size]
-
-    monkeypatch.setattr(deployment, "secrets", SimpleNamespace(token_bytes=token_bytes))
+def _known_secrets_of_a_test(_known_secrets: None) -> None:
+    _SECRETS.made = 0

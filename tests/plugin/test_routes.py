@@ -230,16 +230,14 @@ def test_route_08_checked_asset_and_publisher_in_one_step(world: World) -> None:
     result = world.run(dg.Definitions(assets=[one], executor=dg.in_process_executor))
     assert not checks(result)["synthetic", "few_copies"].passed
     leaked(world, result, "one")
-    leaky = gated(world, "pool_partitions")
+    leaky = gated(world, "together")
     metric, policy = Dcr(bootstraps=50, permutations=199), Policy.from_dict(LENIENT)
     refusals: list[str] = []
 
-    @dg.asset(
-        ins={role: dg.AssetIn(key=["pool_partitions", role]) for role in ROLES}, required_resource_keys={"releases"}
-    )
+    @dg.asset(ins={role: dg.AssetIn(key=["together", role]) for role in ROLES}, required_resource_keys={"releases"})
     def own(context: dg.AssetExecutionContext, **tables: pd.DataFrame) -> None:
         releases = context.resources.releases
-        gate, place = releases.gate(), Place("pool_partitions")
+        gate, place = releases.gate(), Place("together")
         schema = schema_of(tables["train"], "train")
         rows = memorise(tables["train"][schema.names], 100, 0)
         frame = Table.of(rows, schema, where="own").restored()
@@ -260,7 +258,7 @@ def test_route_08_checked_asset_and_publisher_in_one_step(world: World) -> None:
     assert [why in said for why, said in zip((HOLDS, "signed snapshot", "another kind"), refusals, strict=True)] == [
         True, True, True,
     ]  # fmt: skip
-    nothing_published(world, "pool_partitions")
+    nothing_published(world, "together")
 
 
 def test_route_09_the_publisher_does_not_depend_on_the_scores(world: World) -> None:
