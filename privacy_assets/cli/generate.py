@@ -241,7 +241,7 @@ def _check_folders(options: argparse.Namespace) -> None:
 
 def _check_out(out: Path, options: argparse.Namespace) -> None:
     """ConfigError unless the table can be written, to a place of its own."""
-    from privacy_assets.tables.reading import SUFFIXES
+    from privacy_assets.tables.files import SUFFIXES
 
     if out.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"{out}: the kind of file is told by the suffix. Fix: name a .parquet or .csv file.")
@@ -256,7 +256,7 @@ def _check_out(out: Path, options: argparse.Namespace) -> None:
 
 def _is_part(out: Path, data: str) -> bool:
     """Whether ``out`` is a file that ``data`` (a file, a folder or a glob) names, or would be once it is there."""
-    from privacy_assets.tables.reading import table_files
+    from privacy_assets.tables.files import table_files
 
     if out.exists() and any(isinstance(file, Path) and out.samefile(file) for file in table_files(data)):
         return True
@@ -273,6 +273,6 @@ def _check_writable(path: Path) -> None:
 
 
 def _kind(out: str) -> str:
-    from privacy_assets.tables.reading import SUFFIXES
+    from privacy_assets.tables.files import SUFFIXES
 
     return SUFFIXES[Path(out).suffix.lower()]

@@ -32,6 +32,7 @@ from privacy_assets.cli.shared import (
     write_json,
 )
 from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, StepError
+from privacy_assets.tables.files import table_files
 
 if TYPE_CHECKING:
     from privacy_assets.report.report import Report
@@ -45,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     options = _parser().parse_args(arguments)
     try:
+        _look_for_tables(options)
         status: int = options.run(options)
     except PrivacyAssetsError as error:
         shown = _offending(options, error) if getattr(options, "show_values", False) else ""
@@ -117,6 +119,14 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     command = commands.add_parser("demo", help="run the whole pipeline on a real health survey")
     command.set_defaults(run=_demo)
     command.add_argument("--leak", action="store_true", help="use a generator that memorises: publication is blocked")
+
+
+def _look_for_tables(options: argparse.Namespace) -> None:
+    """InputError for a table that is not there, before the libraries are loaded that read it."""
+    for role in ("train", "holdout", "synthetic", "reference", "released", "data"):
+        given = getattr(options, role, None)
+        for path in [given] if isinstance(given, str) else given or []:
+            table_files(path)
 
 
 def _evaluate(options: argparse.Namespace) -> int:

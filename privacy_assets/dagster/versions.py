@@ -13,8 +13,8 @@ from privacy_assets.errors import ConfigError, did_you_mean, shown
 from privacy_assets.pipeline.plan import RowSource
 from privacy_assets.pipeline.row_sources import partition_path
 from privacy_assets.storage.objects import ObjectPath
+from privacy_assets.tables.files import table_files
 from privacy_assets.tables.fingerprints import file_fingerprint, keyed
-from privacy_assets.tables.reading import table_files
 
 FINGERPRINT, STAT = "privacy_assets/source_fingerprint", "privacy_assets/source_stat"
 SOURCE, CHECK = "privacy_assets/source", "privacy_assets/check"

@@ -15,7 +15,7 @@ from privacy_assets.metrics.registry import METRICS, metrics_reading
 from privacy_assets.pipeline.spec import GeneratorGroup, TableSpec, WorkerKind
 from privacy_assets.policy import Policy
 from privacy_assets.storage.objects import location, path_text
-from privacy_assets.tables.reading import SUFFIXES
+from privacy_assets.tables.files import SUFFIXES
 from privacy_assets.tables.roles import Declared
 from privacy_assets.tables.schema import Kind
 from privacy_assets.tables.splitting import DEFAULT_SHARES, check_shares

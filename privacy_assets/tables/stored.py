@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from privacy_assets.storage.objects import Location, ObjectPath, location
+from privacy_assets.tables.files import table_files
 from privacy_assets.tables.memory_mapping import block
 from privacy_assets.tables.reading import (
     check_same_columns,
     frame_of,
     kind_of,
     read_table,
-    table_files,
     unreadable,
 )
 from privacy_assets.tables.schema import Frame, check_frame

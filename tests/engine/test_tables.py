@@ -19,7 +19,8 @@ from privacy_assets.generators.base import FittedGenerator
 from privacy_assets.generators.copies import Copy
 from privacy_assets.tables.coding import Coding
 from privacy_assets.tables.column import Column, of_one_vocabulary, ranked, stacked
-from privacy_assets.tables.reading import read_table, table_files
+from privacy_assets.tables.files import table_files
+from privacy_assets.tables.reading import read_table
 from privacy_assets.tables.schema import ColumnSchema, Kind, TableSchema, infer_schema
 from privacy_assets.tables.table import Table, joint
 

@@ -10,7 +10,7 @@ from standins import LENIENT, QUICK, checks, failures, independent, made, memori
 from privacy_assets import PrivacyIOManager, build_privacy_checks, read_published
 from privacy_assets.errors import InputError
 from privacy_assets.pipeline.row_sources import partition_path
-from privacy_assets.tables.reading import table_files
+from privacy_assets.tables.files import table_files
 
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
 
