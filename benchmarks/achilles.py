@@ -58,7 +58,7 @@ PAPER = {  # table 2 (queries) and table 3 (attention): mean and standard deviat
 
 PAPER_SCALE = {"shadows": 4_000, "tests": 200, "size": 1_000}
 REFERENCE_COST = (4_500, 15_300)  # CPU seconds of the authors' program for one record, by generator and table
-STATISTICS = {
+FIGURES = {
     "neighbours": "neighbours k",
     "distances": "distance",
     "epsilon": "epsilon of PrivBayes",
@@ -151,7 +151,7 @@ def lines(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
 
 
 def report(paths: list[Path], images: Path | None = None) -> None:
-    """Print the tables; draw the statistics into the folder ``images``."""
+    """Print the tables; draw the figures into the folder ``images``."""
     every = list(lines(paths))
     audits = {key_of(line): line for line in every if "auc" in line}
     groups = sorted({key[:4] for key in audits}, key=lambda key: (*key[:2], json.loads(key[2]).get("epsilon", 0)))
@@ -166,10 +166,10 @@ def report(paths: list[Path], images: Path | None = None) -> None:
                 found = [group for group in found if group.records]
                 print_group(found, key)
                 points[key[3]] += [group.point(study, key) for group in found]
-        for attack, rows in points.items() if images is not None and study in STATISTICS else ():
+        for attack, rows in points.items() if images is not None and study in FIGURES else ():
             series, labels = (
                 (("by",) if study == "epsilon" else ()),
-                (STATISTICS[study], "mean AUC, standard deviation"),
+                (FIGURES[study], "mean AUC, standard deviation"),
             )
             plot = intervals_svg(rows, x="x", y="auc", series=series, labels=labels, null=0.5)
             write_image(plot, images / f"achilles_{study}_{table}_{attack}.svg")
@@ -194,7 +194,7 @@ class Selected:
     seconds: float
 
     def point(self, study: str, key: tuple[str, ...]) -> dict[str, Any]:
-        """The mean and its standard deviation, as statistics draw them."""
+        """The mean and its standard deviation, as figures draw them."""
         x: Any = json.loads(key[2])["epsilon"] if study == "epsilon" else self.name
         x = int(x.rpartition(" ")[2]) if study == "neighbours" else x
         name = self.name.replace("_", " ")

@@ -99,7 +99,7 @@ def mostlyai(train: Any, holdout: Any, synthetic: Any) -> Figures:
         "identical to train": float(distances.calculate_ims(near)),
         "identical to holdout": float(distances.calculate_ims(far)),
         "rows": len(near),
-        "attempts": 7 if encoded[0].shape[1] > 10 else 1,  # it reports the largest share of so many sets of columns
+        "looks": 7 if encoded[0].shape[1] > 10 else 1,  # it reports the largest share of so many sets of columns
     }
 
 

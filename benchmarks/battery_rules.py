@@ -36,7 +36,7 @@ def mostlyai_verdict(estimates: Mapping[str, Any]) -> str:
     same, other = (round(estimates[f"identical to {role}"] * rows) for role in ("train", "holdout"))
     identical = stats.binomtest(same, same + other, alternative="greater").pvalue if same else 1.0
     nearer = _above_half(estimates["DCR share"], rows)
-    return LEAK if identical < LEVEL / 2 or nearer < LEVEL / 2 / estimates["attempts"] else NOTHING
+    return LEAK if identical < LEVEL / 2 or nearer < LEVEL / 2 / estimates["looks"] else NOTHING
 
 
 def _above_half(share: float, rows: int) -> float:

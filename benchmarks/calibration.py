@@ -237,13 +237,13 @@ def print_verdicts(found: dict[Case, dict[str, MetricResult]]) -> None:
     )
     print("|---|---|---|---|---|---|")
     for release, seen in releases.items():
-        estimates = [{key.removesuffix(".lower") for key in broken} for _, broken in seen]
-        underpowered = [{name for name in broken if not name.endswith(COMPARABLE)} for broken in estimates]
+        limited = [{key.removesuffix(".lower") for key in broken} for _, broken in seen]
+        label_conditional = [{name for name in broken if not name.endswith(COMPARABLE)} for broken in limited]
         counts = (
-            sum(bool(broken) for broken in estimates),
+            sum(bool(broken) for broken in limited),
             sum(verdict == "not_assessable" for verdict, _ in seen),
-            sum(len(broken) >= 2 and bool(b) for broken, b in zip(estimates, underpowered, strict=True)),
-            sum({name.partition(".")[0] for name in broken} == set(LIMITED) for broken in estimates),
+            sum(len(broken) >= 2 and bool(b) for broken, b in zip(limited, label_conditional, strict=True)),
+            sum({name.partition(".")[0] for name in broken} == set(LIMITED) for broken in limited),
         )
         print(f"| {release} | {len(seen)} | {' | '.join(map(str, counts))} |")
     print("\nLimits broken:\n")
@@ -277,8 +277,8 @@ def print_order(found: dict[Case, dict[str, MetricResult]]) -> None:
     for release in ORDER:
         cells = []
         for name in ("membership_inference.advantage", "dcr.member_excess"):
-            metric, estimate = name.split(".")
-            values = [r[metric].estimate(estimate).value for case, r in found.items() if case.release == release]
+            metric, statistic = name.split(".")
+            values = [r[metric].estimate(statistic).value for case, r in found.items() if case.release == release]
             cells.append(f"{np.mean(values):.3f} ({np.min(values):.3f} to {np.max(values):.3f})")
         print(f"| {release} | {' | '.join(cells)} |")
 

@@ -132,7 +132,7 @@ def report_text(found: list[dict[str, Any]]) -> str:
         lined = {fit.statistic: fit for fit in fits(points)}
         cells = [str(dims), *(_shown(learned[what][dims]) for what in LEARNT)]
         cells.append(f"{np.mean([line['cpu'] for line in found if line['dims'] == dims]):.0f}")
-        cells += [cell for estimate in SEEN for cell in _seen(points, estimate, lined.get(estimate))]
+        cells += [cell for statistic in SEEN for cell in _seen(points, statistic, lined.get(statistic))]
         cells.append("{:.4f} ± {:.4f}".format(*PAPER[dims]) if dims in PAPER else "")
         out.append(f"| {' | '.join(cells)} |")
     return "\n".join(out) + "\n"
@@ -159,9 +159,9 @@ def images(found: list[dict[str, Any]]) -> dict[str, str]:
         rows = learnt(found, what)
         null = 0.0 if what == "accuracy" else min(row["value"] for row in rows)
         drawn[what] = intervals_svg(rows, x="dims", y="value", series=(), labels=("dimensions", label), null=null)
-    for estimate, short in SEEN.items():
+    for statistic, short in SEEN.items():
         rows = [
-            {"dims": dims, "leak": f"leak {point.x:g}", **_parts(point, estimate)}
+            {"dims": dims, "leak": f"leak {point.x:g}", **_parts(point, statistic)}
             for dims, points in sorted(points_of(found).items())
             for point in points
             if point.x in (0.0, 0.5, 1.0)

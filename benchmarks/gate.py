@@ -2,7 +2,7 @@
 
     python -m benchmarks.gate --size-gb 1
 
-Every statistic is user plus system time, the least of three, with the file in the page cache. Verifying is meant to
+Every time is user plus system time, the least of three, with the file in the page cache. Verifying is meant to
 cost at most 1.2 times what hashing does.
 """
 
@@ -118,7 +118,7 @@ def main() -> None:
 
 
 def peak() -> float:
-    """Most memory that this process ever held, in MB (Linux: the statistic is in KiB)."""
+    """Most memory that this process ever held, in MB (Linux: the number is in KiB)."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

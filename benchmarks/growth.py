@@ -163,7 +163,9 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--metrics", help="names, separated by commas: measure these in place of neighbours")
     parser.add_argument("--files", action="store_true", help="measure the metrics on files, by evaluate")
-    parser.add_argument("--attacked", type=int, help="with --files: attack so many rows (default: all)")
+    parser.add_argument(
+        "--attacked", dest="max_targets", type=int, help="with --files: attack so many rows (default: all)"
+    )
     options = parser.parse_args()
     if options.files:
         files(options)

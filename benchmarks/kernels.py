@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.kernels tests/data/adult.parquet
 
-Both sides get the same rows in the form that suits them, and take turns; each statistic is the least of ``--times``. A
+Both sides get the same rows in the form that suits them, and take turns; each time is the least of ``--times``. A
 warm-up on the same rows compiles. A library that does less than the kernel (no subjects, no ties by content, no
 proof) is compared all the same, on a share of the rows where all would take too long.
 """

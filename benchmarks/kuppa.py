@@ -1,4 +1,4 @@
-"""Statistics 2 and 3 of Kuppa et al. (2021), on your own copy of the data: attack accuracy, sizes, and the filter.
+"""Figures 2 and 3 of Kuppa et al. (2021), on your own copy of the data: attack accuracy, sizes, and the filter.
 
     python -m benchmarks.kuppa adult.parquet --results kuppa.jsonl
     python -m benchmarks.kuppa adult.parquet --study bagging --results kuppa.jsonl
@@ -95,7 +95,7 @@ def traits(people: EncodedTable, release: EncodedTable, others: EncodedTable, ra
     return np.nan_to_num(np.column_stack([to_release, to_others, ratio, *counts[:3]]), posinf=1e9)
 
 
-def max_targets(world: World, case: Case) -> dict[str, float]:
+def attacked(world: World, case: Case) -> dict[str, float]:
     """Balanced accuracy against the holdout and against people outside, utility, and what the filter dropped."""
     given, dropped = released(world, case, case.filter != "")
     own, rest = surrogate(world)
@@ -150,7 +150,7 @@ def run(frame: pd.DataFrame, chosen: Iterable[Case], path: Path) -> None:
     with path.open("a") as file:
         for place, case in enumerate(left, start=1):
             if case.study == "table":
-                found = max_targets(draw_world(frame, TRAIN, case.auxiliary, case.seed), case)
+                found = attacked(draw_world(frame, TRAIN, case.auxiliary, case.seed), case)
             else:
                 world = draw_world(frame, TRAIN, AUXILIARY, case.seed)
                 found = {}

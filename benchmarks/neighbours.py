@@ -4,7 +4,7 @@
 
 39,032 training rows are searched from as many rows of sequential trees trained on them, and fewer; then their
 embeddings, then their 109 one-hot columns as a wide table of numbers; with ``--large``, resampled rows whose numbers
-are jittered. Each statistic is the least of three, or of one above 100,000 rows, where faiss and the product are timed
+are jittered. Each time is the least of three, or of one above 100,000 rows, where faiss and the product are timed
 on 2,000 queries. Faiss and the product get the dense form less its unused columns; the product selects nothing. Memory
 is the peak of the process until then, faiss left out. Compiling from nothing, once per machine, is timed last.
 """

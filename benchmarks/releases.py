@@ -95,7 +95,7 @@ def draw_world(frame: pd.DataFrame, shape: tuple[int, int, int], seed: int, *, r
 
 
 def relabelled(world: World, leaked: pd.DataFrame, seed: int) -> World:
-    """The same people and release, with the sides resampled for all but the people of ``leaked``, who stay in train.
+    """The same people and release, with the sides shuffled for all but the people of ``leaked``, who stay in train.
 
     This is the chance that intervals of label-conditional statistics speak of: the release is given.
     """

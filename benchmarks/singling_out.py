@@ -4,7 +4,7 @@
 
 39,032 training rows, 9,758 others, and 39,040 of sequential trees trained on them; 2,000 queries a configuration. With
 ``--large``, so many training rows, a quarter as many others, and as many synthetic ones: resampled, numbers jittered,
-and rounded again unless ``--unique`` asks for columns without any repeated number. Each statistic is the least of
+and rounded again unless ``--unique`` asks for columns without any repeated number. Each time is the least of
 three, or of one where a side has more than 100,000 rows. Compiling from nothing is timed last, once per machine.
 """
 

@@ -52,7 +52,7 @@ def parts_at(*places: str) -> dict[str, Any]:
     for place in places:
         module, _, kind = place.partition(":")
         part = getattr(import_module(module), kind)
-        if not hasattr(part, "__dataclass_fields__"):
+        if "__pydantic_fields__" not in vars(part):
             raise TypeError(f"{place} declares no settings: put @declared above the class.")
         if part.name in found:
             raise TypeError(f"{place}: there is a {part.part} {part.name} already.")

@@ -83,7 +83,7 @@ def test_the_tables_of_a_size_share_no_row(frame: pd.DataFrame) -> None:
 
 
 def test_memory_is_the_peak_of_the_process_itself() -> None:
-    assert measured.peak() > 100  # so that a process that took over the statistic of its parent would show
+    assert measured.peak() > 100  # so that a process that took over the number of its parent would show
     code = "import sys, measured; bytearray(int(sys.argv[1])); print(measured.peak())"
     folder = Path(measured.__file__).parent
     held = [

@@ -68,7 +68,7 @@ def test_screened_releases_pass_the_filter(frame: pd.DataFrame) -> None:
 
 def test_copies_are_found_before_the_filter_and_not_after(small: None, frame: pd.DataFrame) -> None:
     world = draw_world(frame, 600, 1200, 0)
-    found = {known: kuppa.max_targets(world, Case("table", LEAKY, 6000, 1200, known, 0)) for known in ("", "known")}
+    found = {known: kuppa.attacked(world, Case("table", LEAKY, 6000, 1200, known, 0)) for known in ("", "known")}
     assert found[""]["holdout"] > 0.58 > 0.56 > found["known"]["holdout"] > 0.42
     assert found[""]["dropped"] == 0 < found["known"]["dropped"]
     assert all(0.7 < x["utility"] <= 1 for x in found.values())

@@ -337,7 +337,7 @@ def test_names_and_units_do_not_matter(small, small_report):
     assert old["dcr.identical_excess"] == new["dcr.identical_excess"]
     assert new["dcr.privacy_score"] == pytest.approx(old["dcr.privacy_score"], abs=1e-9)
     assert new["dcr.member_excess"][0] == pytest.approx(old["dcr.member_excess"][0], abs=1e-9)
-    for key in ("singling_out.risk", "membership_inference.advantage"):  # resampled: the names order the columns
+    for key in ("singling_out.risk", "membership_inference.advantage"):  # other draws: the names order the columns
         assert new[key][1] <= old[key][2] and old[key][1] <= new[key][2], key
 
 

@@ -13,6 +13,7 @@ from airflow.sdk import BaseOperator
 
 from privacy_assets.airflow.redaction import redact_exceptions
 from privacy_assets.errors import ConfigError, PrivacyAssetsError, PublicationRefused
+from privacy_assets.gate.releases import TRUSTED_VARIABLE
 from privacy_assets.gate.statements import Place
 from privacy_assets.pipeline.deployment import Deployment
 from privacy_assets.pipeline.plan import TablePlan
@@ -103,6 +104,7 @@ class PrivacyPublishOperator(BaseOperator):
                 fix = f"give private, or {PRIVATE_VARIABLE}"
                 raise ConfigError(f"task {self.task_id}: where is the private folder of {releases}? Fix: {fix}.")
             private = releases.parent / "private"
+        _named(TRUSTED_VARIABLE)  # a relative one would be a folder of whatever folder the task starts in
         return Deployment(releases, private, trusted_keys=self.trusted_keys)
 
     def _device(self, steps: Steps) -> AbstractContextManager[str]:

@@ -175,9 +175,9 @@ def _further(
 ) -> dict[str, tuple[float, float, float]]:
     """What metrics show in studies alone."""
     return {
-        f"{name}.{estimate}": ends
+        f"{name}.{statistic}": ends
         for name, result in results.items()
-        for estimate, ends in metrics[name].study_estimates(result.tables).items()
+        for statistic, ends in metrics[name].study_estimates(result.tables).items()
     }
 
 

@@ -32,7 +32,8 @@ from privacy_assets.storage.work import WorkFolder
 
 TABLE, MODEL, REPORT, PAGE = "table.parquet", "model.json", "report.json", "report.html"
 PUBLISHED = "published.json"
-SPARED = timedelta(hours=6)  # older folders of models go: another run may be writing or reading a younger one
+# Another run may be writing a model of this age, or reading it; it may be reading the one just replaced at any age.
+SPARED = timedelta(hours=6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +191,20 @@ def _store_model(value: Any, folder: Location) -> Location:
             place.upload(made)
     else:
         value.save(private_folder(place))
+    replaced = _folder_of(folder / MODEL) if MODEL in names(folder) else None
     pointer = put_atomic(folder / MODEL, json.dumps({"kind": _model_kind(value), "folder": name}).encode())
     for other in names(folder):
-        if other.startswith("model-") and other < _named(now - SPARED):
+        young = _named(now - SPARED) <= other <= _named(now + SPARED)
+        if other.startswith("model-") and other != replaced and not young:
             _remove(folder / other)
     return pointer
+
+
+def _folder_of(pointer: Location) -> str | None:
+    try:
+        return str(json.loads(read_regular(pointer))["folder"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _named(when: datetime) -> str:

@@ -19,7 +19,7 @@ _INTERRUPTS = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt, Generator
 
 
 def checked_step(function: F) -> F:
-    """``function``, the compute function of an asset or check of the gate, behind :func:`check_launch` and scrubbed.
+    """``function``, the compute function of an asset or check of the gate, behind :func:`check_launch` and redacted.
 
     What a thread of it raises goes to standard error as its kind and place, without its words, from then on and in the
     whole process: a thread may outlive its step.

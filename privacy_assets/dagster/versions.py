@@ -41,7 +41,7 @@ def files_fingerprint(path: str, key: bytes) -> str:
 def source_version(
     row_source: RowSource, partition: str | None, key: bytes, instance: dg.DagsterInstance
 ) -> dict[str, str]:
-    """What identifies the rows that a source of rows gives now, as metadata of the ``source`` asset.
+    """What identifies the rows that ``row_source`` gives now, as metadata of the ``source`` asset.
 
     Files: path, size and time, and a keyed fingerprint of the bytes. The demo set has one version; an upstream asset's
     is its latest materialisation.

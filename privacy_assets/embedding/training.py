@@ -93,7 +93,7 @@ class Trainer:
         return Epoch(number, loss, judged, accuracy)
 
     def _over(self, rows: Tensor, step: Callable[[Tensor], Tensor]) -> list[float]:
-        """Mean over ``rows`` of the two statistics of ``step``, in equal batches; smaller ones once memory ran out."""
+        """Mean over ``rows`` of the two numbers of ``step``, in equal batches; smaller ones once memory ran out."""
         total = torch.zeros(2, device=self.device)
         start, size = 0, _even(len(rows), self.batch)
         while start < len(rows):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
 
-@dataclass(frozen=True)
+@declared
 class Copy(Generator):
     """Training rows drawn without replacement, and with replacement once all are used."""
 
@@ -45,7 +45,7 @@ class NoisyCopy(Copy):
     """Copies with small changes: what a generator that has over-learned its training rows makes.
 
     Numbers and dates move by a normal error of ``noise`` standard deviations of their column, rounded to the column's
-    own precision and clipped to its range. A category or boolean is redrawn from its column with probability
+    own precision and clipped to its range. A category or boolean is resampled from its column with probability
     ``redraw``. A missing value stays missing.
     """
 

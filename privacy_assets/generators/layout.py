@@ -121,7 +121,7 @@ class Layout:
         return levels, np.ascontiguousarray(codes, dtype=np.int64)
 
     def decode(self, levels: np.ndarray, codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Cells float64 (F, n); numbers in bins are resampled within their bin."""
+        """Cells float64 (F, n); numbers in bins are drawn at random within their bin."""
         from privacy_assets.generators._bayes_kernels import decode
 
         every = np.zeros((len(self.scales), len(codes)), dtype=np.uint32)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from privacy_assets.errors import ConfigError, did_you_mean, shown
 from privacy_assets.metrics.base import Metric
-from privacy_assets.settings import parts_at
+from privacy_assets.settings import parts_at, settings_of
 from privacy_assets.stats.estimates import StatisticSpec
 
 METRICS: dict[str, type[Metric]] = parts_at(
@@ -47,7 +47,7 @@ def build_metric(name: str, settings: dict[str, object] | None = None) -> Metric
     if not isinstance(name, str) or name not in METRICS:
         raise ConfigError(f"unknown metric {shown(name)}.{did_you_mean(name, METRICS)}")
     kind = METRICS[name]
-    known = set(getattr(kind, "__dataclass_fields__", {}))
+    known = {setting.name for setting in settings_of(kind)}
     for key in settings or {}:
         if not isinstance(key, str) or key not in known:
             raise ConfigError(f"metric {name} has no setting {shown(key)}.{did_you_mean(key, known)}")

@@ -303,7 +303,7 @@ def _check_generated(plan: TablePlan, where: str) -> None:
     for name, metric in plan.metrics.items():
         if metric.attacks_generator:
             raise ConfigError(f"{where}: {name} cannot attack a generator of generated columns; leave one of them out.")
-    judges = [f"{name}.{estimate}" for name, metric in METRICS.items() for estimate in metric.if_generated]
+    judges = [f"{name}.{statistic}" for name, metric in METRICS.items() for statistic in metric.if_generated]
     if not any(limit.statistic in judges for limit in plan.policy.limits):
         raise ConfigError(f"{where}: generated columns need a limit on {' or '.join(judges)}.")
 

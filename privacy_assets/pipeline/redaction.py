@@ -65,16 +65,22 @@ def without_values(error: BaseException, passing: Kinds, interrupts: Kinds) -> B
 
 
 def hush_threads() -> None:
-    """From now on what a thread of this process raises goes to standard error as its kind and place.
+    """From now on what a thread or ``__del__`` of this process raises goes to standard error as its kind and place.
 
     It stays so: a thread may outlive its step.
     """
     threading.excepthook = _tell_kind
+    sys.unraisablehook = _tell_unraisable
 
 
 def _tell_kind(raised: threading.ExceptHookArgs) -> None:
     if raised.exc_value is not None and not isinstance(raised.exc_value, SystemExit):
         sys.stderr.write(f"In a thread: {StepError.hiding(raised.exc_value)}\n")
+
+
+def _tell_unraisable(raised: sys.UnraisableHookArgs) -> None:
+    if raised.exc_value is not None:
+        sys.stderr.write(f"Ignored: {StepError.hiding(raised.exc_value)}\n")
 
 
 @contextmanager

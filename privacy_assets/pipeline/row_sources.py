@@ -21,7 +21,7 @@ Window = tuple[Any, Any]  # start and end of a partition that is a window of tim
 
 
 def read_source(row_source: RowSource, given: object, partition: str | None) -> pd.DataFrame:
-    """Rows of a source of rows: the demo set, files (those of the partition when the path says so), or an upstream
+    """Rows of ``row_source``: the demo set, files (those of the partition when the path says so), or an upstream
     value.
     """
     if row_source.kind == "given":

@@ -236,7 +236,7 @@ class Steps:
             stated.policy_then(),
             stated.attempt,
             title=str(snapshot.place),
-            generator={"name": plan.generator_label or "external", **protection_of(snapshot)},
+            generator={"name": plan.generator_label or "unknown: an external table", **protection_of(snapshot)},
             remembered=tuple(stated.remembered),
         )
         return Attested(stated, sealed, report, protections(snapshot))

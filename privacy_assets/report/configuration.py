@@ -32,7 +32,7 @@ class Protection:
     """One protection: ``name`` as settings and recourses know it, ``title`` for readers, its ``state``.
 
     "unknown" is said of an external table, or made by somebody else's code. ``how`` are its settings in words,
-    ``covers`` is what it protects from, and ``estimates`` measure that.
+    ``covers`` is what it protects from, and ``statistics`` measure that.
     """
 
     name: str

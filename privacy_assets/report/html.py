@@ -138,9 +138,12 @@ def _broken(report: Report) -> list[dict[str, Any]]:
 def _recourses(report: Report) -> list[dict[str, Any]]:
     """What can be done, each beside the statistics it is for; none where all of several limits are meant."""
     broken = report.judgement.broken
-    every, estimates = len(broken), {x.limit.key: clean(x.limit.statistic, 60) for x in broken}
+    every, names = len(broken), {x.limit.key: clean(x.limit.statistic, 60) for x in broken}
     return [
-        {**x, "limits": [] if len(x["limits"]) == every > 1 else list(dict.fromkeys(estimates[k] for k in x["limits"]))}
+        {
+            **x,
+            "limits": [] if len(x["limits"]) == every > 1 else list(dict.fromkeys(names[k] for k in x["limits"])),
+        }
         for x in recourses(broken, report.privacy_configuration)
     ]
 

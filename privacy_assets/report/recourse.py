@@ -53,10 +53,10 @@ class Recourse:
 
     def helps(self, outcome: LimitOutcome) -> bool:
         """True when this is a recourse for the limit as it came out."""
-        declared, estimate = _declared(outcome), outcome.limit.statistic.partition(".")[2]
+        declared, statistic = _declared(outcome), outcome.limit.statistic.partition(".")[2]
         if self.asked_for:
-            estimates = declared.also.get(self.name)
-            named = estimates is not None and (not estimates or estimate in estimates)
+            helped = declared.also.get(self.name)
+            named = helped is not None and (not helped or statistic in helped)
         else:
             named = self.name not in declared.never and (declared.general or self.against != "leak")
         return named and self.against == state_of(outcome)

@@ -76,6 +76,6 @@ def _row(point: Point, statistic: str) -> dict[str, object]:
 
 
 def _summary(name: str) -> str:
-    metric, _, estimate = name.partition(".")
+    metric, _, statistic = name.partition(".")
     specs = {spec.name: spec.meaning for spec in METRICS[metric].statistics} if metric in METRICS else {}
-    return specs.get(estimate, "")
+    return specs.get(statistic, "")

@@ -207,9 +207,9 @@ def limits_table(outcomes: Sequence[LimitOutcome]) -> list[str]:
     rows = [("statistic", "value [low, high]", "limit", "verdict", "reason")]
     for outcome in outcomes:
         limit = outcome.limit
-        estimate = clean(limit.statistic, 60) + ("" if limit.bound == "upper" else f" ({limit.bound})")
+        statistic = clean(limit.statistic, 60) + ("" if limit.bound == "upper" else f" ({limit.bound})")
         held = limit_text(limit, outcome.estimate)
-        rows.append((estimate, interval(outcome.estimate), held, LABELS[outcome.status], clean(outcome.reason)))
+        rows.append((statistic, interval(outcome.estimate), held, LABELS[outcome.status], clean(outcome.reason)))
     return aligned(rows)
 
 

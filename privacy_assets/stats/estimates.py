@@ -1,4 +1,4 @@
-"""Statistics: frozen numbers that carry their uncertainty, made by their spec alone, and serialisable to JSON."""
+"""Estimates: frozen numbers that carry their uncertainty, made by their spec alone, and serialisable to JSON."""
 
 from __future__ import annotations
 

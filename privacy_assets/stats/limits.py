@@ -114,7 +114,7 @@ def judge_limit(limit: Limit, result: MetricResult | None, attempt: int = 1) -> 
     """Hold one limit against the result of its metric (None: the metric did not run, which cannot pass).
 
     ``attempt`` counts the tables of the same training rows of which statistics were seen, this one included: the
-    conservative end of the interval moves out with it, see :func:`widening`.
+    conservative bound of the interval moves out with it, see :func:`widening`.
     """
     name = limit.statistic.partition(".")[2]
     estimate = next((f for f in result.estimates if f.name == name), None) if result is not None else None

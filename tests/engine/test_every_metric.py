@@ -177,7 +177,7 @@ def alike(first: MetricResult, second: MetricResult) -> None:
 @EVERY
 def test_what_it_declares_is_of_its_own_statistics(name: str) -> None:
     metric = METRICS[name]
-    estimates = {spec.name for spec in metric.statistics}
+    statistics = {spec.name for spec in metric.statistics}
     assert metric.summary and {limit.metric for limit in metric.default_limits} <= {name}
     protected = [statistic for one in metric.protections for statistic in one.statistics]
     compared = [metric.compared.statistic] if metric.compared else []
@@ -190,7 +190,7 @@ def test_what_it_declares_is_of_its_own_statistics(name: str) -> None:
         *useful,
         *metric.protection_score.values(),
         *metric.if_generated,
-    } <= estimates
+    } <= statistics
     assert {one.by for one in metric.protections} <= {one.name for one in privacy_configuration(None)}
     if name in SHORT or metric.by_default:
         tables = measured(name, tenth).tables

@@ -144,7 +144,7 @@ def test_too_few_people_are_not_measurable(role: str, rows: int) -> None:
 
 
 def test_a_table_that_leaks_itself_is_no_false_alarm() -> None:
-    """Under labels resampled a copy of train is a copy of anybody: the sides tell nothing."""
+    """Under shuffled labels a copy of train is a copy of anybody: the sides tell nothing."""
     found = by_name(Controls(draws=4).measure(inputs_of(TRAIN)))
     assert found["false_alarm_rate"].value <= 2 / 22
     # Nothing more can be broken by planting what is there already.

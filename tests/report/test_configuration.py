@@ -55,7 +55,7 @@ def test_every_protection_is_told_with_its_settings():
     ("generator", "filters", "overfitting", "privacy"),
     [
         (None, "unknown", "unknown", "unknown"),
-        ({"name": "external"}, "unknown", "unknown", "unknown"),
+        ({"name": "unknown: an external table"}, "unknown", "unknown", "unknown"),
         ({"filter": {"name": "memorization", "settings": {}}}, "unknown", "unknown", "unknown"),
         ({"filter": None, "overfitting": None, "privacy": {"epsilon": None}}, "off", "unknown", "off"),
         ({"filter": None, "overfitting": "", "privacy": {"epsilon": None, "known": False}}, "off", "off", "unknown"),

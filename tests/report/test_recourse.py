@@ -164,7 +164,7 @@ TURNED_ON = {"memorization filter", "similarity filter", "outlier filter", "over
     ("configuration", "turned_on", "turned_up"),
     [
         ((), TURNED_ON, set()),
-        (privacy_configuration({"name": "external"}), TURNED_ON, set()),
+        (privacy_configuration({"name": "unknown: an external table"}), TURNED_ON, set()),
         (told(), TURNED_ON, set()),
         (told("memorization"), TURNED_ON - {"memorization filter"}, {"stricter filters"}),
         (told("similarity"), TURNED_ON - {"memorization filter", "similarity filter"}, {"stricter filters"}),

@@ -1,6 +1,6 @@
 """Controls: would this gate, with these people and this many rows, have seen a leak?
 
-Null controls must hold the limits: the synthetic table with the sides of the people resampled, and unseen real rows in
+Null controls must hold the limits: the synthetic table with the sides of the people shuffled, and unseen real rows in
 its place. Canaries must break them: training rows planted in a simulated copy of the synthetic table, in place of rows
 of its own. Both go through the code of ``dcr`` and ``membership_inference`` and the limits in force. All tables are
 rows of one, which is searched once.

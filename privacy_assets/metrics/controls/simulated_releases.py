@@ -76,7 +76,7 @@ class SimulatedReleases:
         return len(self._limits) > len(known)
 
     def relabelled(self) -> Iterator[bool]:
-        """Whether the synthetic table breaks a limit when the sides of the people are resampled, each time."""
+        """Whether the synthetic table breaks a limit when the sides of the people are shuffled, each time."""
         own, member = self._places["own"], self._population.member
         for _ in range(self._controls.nulls):
             yield any(self._breaks(own, self._rng.permutation(member)))

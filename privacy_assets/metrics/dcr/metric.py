@@ -184,9 +184,8 @@ class Dcr(Metric):
                 for i, low, high in zip(own, band.low, band.high, strict=True)
             )  # fmt: skip
             estimates.append(found[[headline]].estimate(self.spec(_in_space("member_excess", space)), counts))
-        # Null deviations of the tails differ by far: the minimum detectable effect is in those of the
-        # entry that is told, not, as in
-        # Evidence.worst, that of whichever entry chance would have picked.
+        # Null deviations of the tails differ by far: the minimum detectable effect is in those of the entry that is
+        # told, not, as in Evidence.worst, that of whichever entry chance would have picked.
         tried = found[: len(entries)]
         at = int(np.abs(tried.band(self.any_confidence).z).argmax())
         spec = self.spec("member_excess_any")

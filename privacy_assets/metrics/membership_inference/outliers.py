@@ -56,8 +56,8 @@ def outlier_excess(population: Population) -> Estimate:
     Of the tenth of the rows that are least like anybody else's, S picks out the 40 people with the smallest distance
     to S over distance to the nearest other person: a person counts by the nearest row, at ties who stands farther from
     others comes first, and who ties with the last one counts too. Where more than four in five people are members, 40
-    who all are say little: as many more are taken as make that as unlikely, 8.9 / -ln(share). Rates over all outliers,
-    people cannot see so few; of 40 alone nearly all must be members before chance is ruled out, so that generators
+    who all are say little: as many more are taken as make that as unlikely, 8.9 / -ln(share). Rates over all outliers
+    cannot see so few; of 40 alone nearly all must be members before chance is ruled out, so that generators
     which are merely close to their training rows pass at any number of rows. Exact interval, see
     :mod:`privacy_assets.stats.leaked`; NaN with fewer than 20 outliers on a side.
     """
