@@ -91,7 +91,7 @@ def test_rules_of_the_peers() -> None:
     assert battery_rules.anonymeter_verdict({"b": "ValueError"}) == battery_rules.NO_VERDICT
     for nearer, said in ((0.52, battery_rules.NOTHING), (0.53, battery_rules.LEAK)):
         assert battery_rules.sdmetrics_verdict({"nearer to train": nearer, "rows": 1000}) == said
-    usual = {"DCR share": 0.52, "identical to train": 0.001, "identical to holdout": 0.001, "rows": 2000, "attempts": 7}
+    usual = {"DCR share": 0.52, "identical to train": 0.001, "identical to holdout": 0.001, "rows": 2000, "looks": 7}
     assert battery_rules.mostlyai_verdict(usual) == battery_rules.NOTHING
     assert battery_rules.mostlyai_verdict(usual | {"DCR share": 0.54}) == battery_rules.LEAK
     assert battery_rules.mostlyai_verdict(usual | {"identical to train": 0.01}) == battery_rules.LEAK

@@ -82,7 +82,7 @@ def test_a_study_goes_on_where_it_was(
     assert len(chosen) == 9
     kuppa.run(frame, [chosen[0], *chosen[-3:]], path)
     before = path.read_text()
-    monkeypatch.setattr(kuppa, "max_targets", lambda world, case: {"holdout": 0.6, "outside": math.pi / 6})
+    monkeypatch.setattr(kuppa, "attacked", lambda world, case: {"holdout": 0.6, "outside": math.pi / 6})
     kuppa.run(frame, chosen, path)
     assert path.read_text().startswith(before) and len(path.read_text().splitlines()) == 9
     assert [json.loads(line)["case"]["filter"] for line in before.splitlines()][1:] == ["", "unknown", "known"]
