@@ -226,7 +226,7 @@ def order_to_rotate(gate: Gate, root: Path, number: int) -> Order:
     def finish() -> None:
         now = deployment(root).key.signer.public_key.keyid
         assert {path.name for path in trusted.iterdir()} == before | {f"{now[:16]}.pem"}
-        assert names(root / "private") == [".keys.lock", "failures", "attempts", "signing.key", "snapshots"]
+        assert names(root / "private") == [".keys.lock", "attempts", "failures", "signing.key", "snapshots"]
 
     return Order("rotate", None, signs, finish)
 
