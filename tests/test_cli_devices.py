@@ -32,6 +32,9 @@ def seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, boo
         found.append((device or arguments[-1], taken))
         raise ConfigError("this was all")
 
+    monkeypatch.chdir(tmp_path)
+    for name in ("t", "h", "s", "d"):
+        Path(f"{name}.parquet").touch()  # there, and never read
     monkeypatch.setattr(devices, "accelerators", lambda: [Device("cuda:0", "cuda-GPU-0")])
     monkeypatch.setattr(devices.tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr("privacy_assets.report.evaluate.evaluate", work)
@@ -56,10 +59,8 @@ def seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, boo
     ],
 )
 def test_a_command_that_uses_the_card_holds_it(
-    command: list[str], expected: tuple[str, bool], seen: list[tuple[str, bool]], tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
+    command: list[str], expected: tuple[str, bool], seen: list[tuple[str, bool]]
+) -> None:
     Path("d.csv").write_text("a,b\n" + "".join(f"{row},{row % 3}\n" for row in range(40)))
     assert main(command) == 2
     assert seen == [expected]
