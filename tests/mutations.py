@@ -54,83 +54,83 @@ MUTATIONS = [
     Mutation(
         "direction dropped: every statistic is one-sided",
         "stats/results.py", "direction=self.direction,", "",
-        ("engine/test_results.py", "engine/test_dcr.py"),
+        ("stats/test_results.py", "metrics/test_dcr.py"),
     ),
     Mutation(
         "null value of the spec dropped",
         "stats/results.py", "null=float(null if self.null is None else self.null)", "null=float(null or 0.0)",
-        ("engine/test_results.py", "engine/test_membership_inference.py"),
+        ("stats/test_results.py", "metrics/test_membership_inference.py"),
     ),
     Mutation(
         "train and holdout swapped in closeness",
         "metrics/dcr/matches.py", "train, holdout, synthetic = tables", "holdout, train, synthetic = tables",
-        ("engine/test_dcr.py",),
+        ("metrics/test_dcr.py",),
     ),
     Mutation(
         "train and holdout swapped in the labels of subjects",
         "stats/subjects.py", "member[codes[:n_train]] = True", "member[codes[n_train:]] = True",
-        ("engine/test_dcr.py",),
+        ("metrics/test_dcr.py",),
     ),
     Mutation(
         "train and holdout swapped in singling out",
         "metrics/singling_out/metric.py",
         "[inputs.train, inputs.holdout]]", "[inputs.holdout, inputs.train]]",
-        ("engine/test_singling_out.py",),
+        ("metrics/test_singling_out.py",),
     ),
     Mutation(
         "seed of a metric ignored",
         "metrics/inputs.py", "np.random.SeedSequence(self.seed, spawn_key=", "np.random.SeedSequence(0, spawn_key=",
-        ("engine/test_every_metric.py",),
+        ("metrics/test_every_metric.py",),
     ),
     Mutation(
         "draws depend on the order of the people",
         "stats/subjects.py", "weights = weights[np.lexsort(weights.T)]", "weights = weights[:]",
-        ("engine/test_every_metric.py",),
+        ("metrics/test_every_metric.py",),
     ),
     Mutation(
         "one outlier flattens its column",
         "tables/encoding.py", "_CLIP = 0.001", "_CLIP = 0.0",
-        ("engine/test_dcr.py::test_one_outlier_does_not_flatten_its_column",),
+        ("metrics/test_dcr.py::test_one_outlier_does_not_flatten_its_column",),
     ),
     Mutation(
         "numbers that are not measurable come back from JSON as zeros",
         "stats/results.py", "math.nan if data[key] is None else", "0.0 if data[key] is None else",
-        ("engine/test_results.py", "engine/test_every_metric.py"),
+        ("stats/test_results.py", "metrics/test_every_metric.py"),
     ),
     Mutation(
         "labels permuted by row instead of by subject",
         "metrics/inputs.py",
         "return np.unique(stacked, return_inverse=True)[1].astype(np.int64)", "return np.arange(len(stacked))",
-        ("engine/test_every_metric.py::test_statistics_are_those_of_the_specs",),
+        ("metrics/test_every_metric.py::test_statistics_are_those_of_the_specs",),
     ),
     Mutation(
         "ties at a threshold all credited to privacy",
         "metrics/membership_inference/scores.py",
         "(below + weight * (upto - below))", "(below + 0 * (upto - below))",
-        ("engine/test_membership_inference.py",),
+        ("metrics/test_membership_inference.py",),
     ),
     Mutation(
         "off by one in ties: rows at the quantile count as below it",
         "metrics/dcr/privacy_score.py",
         'below = np.searchsorted(ordered, self.values, side="left")',
         'below = np.searchsorted(ordered, self.values, side="right")',
-        ("engine/test_dcr.py",),
+        ("metrics/test_dcr.py",),
     ),
     Mutation(
         "a row that several people have counts as somebody's own",
         "metrics/dcr/identical.py", "return holders[ids] == 1", "return holders[ids] >= 1",
-        ("engine/test_dcr.py",),
+        ("metrics/test_dcr.py",),
     ),
     Mutation(
         "bands of one statistic instead of simultaneous ones",
         "stats/inference.py", "sd > 0, sd, np.inf)).max(axis=1)", "sd > 0, sd, np.inf)).min(axis=1)",
-        ("engine/test_intervals.py",),
+        ("stats/test_intervals.py",),
     ),
     Mutation(
         "resampled subjects widen no band",
         "stats/inference.py",
         'np.maximum(half, float(np.quantile(away', 'np.minimum(half, float(np.quantile(away',
-        ("engine/test_intervals.py",),
+        ("stats/test_intervals.py",),
     ),
     # --- policy ---
     Mutation(
@@ -138,54 +138,54 @@ MUTATIONS = [
         "stats/limits.py",
         "return not (measured <= self.value if self.at_most is not None else measured >= self.value)",
         "return measured > self.value if self.at_most is not None else measured < self.value",
-        ("engine/test_policy.py",),
+        ("test_policy.py",),
     ),
     Mutation(
         "a statistic that is not measurable is judged",
         "stats/limits.py", "if not estimate.measurable:", "if False:",
-        ("engine/test_policy.py",),
+        ("test_policy.py",),
     ),
     Mutation(
         "limits on lower bounds ignored",
         "stats/limits.py",
         "attempt) for limit in self.limits)", 'attempt) for limit in self.limits if limit.bound != "lower")',
-        ("engine/test_policy.py",),
+        ("test_policy.py",),
     ),
     Mutation(
         "a leak that was shown fails no limit",
         "stats/limits.py", "if limit.exceeded_by(significant):", "if False:",
-        ("engine/test_policy.py",),
+        ("test_policy.py",),
     ),
     Mutation(
         "the far side of a two-sided statistic ignored",
         "stats/limits.py", 'return max(up, down) if bound == "upper"', 'return up if bound == "upper"',
-        ("engine/test_policy.py",),
+        ("test_policy.py",),
     ),
     Mutation(
         "decision on rounded values",
         "stats/limits.py",
         "return not (measured <= self.value if", "measured = round(measured, 2); return not (measured <= self.value if",
-        ("engine/test_policy.py",),
+        ("test_policy.py",),
     ),
     Mutation(
         "too few subjects are enough",
         "stats/limits.py", "if estimate.subjects < limit.smallest_n:", "if False:",
-        ("engine/test_policy.py",),
+        ("test_policy.py",),
     ),
     Mutation(
         "an underpowered limit passes",
         "stats/limits.py", "and math.isfinite(estimate.minimum_detectable_effect)", "and False",
-        ("engine/test_policy.py",),
+        ("test_policy.py",),
     ),
     Mutation(
         "further attempts are judged as the first",
         "stats/limits.py", "far = widening(attempt, estimate.confidence)", "far = widening(1, statistic.confidence)",
-        ("engine/test_policy.py",),
+        ("test_policy.py",),
     ),
     Mutation(
         "what cannot be assessed passes",
         "stats/limits.py", 'return self.status == "pass"', 'return self.status != "fail"',
-        ("engine/test_policy.py",),
+        ("test_policy.py",),
     ),
     # --- gate ---
     Mutation(
@@ -280,7 +280,7 @@ MUTATIONS = [
         "pipeline/redaction.py",
         "with redirect_stdout(nothing), redirect_stderr(nothing):",
         "if nothing:",
-        ("engine/test_redaction.py",),
+        ("test_redaction.py",),
     ),
     # --- generators ---
     Mutation(
@@ -288,13 +288,13 @@ MUTATIONS = [
         "generators/baynet.py",
         "rng, sizes = np.random.default_rng(seed), self.domains.sizes",
         "rng, sizes = np.random.default_rng(0), self.domains.sizes",
-        ("engine/test_generators.py", "engine/test_baynet.py"),
+        ("generators/test_generators.py", "generators/test_baynet.py"),
     ),
     Mutation(
         "seed of the trees ignored",
         "generators/synthpop.py",
         "np.random.SeedSequence(seed, spawn_key=(place,))", "np.random.SeedSequence(0, spawn_key=(place,))",
-        ("engine/test_generators.py", "engine/test_trees.py"),
+        ("generators/test_generators.py", "generators/test_trees.py"),
     ),
 ]  # fmt: skip
 

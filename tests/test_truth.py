@@ -1,7 +1,7 @@
 """End to end, on real tables: what the whole gate says about releases whose truth is known.
 
 Measuring such a release with every metric takes long, so most of this is slow. The quick tests of the same are those of
-tests/golden, whose releases are small and measured once, and of tests/engine/test_every_metric.py.
+tests/golden, whose releases are small and measured once, and of tests/metrics/test_every_metric.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from privacy_assets.generators.registry import build_generator
 from privacy_assets.metrics.registry import default_metrics
 from privacy_assets.neighbours.nearest import nearest
 from privacy_assets.report.evaluate import assemble
-from tests.engine.test_every_metric import SHORT
+from tests.metrics.test_every_metric import SHORT
 from tests.tables import as_table
 
 FULL = (8_000, 2_000, 8_000)

@@ -1,7 +1,7 @@
 """Deployments of these tests have secrets that are the same in every test and every run, so tables are, too.
 
 Their generators are functions, which the package calls in a process of its own: a third of the time of a small run.
-That it does, and what such a process can see and say, is tested in tests/engine/test_generators.py and by the files
+That it does, and what such a process can see and say, is tested in tests/generators/test_generators.py and by the files
 here that say ``FUNCTIONS_APART = True``; in all others the same program runs in the process of the test.
 
 Great Expectations takes a quarter of the time of such a run: it looks at the same table once a session.

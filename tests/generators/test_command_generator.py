@@ -133,7 +133,7 @@ def test_what_is_printed_goes_to_the_log_that_is_named(program: object, tmp_path
 
 
 LEAVES = """
-import own_functions
+from tests.generators import own_functions
 leave = getattr(own_functions, "leaves_others_behind" if {ends} else "never_ends")
 leave(pd.read_parquet(sys.argv[1]), 1, 0)
 """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from filter_standins import Given, changed, mixed, split
 
 from privacy_assets.errors import InputError
 from privacy_assets.evaluation import prepare_inputs, run_metrics
@@ -20,6 +19,7 @@ from privacy_assets.generators.filters import (
 from privacy_assets.metrics.registry import build_metric
 from privacy_assets.policy import Policy
 from privacy_assets.tables.table import Table
+from tests.generators.filter_standins import Given, changed, mixed, split
 
 
 def test_nothing_is_drawn_anew_when_everything_passes():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from filter_standins import changed, mixed, split
 
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.generators.filters import (
@@ -20,6 +19,7 @@ from privacy_assets.generators.filters.outliers import distance_to_subjects
 from privacy_assets.neighbours.radius import TIE
 from privacy_assets.tables.encoding import EncodedTable, Encoder
 from privacy_assets.tables.table import Table
+from tests.generators.filter_standins import changed, mixed, split
 
 
 def people_near(real, rows, schema, radius, subjects):

@@ -11,7 +11,6 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 import pytest
-from given_tables import given
 from sklearn.metrics import roc_auc_score
 
 from privacy_assets.errors import ConfigError, InputError
@@ -22,6 +21,7 @@ from privacy_assets.metrics.registry import METRICS, build_metric
 from privacy_assets.neighbours.radius import TIE, typical_radius
 from privacy_assets.tables.schema import infer_schema
 from privacy_assets.tables.table import Table
+from tests.metrics.given_tables import given
 from tests.tables import metric_inputs
 
 QUICK = Memorization(permutations=199)

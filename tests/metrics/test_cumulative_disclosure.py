@@ -12,7 +12,7 @@ from privacy_assets.evaluation import prepare_inputs
 from privacy_assets.metrics.cumulative_disclosure import CumulativeDisclosure
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.metrics.membership_inference import MembershipInference
-from tests.engine.test_holdout_leakage import FRESH, HOLDOUT, REFERENCE, TRAIN, mixed, population
+from tests.metrics.test_holdout_leakage import FRESH, HOLDOUT, REFERENCE, TRAIN, mixed, population
 
 
 def drops(count: int, size: int = 18) -> list[pd.DataFrame]:

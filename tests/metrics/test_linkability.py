@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from given_tables import given
 
 from privacy_assets.errors import ConfigError
 from privacy_assets.metrics.linkability import Linkability, linkage
@@ -22,6 +21,7 @@ from privacy_assets.stats.subjects import Subjects, random_sets
 from privacy_assets.tables.encoding import EncodedTable, Encoder
 from privacy_assets.tables.schema import infer_schema
 from privacy_assets.tables.table import Table
+from tests.metrics.given_tables import given
 
 QUICK = Linkability(halves=6, permutations=199)
 UPPER, LOWER = Linkability.default_limits

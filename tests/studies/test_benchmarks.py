@@ -166,7 +166,7 @@ def test_every_kernel_is_compared_with_a_library(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each file of compiled loops has its line in benchmarks/results/kernels.md, and the benchmark runs."""
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     page = (root / "benchmarks" / "results" / "kernels.md").read_text()
     package = root / "privacy_assets"
     files = [str(file.relative_to(package).with_suffix("")) for file in package.rglob("_*kernels.py")]

@@ -9,9 +9,7 @@ from math import isnan, log
 import numpy as np
 import pandas as pd
 import pytest
-from coded_tables import coded, mixed, repeated, with_gaps
 from scipy import stats
-from shadow_standins import Blind, CopyCells, Shuffled, outcome, small_audit, small_table
 
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.generators.copies import Copy
@@ -21,6 +19,8 @@ from privacy_assets.shadow.audit import AuditPlan, RecordAudit
 from privacy_assets.shadow.rates import auc
 from privacy_assets.shadow.selection import most_exposed
 from privacy_assets.shadow.vulnerability import vulnerability
+from tests.shadow.coded_tables import coded, mixed, repeated, with_gaps
+from tests.shadow.shadow_standins import Blind, CopyCells, Shuffled, outcome, small_audit, small_table
 
 
 def top(table, records):

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shadow_standins import small_audit
 
 from privacy_assets import evaluate, on_ray
 from privacy_assets.compute.on_ray import RayWorkers
@@ -20,6 +19,7 @@ from privacy_assets.compute.parallel import at_once, in_parallel, on_cluster, th
 from privacy_assets.errors import ClusterError, ConfigError, InputError, StepError
 from privacy_assets.generators.registry import build_generator
 from tests.rays import need_ray, ray_alone
+from tests.shadow.shadow_standins import small_audit
 
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 pytestmark = pytest.mark.slow

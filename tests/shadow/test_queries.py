@@ -7,10 +7,10 @@ from math import comb, isnan
 
 import numpy as np
 import pytest
-from coded_tables import coded, with_gaps
 
 from privacy_assets.shadow._query_kernels import first_of_equals
 from privacy_assets.shadow.queries import CountCodes, Queries, all_counts, matches
+from tests.shadow.coded_tables import coded, with_gaps
 
 
 def brute_force(cells, target, is_number):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from coded_tables import coded, mixed
 
 from privacy_assets.generators.copies import Copy
 from privacy_assets.generators.shadow_fits import CodedGenerator
 from privacy_assets.shadow.audit import AuditPlan, run_audit
+from tests.shadow.coded_tables import coded, mixed
 
 
 @dataclass(frozen=True)

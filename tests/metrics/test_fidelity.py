@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from given_tables import given
 from scipy import stats
 from sdmetrics.column_pairs import ContingencySimilarity, CorrelationSimilarity
 from sdmetrics.single_column import KSComplement, TVComplement
@@ -22,6 +21,7 @@ from privacy_assets.metrics.fidelity.tables import ROLES, Compared, tally
 from privacy_assets.metrics.registry import METRICS
 from privacy_assets.stats.limits import Limit, judge_limit
 from privacy_assets.stats.results import Estimate, MetricResult
+from tests.metrics.given_tables import given
 
 QUICK = Fidelity(replicates=40, targets=("plan",))
 BASES = ("column_similarity", "pair_similarity", "correlation_difference", "prediction")

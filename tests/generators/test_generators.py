@@ -12,7 +12,6 @@ import numpy as np
 import own_functions as own
 import pandas as pd
 import pytest
-from own_functions import SECRET, uniform
 from pandas.testing import assert_frame_equal
 from scipy import stats
 
@@ -25,6 +24,7 @@ from privacy_assets.generators.synthpop import FittedSynthPop, SynthPop
 from privacy_assets.generators.trees import Tree
 from privacy_assets.tables.schema import TableSchema, infer_schema
 from privacy_assets.tables.table import Table
+from tests.generators.own_functions import SECRET, uniform
 from tests.tables import as_table
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from shadow_standins import small_audit, small_table
 
 from privacy_assets import on_ray
 from privacy_assets.compute.on_ray import RayWorkers
@@ -18,6 +17,7 @@ from privacy_assets.generators.registry import build_generator
 from privacy_assets.neighbours.nearest import nearest_rows
 from privacy_assets.tables.encoding import EncodedTable
 from tests.rays import ray_alone
+from tests.shadow.shadow_standins import small_audit, small_table
 
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 pytestmark = pytest.mark.slow

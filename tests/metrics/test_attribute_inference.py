@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from given_tables import given
 
 from privacy_assets.errors import ConfigError
 from privacy_assets.metrics.attribute_inference import AttributeInference
@@ -21,6 +20,7 @@ from privacy_assets.neighbours.nearest import nearest
 from privacy_assets.stats.results import MetricResult
 from privacy_assets.tables.encoding import Encoder
 from privacy_assets.tables.table import Table
+from tests.metrics.given_tables import given
 
 QUICK = AttributeInference(permutations=199)
 ALL = 10**6  # attacks: every row

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import pytest
-from given_tables import given
 from scipy import stats
 
 from privacy_assets.errors import ConfigError, InputError
@@ -23,6 +22,7 @@ from privacy_assets.metrics.shadow_membership import ShadowMembership
 from privacy_assets.policy import Policy
 from privacy_assets.shadow import audit
 from privacy_assets.shadow.rates import Rate, auc
+from tests.metrics.given_tables import given
 
 SECRET = 987_654.25
 SMALL = {"records": 3, "shadows": 60, "tests": 100, "size": 20}

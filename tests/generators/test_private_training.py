@@ -19,7 +19,7 @@ from privacy_assets.generators.networks.pate import Teachers, vote_noise
 from privacy_assets.generators.networks.private import ConditionalSampler, PrivateSteps, noisy_shares
 from privacy_assets.tables.schema import infer_schema
 from privacy_assets.tables.table import Table
-from tests.engine.test_neural import SCHEMA, TRAIN, small
+from tests.generators.test_neural import SCHEMA, TRAIN, small
 from tests.tables import as_table
 
 

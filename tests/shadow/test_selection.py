@@ -8,11 +8,11 @@ from math import log
 import numpy as np
 import pandas as pd
 import pytest
-from coded_tables import ADULT_MOST_VULNERABLE, coded, mixed, repeated, with_gaps
 
 from privacy_assets.errors import ConfigError
 from privacy_assets.shadow.selection import SELECTORS, most_exposed, select_records
 from privacy_assets.shadow.vulnerability import vulnerability
+from tests.shadow.coded_tables import ADULT_MOST_VULNERABLE, coded, mixed, repeated, with_gaps
 
 
 def select(frame, seed=0, **more):

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from given_tables import given
 
 from privacy_assets.calibration import (
     Case,
@@ -27,6 +26,7 @@ from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.metrics.registry import build_metric
 from privacy_assets.tables.schema import infer_schema
 from privacy_assets.tables.table import Table
+from tests.metrics.given_tables import given
 from tests.tables import as_table, as_tables
 
 QUIET = Noise()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import own_functions as own
 import pytest
-from coded_tables import coded, repeated, with_gaps
-from shadow_standins import Blind, CopyCells, small_table
 
 from privacy_assets.errors import InputError, StepError
 from privacy_assets.generators.copies import Copy, NoisyCopy
@@ -15,6 +13,8 @@ from privacy_assets.generators.synthpop import SynthPop
 from privacy_assets.shadow import games
 from privacy_assets.shadow.attacks import QueryAttack
 from privacy_assets.shadow.games import Game, blocks, without
+from tests.shadow.coded_tables import coded, repeated, with_gaps
+from tests.shadow.shadow_standins import Blind, CopyCells, small_table
 
 TARGET = 5
 

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from given_tables import given
 from scipy import stats
 
 from privacy_assets.errors import ConfigError
@@ -27,6 +26,7 @@ from privacy_assets.stats.limits import judge_limit
 from privacy_assets.stats.results import Estimate, MetricResult
 from privacy_assets.stats.subjects import Subjects
 from privacy_assets.tables.table import Table
+from tests.metrics.given_tables import given
 
 QUICK = SinglingOut(attacks=300, permutations=200, candidates=50_000, patience=5_000, outliers=200)
 LIMIT = SinglingOut.default_limits[0]
