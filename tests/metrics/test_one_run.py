@@ -41,7 +41,7 @@ def test_the_bound_is_never_negative_and_rises_with_right_guesses():
     assert found[50] == pytest.approx(math.log(0.05 ** (1 / 50) / (1 - 0.05 ** (1 / 50))))
 
 
-@pytest.mark.parametrize("inside", [200, 1000, 1800])
+@pytest.mark.parametrize("inside", [200, 1800])
 def test_a_blind_score_shows_nothing_at_any_sizes(inside):
     """Guessing "member" would be right nine times in ten where nine in ten are members."""
     shown = []
@@ -51,7 +51,7 @@ def test_a_blind_score_shows_nothing_at_any_sizes(inside):
     assert np.mean(shown) <= 0.09  # at most 5 % expected, 99.5 % of the time at most 8.7 %
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
 def test_the_bound_stays_below_the_epsilon_of_a_private_release(epsilon):
     """Each person's side is told by randomised response: epsilon bounds the odds that replacing a person moves."""
     q, found = 1 / (1 + math.exp(-epsilon / 2)), []
@@ -73,15 +73,10 @@ def test_a_leak_of_everybody_shows_what_the_counts_can():
     assert 0 < estimate.minimum_detectable_effect < estimate.value
 
 
-def test_a_leak_of_a_few_is_shown():
-    g = np.random.default_rng(0)
-    member = members(4000, 3000)
+def test_a_leak_of_a_few_is_shown_and_members_that_are_avoided_show_nothing():
+    g, member = np.random.default_rng(0), members(4000, 3000)
     score = np.where(member & (g.random(4000) < 0.05), 0.0, 0.1 + g.random(4000))
     assert bound(score, member).value > 1.5
-
-
-def test_members_that_are_avoided_show_nothing():
-    member = members(4000, 2000)
     assert bound(np.where(member, 1.0, 0.0), member).value == 0
 
 
