@@ -16,7 +16,7 @@ from sklearn.metrics import roc_auc_score
 from privacy_assets.errors import InputError
 from privacy_assets.metrics.memorization import Memorization
 from privacy_assets.metrics.memorization.metric import Distance, alpha_table, by_chance, clustered_share
-from privacy_assets.metrics.memorization.rows import RowMemorization, by_spherelets, tables_of
+from privacy_assets.metrics.memorization.rows import RowMemorization, tables_of
 from privacy_assets.neighbours.radius import TIE, typical_radius
 from tests.metrics.given_tables import cut, given, leaky, mixed
 from tests.metrics.given_tables import release as release_of
@@ -252,10 +252,10 @@ def test_spherelets_count_no_more_than_euclid_does_and_find_copies():
     assert math.isnan(bent.estimate("exposed").null) and bent.estimate("exposed").measurable
     tables = tables_of(inputs, "raw")
     plain = memorization_of(inputs)
-    same = by_spherelets(plain, tables, plain.radius, None, 0.02, (20, 2), "cpu")
+    same = Memorization(radius=plain.radius).by_spherelets(plain, tables, None, "cpu")
     assert (same.train <= plain.train).all() and (same.synthetic <= plain.synthetic).all()
     assert (same.train[:60] >= 1).all()  # a copy has the spherelet of its original
-    found = by_spherelets(plain, tables, None, None, 0.02, (20, 2), "cpu")
+    found = Memorization().by_spherelets(plain, tables, None, "cpu")
     assert found.radius >= plain.radius
     assert roc_auc_score(np.arange(600) < 60, -found.alpha) > 0.95
     json.dumps(bent.to_json(), allow_nan=False)
