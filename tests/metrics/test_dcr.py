@@ -296,28 +296,9 @@ def test_dropping_rows_near_train_is_refused(uk_census):
     assert result.estimate("member_excess").high < 0
 
 
-def test_a_holdout_of_40_rows_is_blind(adult):
-    train, holdout, fresh = cut(adult, *SIZES)
-    found = broken(evaluate(train, holdout[:40], fresh))
-    assert {"dcr.privacy_score", "dcr.member_excess"} <= set(found)
-    assert set(found.values()) == {"not_assessable"}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("table", ["adult", "uk_census"])
-def test_fresh_and_densest_rows_hold_and_copies_break_over_splits(table, request):
+def test_fresh_rows_hold_over_splits(table, request):
     frame = request.getfixturevalue(table)
-    alarms = refused = 0
-    for seed in range(20):
-        train, holdout, fresh, rest = cut(frame.sample(frac=1, random_state=seed), *SIZES, len(frame) - sum(SIZES))
-        refused += broken(evaluate(train, holdout, fresh)) != {}
-        if seed < 5:
-            points = given(train, holdout, rest).encoded("synthetic").dense
-            fifth = nearest(points, points, 5, exclude_self=True).distances[:, 4]
-            result = evaluate(train, holdout, rest.iloc[np.argsort(fifth, kind="stable")[:8000]])
-            assert 0.02 < result.estimate("privacy_score").value < 0.09  # a paper statistic is not 0 without a leak
-            found = broken(result)
-            alarms += "fail" in {found.get(key) for key in LABEL_CONDITIONAL}
-            found = broken(evaluate(train, holdout, leaky(train, fresh, 400)))
-            assert "fail" in {found.get(key) for key in LABEL_CONDITIONAL}
-    assert refused <= 1 and alarms <= 1
+    splits = (cut(frame.sample(frac=1, random_state=seed), *SIZES) for seed in range(20))
+    assert sum(broken(evaluate(*parts)) != {} for parts in splits) <= 1

@@ -31,14 +31,7 @@ def test_the_bound_is_where_the_published_p_value_is_five_percent(right, guesses
     epsilon = lower_bound(right, guesses)
     chance = stats.binom.sf(right - 1, guesses, 1 / (1 + math.exp(-epsilon)))  # Steinke et al. at delta = 0
     assert epsilon > 0 and chance == pytest.approx(0.05, abs=1e-9)
-
-
-def test_the_bound_is_never_negative_and_rises_with_right_guesses():
-    found = [lower_bound(right, 50) for right in range(51)]
-    assert all(a <= b for a, b in itertools.pairwise(found))
-    assert found[0] == found[25] == 0
-    assert lower_bound(0, 0) == 0
-    assert found[50] == pytest.approx(math.log(0.05 ** (1 / 50) / (1 - 0.05 ** (1 / 50))))
+    assert lower_bound(guesses // 2, guesses) == lower_bound(0, 0) == 0  # never negative
 
 
 @pytest.mark.parametrize("inside", [200, 1800])
@@ -102,8 +95,8 @@ def test_equal_people_are_not_guessed():
 def test_coins_of_pairs_are_fair_and_independent_although_sizes_are_fixed():
     """Over all sets of 2 in 6 and random pairs, the right ones of two guesses are binomial(2, 1/2)."""
     score, right = np.array([0.1, 0.9, 0.2, 0.3, 0.5, 0.4]), []
-    for seed, chosen in itertools.product(range(400), itertools.combinations(range(6), 2)):
+    for seed, chosen in itertools.product(range(150), itertools.combinations(range(6), 2)):
         estimate = bound(score, np.isin(np.arange(6), chosen), seed=seed)
         assert estimate.n == 2
         right.append(int(estimate.note.split(" ")[0]))
-    np.testing.assert_allclose(np.bincount(right) / len(right), [0.25, 0.5, 0.25], atol=0.025)  # 4 deviations
+    np.testing.assert_allclose(np.bincount(right) / len(right), [0.25, 0.5, 0.25], atol=0.04)  # 4 deviations

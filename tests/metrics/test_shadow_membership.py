@@ -7,7 +7,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import stats
 
@@ -24,7 +23,7 @@ from privacy_assets.shadow import audit
 from privacy_assets.shadow.plan import RecordAudit
 from privacy_assets.shadow.rates import auc, epsilon_bound
 from privacy_assets.tables.coding import Coding
-from tests.metrics.given_tables import given
+from tests.metrics.given_tables import given, mixed
 
 SECRET = 987_654.25
 SMALL = {"records": 3, "shadows": 60, "tests": 100, "size": 20}
@@ -54,22 +53,10 @@ class Copies(CodedGenerator):
         return draw
 
 
-def table(rows: int, seed: int) -> pd.DataFrame:
-    rng = np.random.default_rng(seed)
-    return pd.DataFrame(
-        {
-            "age": rng.integers(20, 60, rows),
-            "wage": np.round(rng.lognormal(3, 1, rows), 2),
-            "town": rng.choice(list("abcd"), rows),
-            "smoker": rng.random(rows) < 0.3,
-        }
-    )
-
-
 def inputs(**more):
-    train, holdout = table(90, 1), table(60, 2)
-    holdout.loc[7, ["wage", "town"]] = SECRET, "nowhere"
-    return given(train, holdout, table(90, 3), **more)
+    train, holdout = mixed(90, 1), mixed(60, 2)
+    holdout.loc[7, ["income", "region"]] = SECRET, "nowhere"
+    return given(train, holdout, mixed(90, 3), **more)
 
 
 def measured(share: float, **settings):
@@ -87,7 +74,8 @@ def test_the_statistics_are_those_of_the_audit_written_out():
     metric, tables = ShadowMembership(generator=Copies(0.3), **SMALL), inputs()
     found = {estimate.name: estimate for estimate in metric.measure(tables).estimates}
     seed = int(tables.rng("shadow_membership").integers(2**31))
-    cells, coding = stacked(tables)
+    coding = Coding.fit([tables.train, tables.holdout], tables.schema)
+    cells = np.concatenate([coding.code(one) for one in (tables.train, tables.holdout)], axis=1)
     records = audit.run_audit(cells, coding, audit.AuditPlan(Copies(0.3), **SMALL), seed=seed).records
     areas = []
     for record in records:
@@ -103,26 +91,11 @@ def test_the_statistics_are_those_of_the_audit_written_out():
     assert found["auc_worst"].high > max(record.auc.high for record in records)
     assert (found["auc"].n, found["auc_worst"].n) == (300, 100)
     assert found["auc"].subjects == found["auc_worst"].subjects == SMALL["shadows"]
-    expected = []
-    for record in records:
-        decided, tail = record.scores >= record.epsilon.cut.score, 0.05 / 3 / 2
-        if not record.epsilon.cut.inside:
-            decided = record.scores <= record.epsilon.cut.score
-        right = int((decided & (record.labels == record.epsilon.cut.inside)).sum())
-        wrong = int(decided.sum()) - right
-        low = stats.beta.ppf(tail, right, 50 - right + 1) if right else 0.0
-        high = stats.beta.ppf(1 - tail, wrong + 1, 50 - wrong) if wrong < 50 else 1.0
-        expected.append(max(math.log(low / high), 0.0) if low else 0.0)
+    bounds = [epsilon_bound(record.scores, record.labels, record.epsilon.cut, 1 - 0.05 / 3) for record in records]
     epsilon = found["epsilon_lower_bound"]
-    assert epsilon.low == epsilon.value == epsilon.high == pytest.approx(max(expected))
+    assert epsilon.low == epsilon.value == epsilon.high == max(bound.value for bound in bounds)
     most = math.log(stats.beta.ppf(0.05 / 6, 50, 1) / stats.beta.ppf(1 - 0.05 / 6, 1, 50))
     assert epsilon.note == f"a lower bound; these counts could show {most:.3g} at most"
-
-
-def stacked(tables):
-    frames = [tables.train, tables.holdout]
-    coding = Coding.fit(frames, tables.schema)
-    return np.concatenate([coding.code(frame) for frame in frames], axis=1), coding
 
 
 def test_copies_are_the_worst_and_a_table_of_its_own_is_at_the_null():
@@ -188,14 +161,13 @@ def test_the_curve_counts_tables_above_the_threshold():
     rng = np.random.default_rng(1)
     scores, labels = np.round(rng.normal(size=300), 1), rng.random(300) < 0.4
     outside, inside = scores[~labels], scores[labels]
-    grid = shadow_membership._CURVE
-    for fpr, found in zip(grid, shadow_membership._tpr(scores, labels), strict=True):
+    for fpr, found in zip(shadow_membership._CURVE, shadow_membership._tpr(scores, labels), strict=True):
         if fpr * len(outside) < 1 - 1e-9:
             assert math.isnan(found)
             continue
         reached = [(inside > cut).mean() for cut in [-np.inf, *outside] if (outside > cut).mean() <= fpr + 1e-12]
         assert found == pytest.approx(max(reached))
-    assert grid[-1] == 1 and found == 1
+    assert fpr == found == 1
 
 
 # --- what it says of records ------------------------------------------------------------------------------------------

@@ -176,14 +176,6 @@ def test_a_leak_of_one_group_is_significant_where_averages_tolerate_it():
     assert "subgroups" not in alone.tables
 
 
-def test_order_of_rows_changes_nothing():
-    tables = cut(people(3500, 1), 1500, 1000, 1000)
-    shuffled = [table.sample(frac=1, random_state=at).reset_index(drop=True) for at, table in enumerate(tables)]
-    first, second = (result_of(*found) for found in (tables, shuffled))
-    assert first.estimates == second.estimates
-    assert first.tables == second.tables
-
-
 def test_small_groups_are_not_measurable():
     result = result_of(*cut(people(500, 0), 200, 150, 150))
     assert result.estimate("advantage_subgroups").note == "not measurable: no value has 200 subjects on each side"

@@ -18,28 +18,15 @@ from privacy_assets.metrics.holdout_leakage import HoldoutLeakage
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.membership_inference import MembershipInference
 from privacy_assets.metrics.membership_inference.outliers import outlier_excess
-from privacy_assets.metrics.membership_inference.scores import build_population
 from privacy_assets.metrics.registry import build_metric
 from privacy_assets.metrics.targets import target_rows
 from privacy_assets.neighbours.radius import distance_to_other_subjects
 from privacy_assets.stats.estimates import Estimate
 from privacy_assets.tables.encoding import EncodedTable
 from privacy_assets.tables.table import Table
+from tests.metrics.given_tables import mixed
 
 SIDES = ("train", "holdout")
-
-
-def people(rows: int, seed: int) -> pd.DataFrame:
-    rng = np.random.default_rng(seed)
-    return pd.DataFrame(
-        {
-            "age": rng.integers(18, 90, rows),
-            "income": rng.lognormal(10, 1, rows).round(),
-            "score": rng.normal(size=rows).round(3),
-            "region": rng.choice(list("abcdef"), rows, p=[0.4, 0.2, 0.2, 0.1, 0.05, 0.05]),
-            "smokes": rng.random(rows) < 0.3,
-        }
-    )
 
 
 def of_persons(frame: pd.DataFrame, first: int, seed: int) -> pd.DataFrame:
@@ -50,8 +37,8 @@ def of_persons(frame: pd.DataFrame, first: int, seed: int) -> pd.DataFrame:
 
 
 def inputs_of(copies: int = 0, seed: int = 0, sizes: tuple[int, int] = (3000, 2000), **options: Any) -> MetricInputs:
-    train, holdout = people(sizes[0], 10 * seed + 1), people(sizes[1], 10 * seed + 2)
-    synthetic = pd.concat([train[:copies], people(sizes[0] - copies, 10 * seed + 3)], ignore_index=True)
+    train, holdout = mixed(sizes[0], 10 * seed + 1), mixed(sizes[1], 10 * seed + 2)
+    synthetic = pd.concat([train[:copies], mixed(sizes[0] - copies, 10 * seed + 3)], ignore_index=True)
     if options.pop("persons", False):
         train, holdout = of_persons(train, 0, seed), of_persons(holdout, 100_000, seed + 1)
         options["subject"] = "person"
@@ -87,15 +74,15 @@ def test_whole_people_are_drawn_as_far_as_they_fit() -> None:
 
 
 def test_one_person_is_attacked_whatever_the_budget() -> None:
-    train = people(3000, 1).assign(person=np.arange(3000) // 1500)
-    holdout = people(3000, 2).assign(person=2 + np.arange(3000) // 1500)
-    inputs = prepare_inputs(train, holdout, people(500, 3), subject="person")
+    train = mixed(3000, 1).assign(person=np.arange(3000) // 1500)
+    holdout = mixed(3000, 2).assign(person=2 + np.arange(3000) // 1500)
+    inputs = prepare_inputs(train, holdout, mixed(500, 3), subject="person")
     rows = target_rows(inputs, SIDES, 1000, "test")
     assert rows is not None and len(rows) == 1500
 
 
 def test_neither_the_order_of_rows_nor_the_sides_decide_who_is_drawn() -> None:
-    train, holdout, synthetic = people(1600, 1), people(1600, 2), people(100, 3)
+    train, holdout, synthetic = mixed(1600, 1), mixed(1600, 2), mixed(100, 3)
     turned = np.random.default_rng(0).permutation(1600)
 
     def drawn(*tables: pd.DataFrame) -> set[tuple[Any, ...]]:
@@ -118,22 +105,8 @@ def test_the_nearest_others_of_some_rows_are_those_of_all_where_many_are_equal()
     np.testing.assert_array_equal(distance_to_other_subjects(pool, codes, "cpu", rows), whole[rows])
 
 
-def test_scores_of_the_attacked_are_those_they_have_among_all() -> None:
-    inputs = inputs_of(copies=100, persons=True, reference=of_persons(people(800, 9), 500_000, 9))
-    rows = target_rows(inputs, SIDES, 2000, "test")
-    assert rows is not None
-    whole, some = build_population(inputs), build_population(inputs, rows=rows)
-    np.testing.assert_array_equal(some.neighbour, whole.neighbour[rows])
-    np.testing.assert_array_equal(some.member[some.codes], whole.member[whole.codes[rows]])
-    for name, score in some.scores.items():
-        np.testing.assert_array_equal(score, whole.scores[name][rows])
-    again = whole.of_subjects(rows)
-    np.testing.assert_array_equal(again.codes, some.codes)
-    np.testing.assert_array_equal(again.member, some.member)
-
-
 def test_statistics_speak_of_those_attacked_and_a_copy_is_caught() -> None:
-    inputs = inputs_of(copies=600, reference=people(900, 77))
+    inputs = inputs_of(copies=600, reference=mixed(900, 77))
     some, whole = estimates(attack(max_targets=1500), inputs), estimates(attack(), inputs)
     for name in ("advantage", "advantage_any", "precision", "protection_score", "auc_domias"):
         assert some[name].n == some[name].subjects == 1500
@@ -148,9 +121,9 @@ def test_a_budget_reaches_subgroups() -> None:
 
 
 def test_too_few_people_drawn_of_a_side_are_not_measurable() -> None:
-    train = people(4000, 1).assign(person=np.arange(4000))
-    holdout = people(400, 2).assign(person=9000 + np.arange(400) // 10)
-    inputs = prepare_inputs(train, holdout, people(400, 3), subject="person")
+    train = mixed(4000, 1).assign(person=np.arange(4000))
+    holdout = mixed(400, 2).assign(person=9000 + np.arange(400) // 10)
+    inputs = prepare_inputs(train, holdout, mixed(400, 3), subject="person")
     for estimate in estimates(attack(max_targets=1000), inputs).values():
         assert np.isnan(estimate.value) and "among those attacked" in estimate.note
 
@@ -168,7 +141,7 @@ def test_dcr_samples_nobody_but_the_holdout_of_the_privacy_score() -> None:
 
 @pytest.mark.parametrize("kind", [CumulativeDisclosure, HoldoutLeakage])
 def test_the_union_and_the_holdout_are_asked_with_the_budget(kind: type[Metric]) -> None:
-    inputs = inputs_of(copies=600, reference=people(1500, 9), released=[people(300, 8)])
+    inputs = inputs_of(copies=600, reference=mixed(1500, 9), released=[mixed(300, 8)])
     some, whole = estimates(kind(max_targets=1500), inputs), estimates(kind(), inputs)  # type: ignore[call-arg]
     assert some["advantage_any"].n == 1500 < whole["advantage_any"].n
     assert some["identical_excess"] == whole["identical_excess"]

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from privacy_assets.metrics.base import Measured, Metric
+from privacy_assets.metrics.base import Measured, Metric, rows_of
 from privacy_assets.metrics.declarations import Compared, Intervals, Levels, Protected, Recourses
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.membership_inference import gretel, no_box, one_run, outliers
@@ -116,14 +116,9 @@ def _low_rate_estimate(population: Population, drawn: Evidence) -> Estimate:
 def _curve_table(
     population: Population, rates: Sequence[tuple[np.ndarray, np.ndarray]], band: Band
 ) -> list[dict[str, Any]]:
-    bounds = zip(band.low, band.high, strict=True)
-    table = []
-    for name, (tpr, fpr) in zip(population.scores, rates, strict=True):
-        for hit, alarm in zip(tpr[0], fpr[0], strict=True):
-            low, high = next(bounds)
-            row = {"score": name, "fpr": alarm, "tpr": hit, "advantage": hit - alarm, "low": low, "high": high}
-            table.append({key: value if key == "score" else float(value) for key, value in row.items()})
-    return table
+    tpr, fpr = (np.concatenate([one[0] for one in sides]) for sides in zip(*rates, strict=True))
+    scores = np.repeat(list(population.scores), len(RATES))
+    return rows_of(score=scores, fpr=fpr, tpr=tpr, advantage=tpr - fpr, low=band.low, high=band.high)
 
 
 def protect(population: Population, rng: np.random.Generator) -> tuple[Estimate, dict[str, list[dict[str, Any]]]]:

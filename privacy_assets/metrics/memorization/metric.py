@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from privacy_assets.errors import InputError
-from privacy_assets.metrics.base import Measured, Metric
+from privacy_assets.metrics.base import Measured, Metric, rows_of
 from privacy_assets.metrics.declarations import Compared, Protected, Shares
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.memorization.rows import ROLES, RowMemorization, tables_of
@@ -204,31 +204,26 @@ def alpha_table(alpha: np.ndarray) -> list[dict[str, Any]]:
     below, above = np.searchsorted(ALPHAS[:4], alpha, side="right"), np.searchsorted(ALPHAS[4:], alpha)
     place = np.where(alpha < 1, below, np.where(alpha > 1, 5 + above, 4))
     rows = np.bincount(place, minlength=len(RANGES))
-    return [{"alpha": name, "rows": int(n), "share": n / len(alpha)} for name, n in zip(RANGES, rows, strict=True)]
+    return rows_of(alpha=RANGES, rows=rows, share=rows / len(alpha))
 
 
 def ratio_table(found: RowMemorization) -> list[dict[str, Any]]:
     """Shares of the synthetic rows whose two ratios are at most so much."""
-    return [
-        {
-            "at_most": limit,
-            "train_to_synthetic": float((found.train_to_synthetic <= limit).mean()),
-            "train_to_holdout": float((found.train_to_holdout <= limit).mean()),
-        }
-        for limit in RATIOS
-    ]
+    by_synthetic, by_holdout = (
+        [(ratios <= limit).mean() for limit in RATIOS] for ratios in (found.train_to_synthetic, found.train_to_holdout)
+    )
+    return rows_of(at_most=RATIOS, train_to_synthetic=by_synthetic, train_to_holdout=by_holdout)
 
 
 def most_exposed(found: RowMemorization) -> list[dict[str, Any]]:
     """The rows with the smallest alpha_m, then ratios, then positions."""
     order = np.lexsort((found.train_to_holdout, found.train_to_synthetic, found.alpha))
     listed = order[:LISTED][found.alpha[order[:LISTED]] < 1]
-    return [
-        {
-            "row": int(row), "alpha": float(found.alpha[row]),
-            "train": int(found.train[row]), "synthetic": int(found.synthetic[row]),
-            "train_to_synthetic": float(found.train_to_synthetic[row]),
-            "train_to_holdout": float(found.train_to_holdout[row]),
-        }
-        for row in listed
-    ]  # fmt: skip
+    return rows_of(
+        row=listed,
+        alpha=found.alpha[listed],
+        train=found.train[listed].astype(np.int64),
+        synthetic=found.synthetic[listed].astype(np.int64),
+        train_to_synthetic=found.train_to_synthetic[listed],
+        train_to_holdout=found.train_to_holdout[listed],
+    )
