@@ -108,10 +108,10 @@ def test_groups_that_are_avoided_are_significant_from_the_other_side():
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 4])
 def test_coverage_and_minimum_detectable_effect_when_nothing_leaks(rows):
-    drawings = (drawn(seed, 1300, 700, rows) for seed in range(60))
+    drawings = (drawn(seed, 1300, 700, rows) for seed in range(100))
     estimates = [attacked(*each, ("ward", "smokes"), seed)[0] for seed, each in enumerate(drawings)]
-    assert sum(not f.low <= 0 <= f.high for f in estimates) <= 3  # 0.3 to 0.6 expected; more has a chance of 0.4 %
-    assert sum(max(-f.low, f.high) > f.minimum_detectable_effect for f in estimates) <= 3
+    assert sum(not f.low <= 0 <= f.high for f in estimates) <= 4  # 0.5 to 1 expected of 100; 4 has a chance of 0.4 %
+    assert sum(max(-f.low, f.high) > f.minimum_detectable_effect for f in estimates) <= 4
 
 
 def groups_of(frame, found, *columns):

@@ -81,12 +81,13 @@ def test_one_person_is_attacked_whatever_the_budget() -> None:
     assert rows is not None and len(rows) == 1500
 
 
-def test_neither_the_order_of_rows_nor_the_sides_decide_who_is_drawn() -> None:
+def test_neither_the_order_of_rows_nor_names_nor_sides_decide_who_is_drawn() -> None:
     train, holdout, synthetic = mixed(1600, 1), mixed(1600, 2), mixed(100, 3)
     turned = np.random.default_rng(0).permutation(1600)
 
     def drawn(*tables: pd.DataFrame) -> set[tuple[Any, ...]]:
-        inputs = prepare_inputs(*tables, synthetic)
+        named = [table.assign(person=10_000 * side + np.arange(1600)) for side, table in enumerate(tables)]
+        inputs = prepare_inputs(*named, synthetic, subject="person")
         rows = target_rows(inputs, SIDES, 1000, "test")
         stacked = Table.stack([inputs.train, inputs.holdout]).frame()
         return set(stacked.iloc[rows].astype(str).itertuples(index=False, name=None))
