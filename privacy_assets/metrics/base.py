@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from privacy_assets.metrics.declarations import Compared, Part, Plot, Protected, Recourses
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.stats.estimates import Estimate, StatisticSpec
@@ -27,6 +29,12 @@ class Measured:
 
     estimates: tuple[Estimate, ...]
     tables: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+
+def rows_of(**columns: Any) -> list[dict[str, Any]]:
+    """The rows of a small table, in plain values, of its ``columns``: arrays or lists of one length."""
+    plain = [np.asarray(values).tolist() for values in columns.values()]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*plain, strict=True)]
 
 
 class Metric(ABC):

@@ -8,44 +8,33 @@ union.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
-from pydantic import Field
 
-from privacy_assets.metrics.base import Measured, Metric
+from privacy_assets.metrics.base import Measured
 from privacy_assets.metrics.declarations import Recourses
 from privacy_assets.metrics.inputs import MetricInputs
-from privacy_assets.metrics.restated import limits_of, significant
-from privacy_assets.metrics.targets import Budget
+from privacy_assets.metrics.restated import Restated, limits_of
 from privacy_assets.settings import declared
 from privacy_assets.stats.estimates import StatisticSpec
-from privacy_assets.stats.limits import Limit
 from privacy_assets.tables.table import Table
 
 _NOTHING = "no earlier release"
 
 
 @declared
-class CumulativeDisclosure(Metric):
-    """Statistics of ``dcr`` and ``membership_inference`` (raw space) with all earlier releases stacked on the new
-    table.
+class CumulativeDisclosure(Restated):
+    """Statistics of ``dcr`` and ``membership_inference`` with all earlier releases stacked on the new table.
 
-    Each is the statistic of that name there, two-sided, with its interval, null 0 and NaN rules; in the columns that
-    all releases have, where some were without one. Without an earlier release every one is exactly 0 and says so: the
-    table itself is for the other metrics. ``permutations`` of the people's labels give the intervals; ``max_targets``
-    is the budget of ``membership_inference``.
+    See :class:`~.restated.Restated`; in the columns that all releases have, where some were without one. Without an
+    earlier release every one is exactly 0 and says so: the table itself is for the other metrics.
     """
 
-    permutations: int = Field(default=999, ge=199, description="permutations of the labels of people")
-    max_targets: Budget = Field(default=None, description="most rows that are attacked; all of them without")
-
-    name: ClassVar[str] = "cumulative_disclosure"
-    summary: ClassVar[str] = "What do the new table and all earlier releases give away together?"
-    needs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
-    optional: ClassVar[frozenset[str]] = frozenset({"reference", "released"})
-    in_studies: ClassVar[bool] = False
-    statistics: ClassVar[tuple[StatisticSpec, ...]] = (
+    name = "cumulative_disclosure"
+    summary = "What do the new table and all earlier releases give away together?"
+    needs = frozenset({"train", "holdout", "synthetic"})
+    optional = frozenset({"reference", "released"})
+    statistics = (
         StatisticSpec(
             "member_excess_any",
             "Excess share of members among the real rows closest to the union of all releases.",
@@ -67,9 +56,9 @@ class CumulativeDisclosure(Metric):
             "two_sided",
         ),
     )
-    default_limits: ClassVar[tuple[Limit, ...]] = limits_of(name, statistics, "that of the same statistic of one table")
+    default_limits = limits_of(name, statistics, "that of the same statistic of one table")
     # People who changed sides since an earlier release look avoided.
-    recourses: ClassVar[Recourses] = Recourses(also={"new people": ()}, broken_means="leak")
+    recourses = Recourses(also={"new people": ()}, broken_means="leak")
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute the statistics; there are no tables."""
@@ -81,4 +70,4 @@ class CumulativeDisclosure(Metric):
         tables = {role: table.select(shared) for role, table in inputs.tables.items()}
         tables["synthetic"] = Table.stack([inputs.released.select(shared), tables["synthetic"]])
         asked = replace(inputs, schema=tables["train"].schema, tables=tables, released=None)
-        return Measured(significant(asked, self.statistics, self.permutations, self.max_targets))
+        return self.restate(asked)

@@ -8,43 +8,32 @@ the place of train, and the reference in that of the holdout. Nothing may show.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
 
-from pydantic import Field
-
-from privacy_assets.metrics.base import Measured, Metric
+from privacy_assets.metrics.base import Measured
 from privacy_assets.metrics.declarations import Recourses
 from privacy_assets.metrics.inputs import MetricInputs
-from privacy_assets.metrics.restated import limits_of, significant
-from privacy_assets.metrics.targets import Budget
+from privacy_assets.metrics.restated import Restated, limits_of
 from privacy_assets.settings import declared
 from privacy_assets.stats.estimates import StatisticSpec
-from privacy_assets.stats.limits import Limit
 
 _ATTACKED = {"holdout": "train", "reference": "holdout"}  # role in the release -> role here
 
 
 @declared
-class HoldoutLeakage(Metric):
-    """Statistics of ``dcr`` and ``membership_inference`` (raw space) with holdout attacked and reference as the
-    control.
+class HoldoutLeakage(Restated):
+    """Statistics of ``dcr`` and ``membership_inference`` with holdout attacked and reference as the control.
 
-    Each is the statistic of that name there, two-sided, with its interval, null 0 and NaN rules. Null also for a copy
-    of train: it says nothing about train. Of a reference that was seen as well it says nothing either. Where something
-    shows, the holdout is no measure: not assessable, and another holdout may be. ``permutations`` of the people's
-    labels give the intervals; ``max_targets`` is the budget of ``membership_inference``.
+    See :class:`~.restated.Restated`. Null also for a copy of train: it says nothing about train. Of a reference that
+    was seen as well it says nothing either. Where something shows, the holdout is no measure: not assessable, and
+    another holdout may be.
     """
 
-    permutations: int = Field(default=999, ge=199, description="permutations of the labels of people")
-    max_targets: Budget = Field(default=None, description="most rows that are attacked; all of them without")
-
-    name: ClassVar[str] = "holdout_leakage"
-    summary: ClassVar[str] = "Was the holdout really unseen by whoever made the table?"
-    needs: ClassVar[frozenset[str]] = frozenset({"holdout", "reference", "synthetic"})
-    by_default: ClassVar[bool] = False
-    if_external: ClassVar[frozenset[str]] = frozenset({"holdout", "reference"})
-    in_studies: ClassVar[bool] = False
-    statistics: ClassVar[tuple[StatisticSpec, ...]] = (
+    name = "holdout_leakage"
+    summary = "Was the holdout really unseen by whoever made the table?"
+    needs = frozenset({"holdout", "reference", "synthetic"})
+    by_default = False
+    if_external = frozenset({"holdout", "reference"})
+    statistics = (
         StatisticSpec(
             "member_excess_any",
             "Excess share of holdout people, against the reference, among the real rows closest to S.",
@@ -64,14 +53,12 @@ class HoldoutLeakage(Metric):
             about="gate",
         ),
     )
-    default_limits: ClassVar[tuple[Limit, ...]] = limits_of(name, statistics, "that of the same statistic of train")
-    recourses: ClassVar[Recourses] = Recourses(
-        also={"unseen holdout": ()}, never=frozenset({"more people to judge by"})
-    )
+    default_limits = limits_of(name, statistics, "that of the same statistic of train")
+    recourses = Recourses(also={"unseen holdout": ()}, never=frozenset({"more people to judge by"}))
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute the statistics; there are no tables."""
         tables = {here: inputs.tables[role] for role, here in _ATTACKED.items()}
         people = {here: inputs.subjects[role] for role, here in _ATTACKED.items() if role in inputs.subjects}
         asked = replace(inputs, tables={**tables, "synthetic": inputs.synthetic}, subjects=people)
-        return Measured(significant(asked, self.statistics, self.permutations, self.max_targets))
+        return self.restate(asked)

@@ -14,6 +14,7 @@ import numpy as np
 from privacy_assets.compute.progress import Progress, silent
 from privacy_assets.errors import InputError
 from privacy_assets.stats.subjects import Subjects
+from privacy_assets.tables.coding import Coding
 from privacy_assets.tables.column import row_ids
 from privacy_assets.tables.encoding import EncodedTable, Encoder
 from privacy_assets.tables.schema import TableSchema
@@ -80,11 +81,33 @@ class MetricInputs:
         """Further unseen real rows, for calibrated attacks; None when there are none."""
         return self.tables.get("reference")
 
+    @property
+    def real_roles(self) -> list[str]:
+        """The roles of the real tables that are there."""
+        return [role for role in REAL_ROLES if role in self.tables]
+
+    @property
+    def real(self) -> list[Table]:
+        """The real tables that are there."""
+        return [self.tables[role] for role in self.real_roles]
+
+    def place_of(self, row: int) -> tuple[str, int]:
+        """The role, and the zero-based row of that role's table, of a row of all real tables stacked."""
+        for role in self.real_roles:
+            if row < len(self.tables[role]):
+                break
+            row -= len(self.tables[role])
+        return role, row
+
+    def coded(self) -> tuple[np.ndarray, Coding]:
+        """The cells of all real tables stacked, shape (columns, rows), and what their codes mean."""
+        coding = Coding.fit(self.real, self.schema)
+        return np.concatenate([coding.code(table) for table in self.real], axis=1), coding
+
     @cached_property
     def encoder(self) -> Encoder:
         """Encoder fitted on all real rows alike, so that it cannot favour train or holdout."""
-        real = [self.tables[role] for role in REAL_ROLES if role in self.tables]
-        return Encoder.fit(real, self.schema, others=[self.synthetic])
+        return Encoder.fit(self.real, self.schema, others=[self.synthetic])
 
     @cached_property
     def _encoded(self) -> dict[str, EncodedTable]:
@@ -116,7 +139,7 @@ class MetricInputs:
 
     @cached_property
     def _subject_codes(self) -> dict[str, np.ndarray]:
-        roles = [role for role in REAL_ROLES if role in self.tables]
+        roles = self.real_roles
         if not self.subjects and not np.intersect1d(self.row_ids["train"], self.row_ids["holdout"]).size:
             return {role: self.row_ids[role] for role in roles}
         codes: dict[str, np.ndarray] = {}

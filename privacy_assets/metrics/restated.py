@@ -7,11 +7,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from privacy_assets.metrics.base import Metric
+from pydantic import Field
+
+from privacy_assets.metrics.base import Measured, Metric
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.membership_inference import MembershipInference
-from privacy_assets.stats.estimates import Estimate, StatisticSpec
+from privacy_assets.metrics.targets import Budget
+from privacy_assets.settings import declared
+from privacy_assets.stats.estimates import StatisticSpec
 from privacy_assets.stats.limits import Limit
 
 _LIMITS = {
@@ -23,37 +27,31 @@ _LIMITS = {
 
 
 def limits_of(metric: str, statistics: Iterable[StatisticSpec], source: str) -> tuple[Limit, ...]:
-    """The significant limits of ``dcr`` and ``membership_inference`` on the statistics of these names, for
-    ``metric``.
+    """The significant limits of ``dcr`` and ``membership_inference`` on statistics of these names, for ``metric``."""
+    names = [spec.name for spec in statistics]
+    return tuple(replace(_LIMITS[name], statistic=f"{metric}.{name}", source=source, advice="") for name in names)
+
+
+@declared
+class Restated(Metric):
+    """A metric whose statistics are those of the same names of ``dcr`` and ``membership_inference``, of other tables.
+
+    Each is two-sided, with its interval, null 0 and NaN rules; in the raw space alone. ``permutations`` of the people's
+    labels give the intervals; ``max_targets`` is the budget of ``membership_inference``.
     """
-    return tuple(
-        replace(_LIMITS[spec.name], statistic=f"{metric}.{spec.name}", source=source, advice="") for spec in statistics
-    )
 
+    permutations: int = Field(default=999, ge=199, description="permutations of the labels of people")
+    max_targets: Budget = Field(default=None, description="most rows that are attacked; all of them without")
 
-def instruments(permutations: int, max_targets: int | None) -> tuple[Metric, ...]:
-    """The metrics that have these statistics; ConfigError for too few permutations, or too few rows attacked."""
-    return (
-        Dcr(permutations=permutations, bootstraps=50, max_targets=max_targets),
-        MembershipInference(permutations=permutations, max_targets=max_targets),
-    )
+    in_studies = False
 
-
-def significant(
-    inputs: MetricInputs, statistics: Iterable[StatisticSpec], permutations: int, max_targets: int | None
-) -> tuple[Estimate, ...]:
-    """The statistics of these names as ``dcr`` and ``membership_inference`` measure them, in the raw space alone."""
-    asked, metrics = replace(inputs, embedder=None), instruments(permutations, max_targets)
-    found = {estimate.name: estimate for metric in metrics for estimate in metric.measure(asked).estimates}
-    return tuple(_restated(spec, found[spec.name]) for spec in statistics)
-
-
-def _restated(spec: StatisticSpec, estimate: Estimate) -> Estimate:
-    ends, counts = (estimate.value, estimate.low, estimate.high), (estimate.n, estimate.subjects)
-    return spec.estimate(
-        *ends,
-        counts,
-        confidence=estimate.confidence,
-        minimum_detectable_effect=estimate.minimum_detectable_effect,
-        note=estimate.note,
-    )
+    def restate(self, inputs: MetricInputs) -> Measured:
+        """The statistics of these names, of ``inputs``; there are no tables."""
+        permutations, most = self.permutations, self.max_targets
+        metrics = (
+            Dcr(permutations=permutations, bootstraps=50, max_targets=most),
+            MembershipInference(permutations=permutations, max_targets=most),
+        )
+        asked = replace(inputs, embedder=None)
+        found = {estimate.name: estimate for metric in metrics for estimate in metric.measure(asked).estimates}
+        return Measured(tuple(replace(found[spec.name], about=spec.about) for spec in self.statistics))

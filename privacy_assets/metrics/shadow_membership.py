@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import Field
 
 from privacy_assets.errors import ConfigError
 from privacy_assets.metrics.base import Measured, Metric
-from privacy_assets.metrics.declarations import Curves, Intervals, Plot, Protected, Recourses
-from privacy_assets.metrics.inputs import REAL_ROLES, MetricInputs
+from privacy_assets.metrics.declarations import Curves, Intervals, Protected, Recourses
+from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.settings import Dict, declared
 from privacy_assets.shadow.plan import AttackName, Even, Sampling
 from privacy_assets.shadow.selection import Selector
@@ -36,13 +36,8 @@ _EPSILON_1 = "no attack on a generator with epsilon 1 can have more: its AUC is 
 _ROC = {"all records": ("fpr", "all"), "the record told most easily": ("fpr", "worst"), "guessing": ("fpr", "fpr")}
 _ROC_LABELS = ("false alarms: share of tables without the record", "recognised: share of tables with it")
 _DRAWS = 4000
-_MORE = {
-    "trees",
-    "depth",
-    "closest",
-    "epochs",
-    "patience",
-}  # settings of an attack that weaken it only when they are smaller
+# Settings of an attack that weaken it only when they are smaller.
+_MORE = {"trees", "depth", "closest", "epochs", "patience"}
 
 
 @declared
@@ -61,12 +56,12 @@ class ShadowMembership(Metric):
     The other settings are those of :class:`privacy_assets.shadow.plan.AuditPlan`.
     """
 
-    name: ClassVar[str] = "shadow_membership"
-    summary: ClassVar[str] = "Can an outsider tell that a vulnerable record was in training? Attacks on the generator."
-    needs: ClassVar[frozenset[str]] = frozenset({"train", "holdout"})
-    optional: ClassVar[frozenset[str]] = frozenset({"reference"})
-    by_default: ClassVar[bool] = False
-    statistics: ClassVar[tuple[StatisticSpec, ...]] = (
+    name = "shadow_membership"
+    summary = "Can an outsider tell that a vulnerable record was in training? Attacks on the generator."
+    needs = frozenset({"train", "holdout"})
+    optional = frozenset({"reference"})
+    by_default = False
+    statistics = (
         StatisticSpec("auc", "How often the attack tells a table with the record from one without; mean.", null=0.5),
         StatisticSpec("auc_worst", "The same for the record that is told most easily.", null=0.5),
         StatisticSpec(
@@ -80,7 +75,7 @@ class ShadowMembership(Metric):
             range=(0.0, 20.0),  # e^20 tables would have to be attacked to show more
         ),
     )
-    default_limits: ClassVar[tuple[Limit, ...]] = (
+    default_limits = (
         Limit("shadow_membership.auc", at_most=0.73, smallest_n=1000, source=_EPSILON_1),
         Limit(
             "shadow_membership.epsilon_lower_bound",
@@ -91,8 +86,8 @@ class ShadowMembership(Metric):
         ),
     )
 
-    attacks_generator: ClassVar[bool] = True
-    plots: ClassVar[tuple[Plot, ...]] = (
+    attacks_generator = True
+    plots = (
         Intervals(
             table="records",
             caption="How often the attack tells a synthetic table made with the record from one made without it. The "
@@ -120,7 +115,7 @@ class ShadowMembership(Metric):
         ),
     )
     # It attacks the generator, without its filter, at a fixed number of rows.
-    recourses: ClassVar[Recourses] = Recourses(
+    recourses = Recourses(
         also={"more tests": ()},
         never=frozenset(
             {
@@ -132,7 +127,7 @@ class ShadowMembership(Metric):
             }
         ),
     )
-    protections: ClassVar[tuple[Protected, ...]] = (Protected("differential privacy", ("epsilon_lower_bound",)),)
+    protections = (Protected("differential privacy", ("epsilon_lower_bound",)),)
 
     generator: Any = Field(
         default=None,
@@ -193,13 +188,10 @@ class ShadowMembership(Metric):
     def measure(self, inputs: MetricInputs) -> Measured:
         """Audit the generator; tables "records" (ids are role and row position there, from 0) and "roc"."""
         from privacy_assets.shadow.audit import run_audit
-        from privacy_assets.tables.coding import Coding
 
         self.for_generator(None)
-        roles = [role for role in REAL_ROLES if role in inputs.tables]
-        tables = [inputs.tables[role] for role in roles]
-        coding = Coding.fit(tables, inputs.schema)
-        cells = np.concatenate([coding.code(table) for table in tables], axis=1)
+        roles = inputs.real_roles
+        cells, coding = inputs.coded()
         subjects = inputs.subject_codes(*roles) if inputs.subjects else None
         device = {"device": inputs.device} if self.uses_device else {}
         inputs.progress(
@@ -209,10 +201,8 @@ class ShadowMembership(Metric):
         seed = int(inputs.rng("shadow_membership").integers(2**31))
         plan = self._plan({**device, **self.attack_settings})
         audit = run_audit(cells, coding, plan, seed=seed, subjects=subjects, progress=inputs.progress)
-        starts = dict(zip(roles, np.cumsum([0, *map(len, tables)]).tolist(), strict=False))
-        draws = inputs.rng("shadow_membership null")
-        estimates = _estimates(audit, self._taught(), draws)
-        return Measured(estimates, {"records": _records(audit, starts), "roc": _curves(audit)})
+        estimates = _estimates(audit, self._taught(), inputs.rng("shadow_membership null"))
+        return Measured(estimates, {"records": _records(audit, inputs), "roc": _curves(audit)})
 
     def _taught(self) -> int:
         """Shadow sets behind the attack; 0 where it is weaker than the default one: what it misses is no evidence."""
@@ -297,16 +287,16 @@ def _pooled(records: tuple[RecordAudit, ...]) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([record.scores for record in records]), np.concatenate([record.labels for record in records])
 
 
-def _records(audit: Audit, starts: Mapping[str, int]) -> list[dict[str, Any]]:
+def _records(audit: Audit, inputs: MetricInputs) -> list[dict[str, Any]]:
     """One row a record, the most exposed first: where it stands, never what it says."""
     rows = []
     for place, record in enumerate(audit.records, start=1):
-        role = max((role for role, start in starts.items() if start <= record.id), key=starts.__getitem__)
+        role, row = inputs.place_of(record.id)
         rows.append(
             {
                 "record": place,
                 "role": role,
-                "row": record.id - starts[role],
+                "row": row,
                 "vulnerability": record.vulnerability,
                 "auc": record.auc.value,
                 "low": record.auc.low,

@@ -178,19 +178,13 @@ def alike(first: MetricResult, second: MetricResult) -> None:
 def test_what_it_declares_is_of_its_own_statistics(name: str) -> None:
     metric = METRICS[name]
     statistics = {spec.name for spec in metric.statistics}
-    assert metric.summary and {limit.metric for limit in metric.default_limits} <= {name}
-    protected = [statistic for one in metric.protections for statistic in one.statistics]
-    compared = [metric.compared.statistic] if metric.compared else []
-    helped = [statistic for some in metric.recourses.also.values() for statistic in some]
-    useful = [*metric.utility, *metric.utility.values()]
-    assert {
-        *protected,
-        *compared,
-        *helped,
-        *useful,
-        *metric.protection_score.values(),
-        *metric.if_generated,
-    } <= statistics
+    limited = {limit.statistic.removeprefix(f"{name}.") for limit in metric.default_limits}
+    protected = {statistic for one in metric.protections for statistic in one.statistics}
+    helped = {statistic for some in metric.recourses.also.values() for statistic in some}
+    compared = {metric.compared.statistic} if metric.compared else set()
+    used = {*metric.utility, *metric.utility.values(), *metric.protection_score.values(), *metric.if_generated}
+    assert limited | protected | helped | compared | used <= statistics
+    assert metric.summary and all(limit.source for limit in metric.default_limits)
     assert {one.by for one in metric.protections} <= {one.name for one in privacy_configuration(None)}
     if name in SHORT or metric.by_default:
         tables = measured(name, tenth).tables
@@ -268,7 +262,7 @@ def test_missing_and_unseen_values_are_measured(name: str) -> None:
     assert estimates(measured(name, missing_and_unseen)).keys() >= estimates(measured(name)).keys()
 
 
-@pytest.mark.parametrize("role", ["synthetic", "holdout"])
+@pytest.mark.parametrize("role", ["synthetic", "holdout", "train"])
 @pytest.mark.parametrize("rows", [0, 1, 2])
 @EVERY
 def test_few_rows_are_told_and_never_pass(name: str, rows: int, role: str) -> None:

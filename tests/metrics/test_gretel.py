@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -17,6 +16,7 @@ from privacy_assets.metrics.membership_inference.gretel import (
     mean_points,
     protection_points,
 )
+from tests.metrics.given_tables import cut
 
 
 def naive_points(members, others, thresholds, size, rng):
@@ -54,23 +54,18 @@ def as_counts(grid, members, others):
 
 @pytest.mark.parametrize(
     ("precision", "accuracy", "points"),
-    [(0.5, 0.5, 100), (0.2, 0.1, 100), (0.8, 0.8, 0), (1.0, 1.0, 0), (0.65, 0.65, 50), (0.9, 0.4, 50), (1.0, 0.6, 0)],
-)
-def test_points_are_linear_on_the_mean_of_precision_and_accuracy(precision, accuracy, points):
-    assert protection_points(np.array([precision]), np.array([accuracy]))[0] == pytest.approx(points)
-
-
-def test_points_without_precision_are_missing():
-    assert math.isnan(protection_points(np.array([math.nan]), np.array([0.5]))[0])
-
-
-@pytest.mark.parametrize(
-    ("points", "level"),
-    [(0, "Poor"), (19.999, "Poor"), (20, "Moderate"), (39.9, "Moderate"), (40, "Good"), (60, "Very Good"),
-     (79.999, "Very Good"), (80, "Excellent"), (100, "Excellent"), (math.nan, "Unavailable")],
+    [(0.5, 0.5, 100), (0.2, 0.1, 100), (0.8, 0.8, 0), (1.0, 1.0, 0), (0.65, 0.65, 50), (0.9, 0.4, 50), (1.0, 0.6, 0),
+     (math.nan, 0.5, math.nan)],
 )  # fmt: skip
-def test_grades_are_cut_at_20_40_60_80(points, level):
-    assert grade(points) == level
+def test_points_are_linear_on_the_mean_of_precision_and_accuracy(precision, accuracy, points):
+    found = protection_points(np.array([precision]), np.array([accuracy]))
+    np.testing.assert_allclose(found, [points], atol=1e-12)
+
+
+def test_grades_are_cut_at_20_40_60_80():
+    points = [0, 19.999, 20, 39.9, 40, 60, 79.999, 80, 100, math.nan]
+    levels = ["Poor"] * 2 + ["Moderate"] * 2 + ["Good"] + ["Very Good"] * 2 + ["Excellent"] * 2 + ["Unavailable"]
+    assert [grade(one) for one in points] == levels
 
 
 def test_levels_count_every_attack_once():
@@ -80,7 +75,7 @@ def test_levels_count_every_attack_once():
     assert [row["share"] for row in table] == [0.4, 0.0, 0.2, 0.0, 0.2, 0.2]
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_an_attack_on_all_rows_is_the_naive_one(seed):
     grid = AttackGrid(sizes=(1.0,), samples=1)
     members, others = scores(700, 700, seed)
@@ -105,19 +100,14 @@ def test_sampled_attacks_have_the_law_of_the_naive_ones(sides):
     np.testing.assert_allclose(ours[:, usable].std(axis=0), spread, rtol=0.25, atol=0.2)
 
 
-def test_the_default_grid_has_hundreds_of_attacks():
-    grid = AttackGrid()
-    counts, member = as_counts(grid, *scores(1000, 1000, 0))
-    assert grid.points(counts, member, np.random.default_rng(0)).size == 300
-
-
-@pytest.mark.parametrize("sides", [(2000, 500), (1000, 1000), (500, 2000)])
-def test_copies_score_nothing_and_guessing_nearly_everything(sides):
+@pytest.mark.parametrize("sides", [(2000, 500), (500, 2000)])
+def test_of_hundreds_of_attacks_copies_score_nothing_and_guessing_nearly_everything(sides):
     grid, g = AttackGrid(), np.random.default_rng(5)
     others = g.gamma(4, 1, sides[1])
     for members, low, high in ((np.zeros(sides[0]), 0, 10), (g.gamma(4, 1, sides[0]), 90, 100)):
         counts, member = as_counts(grid, members, others)
-        assert low <= mean_points(grid.points(counts, member, g)) <= high
+        points = grid.points(counts, member, g)
+        assert points.size == 300 and low <= mean_points(points) <= high
 
 
 def test_few_predicted_positives_leave_an_attack_unavailable():
@@ -125,14 +115,9 @@ def test_few_predicted_positives_leave_an_attack_unavailable():
     counts, member = as_counts(grid, *scores(8000, 40, 0))
     points = grid.points(counts, member, np.random.default_rng(0))
     assert np.isnan(points.reshape(3, 10, 10)[0]).all()  # a quarter of 40 rows a side: never 50 positives
-    counts, member = as_counts(grid, *scores(8000, 20, 0))
-    assert math.isnan(mean_points(grid.points(counts, member, np.random.default_rng(0))))
-
-
-def test_a_side_without_rows_is_unavailable():
-    grid = AttackGrid()
-    counts, _ = as_counts(grid, *scores(100, 100, 0))
-    assert np.isnan(grid.points(counts, np.ones(200, dtype=bool), np.random.default_rng(0))).all()
+    for sides in ((8000, 20), (100, 0)):
+        counts, member = as_counts(grid, *scores(*sides, 0))
+        assert math.isnan(mean_points(grid.points(counts, member, np.random.default_rng(0))))
 
 
 def test_counts_are_by_subject():
@@ -151,14 +136,6 @@ def test_the_bootstrap_draws_subjects_not_rows():
     assert wide > 1.4 * narrow
 
 
-def test_permuted_labels_hide_a_leak():
-    grid = AttackGrid(samples=3)
-    counts, member = as_counts(grid, *scores(1000, 1000, 0, leak=0.8))
-    g = np.random.default_rng(0)
-    assert mean_points(grid.points(counts, member, g)) < 20
-    assert grid.permuted(counts, member, 50, g).min() > 80
-
-
 # ------------------------------------------------------------------------- the score of releases whose truth is known
 
 
@@ -169,8 +146,7 @@ def scored(train, holdout, synthetic):
 
 @pytest.mark.parametrize("sizes", [(3000, 1000), pytest.param((1000, 3000), marks=pytest.mark.slow)])
 def test_a_resampled_copy_gets_the_worst_grade_and_unseen_rows_the_best(adult, sizes):
-    ends = np.cumsum([0, *sizes, 3000])
-    train, holdout, fresh = (adult[a:b].reset_index(drop=True) for a, b in itertools.pairwise(ends))
+    train, holdout, fresh = cut(adult, *sizes, 3000)
     copy = scored(train, holdout, train.sample(len(fresh), replace=True, random_state=0).reset_index(drop=True))
     assert (grade(copy["membership"]), copy["grade"]) == ("Poor", "Poor")
     assert copy["score"] < 60  # the attribute score cannot lift it

@@ -31,17 +31,10 @@ def test_the_bound_is_where_the_published_p_value_is_five_percent(right, guesses
     epsilon = lower_bound(right, guesses)
     chance = stats.binom.sf(right - 1, guesses, 1 / (1 + math.exp(-epsilon)))  # Steinke et al. at delta = 0
     assert epsilon > 0 and chance == pytest.approx(0.05, abs=1e-9)
+    assert lower_bound(guesses // 2, guesses) == lower_bound(0, 0) == 0  # never negative
 
 
-def test_the_bound_is_never_negative_and_rises_with_right_guesses():
-    found = [lower_bound(right, 50) for right in range(51)]
-    assert all(a <= b for a, b in itertools.pairwise(found))
-    assert found[0] == found[25] == 0
-    assert lower_bound(0, 0) == 0
-    assert found[50] == pytest.approx(math.log(0.05 ** (1 / 50) / (1 - 0.05 ** (1 / 50))))
-
-
-@pytest.mark.parametrize("inside", [200, 1000, 1800])
+@pytest.mark.parametrize("inside", [200, 1800])
 def test_a_blind_score_shows_nothing_at_any_sizes(inside):
     """Guessing "member" would be right nine times in ten where nine in ten are members."""
     shown = []
@@ -51,7 +44,7 @@ def test_a_blind_score_shows_nothing_at_any_sizes(inside):
     assert np.mean(shown) <= 0.09  # at most 5 % expected, 99.5 % of the time at most 8.7 %
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
 def test_the_bound_stays_below_the_epsilon_of_a_private_release(epsilon):
     """Each person's side is told by randomised response: epsilon bounds the odds that replacing a person moves."""
     q, found = 1 / (1 + math.exp(-epsilon / 2)), []
@@ -73,15 +66,10 @@ def test_a_leak_of_everybody_shows_what_the_counts_can():
     assert 0 < estimate.minimum_detectable_effect < estimate.value
 
 
-def test_a_leak_of_a_few_is_shown():
-    g = np.random.default_rng(0)
-    member = members(4000, 3000)
+def test_a_leak_of_a_few_is_shown_and_members_that_are_avoided_show_nothing():
+    g, member = np.random.default_rng(0), members(4000, 3000)
     score = np.where(member & (g.random(4000) < 0.05), 0.0, 0.1 + g.random(4000))
     assert bound(score, member).value > 1.5
-
-
-def test_members_that_are_avoided_show_nothing():
-    member = members(4000, 2000)
     assert bound(np.where(member, 1.0, 0.0), member).value == 0
 
 
@@ -107,8 +95,8 @@ def test_equal_people_are_not_guessed():
 def test_coins_of_pairs_are_fair_and_independent_although_sizes_are_fixed():
     """Over all sets of 2 in 6 and random pairs, the right ones of two guesses are binomial(2, 1/2)."""
     score, right = np.array([0.1, 0.9, 0.2, 0.3, 0.5, 0.4]), []
-    for seed, chosen in itertools.product(range(400), itertools.combinations(range(6), 2)):
+    for seed, chosen in itertools.product(range(150), itertools.combinations(range(6), 2)):
         estimate = bound(score, np.isin(np.arange(6), chosen), seed=seed)
         assert estimate.n == 2
         right.append(int(estimate.note.split(" ")[0]))
-    np.testing.assert_allclose(np.bincount(right) / len(right), [0.25, 0.5, 0.25], atol=0.025)  # 4 deviations
+    np.testing.assert_allclose(np.bincount(right) / len(right), [0.25, 0.5, 0.25], atol=0.04)  # 4 deviations

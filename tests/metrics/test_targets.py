@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.errors import ConfigError
 from privacy_assets.evaluation import choose_metrics, prepare_inputs
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.controls import Controls
@@ -19,28 +18,15 @@ from privacy_assets.metrics.holdout_leakage import HoldoutLeakage
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.membership_inference import MembershipInference
 from privacy_assets.metrics.membership_inference.outliers import outlier_excess
-from privacy_assets.metrics.membership_inference.scores import build_population
-from privacy_assets.metrics.registry import METRICS, build_metric
+from privacy_assets.metrics.registry import build_metric
 from privacy_assets.metrics.targets import target_rows
 from privacy_assets.neighbours.radius import distance_to_other_subjects
+from privacy_assets.stats.estimates import Estimate
 from privacy_assets.tables.encoding import EncodedTable
 from privacy_assets.tables.table import Table
+from tests.metrics.given_tables import mixed
 
-BUDGETED = ("dcr", "membership_inference", "cumulative_disclosure", "holdout_leakage", "controls")
 SIDES = ("train", "holdout")
-
-
-def people(rows: int, seed: int) -> pd.DataFrame:
-    rng = np.random.default_rng(seed)
-    return pd.DataFrame(
-        {
-            "age": rng.integers(18, 90, rows),
-            "income": rng.lognormal(10, 1, rows).round(),
-            "score": rng.normal(size=rows).round(3),
-            "region": rng.choice(list("abcdef"), rows, p=[0.4, 0.2, 0.2, 0.1, 0.05, 0.05]),
-            "smokes": rng.random(rows) < 0.3,
-        }
-    )
 
 
 def of_persons(frame: pd.DataFrame, first: int, seed: int) -> pd.DataFrame:
@@ -51,38 +37,27 @@ def of_persons(frame: pd.DataFrame, first: int, seed: int) -> pd.DataFrame:
 
 
 def inputs_of(copies: int = 0, seed: int = 0, sizes: tuple[int, int] = (3000, 2000), **options: Any) -> MetricInputs:
-    train, holdout = people(sizes[0], 10 * seed + 1), people(sizes[1], 10 * seed + 2)
-    synthetic = pd.concat([train[:copies], people(sizes[0] - copies, 10 * seed + 3)], ignore_index=True)
+    train, holdout = mixed(sizes[0], 10 * seed + 1), mixed(sizes[1], 10 * seed + 2)
+    synthetic = pd.concat([train[:copies], mixed(sizes[0] - copies, 10 * seed + 3)], ignore_index=True)
     if options.pop("persons", False):
         train, holdout = of_persons(train, 0, seed), of_persons(holdout, 100_000, seed + 1)
         options["subject"] = "person"
     return prepare_inputs(train, holdout, synthetic, options.pop("reference", None), seed=seed, **options)
 
 
-def plain(metric: Metric, inputs: MetricInputs) -> dict[str, Any]:
-    found = metric.evaluate(inputs).to_json()
-    return {name: part for name, part in found.items() if name not in ("seconds", "settings")}
+def estimates(metric: Metric, inputs: MetricInputs) -> dict[str, Estimate]:
+    return {estimate.name: estimate for estimate in metric.measure(inputs).estimates}
 
 
-@pytest.mark.parametrize("name", BUDGETED)
-@pytest.mark.parametrize("wrong", [0, -1, 999, True, 1e6, "all"])
-def test_a_budget_is_a_whole_number_of_rows(name: str, wrong: object) -> None:
-    with pytest.raises(ConfigError, match="max_targets must be a whole number of at least 1000"):
-        build_metric(name, {"max_targets": wrong})
-    assert build_metric(name).settings()["max_targets"] is None
-    assert build_metric(name, {"max_targets": 1000}).settings()["max_targets"] == 1000
-
-
-def test_no_other_metric_has_this_budget() -> None:
-    found = {name for name, metric in METRICS.items() if "max_targets" in metric.__dataclass_fields__}
-    assert found == set(BUDGETED)
+def attack(**settings: Any) -> MembershipInference:
+    return MembershipInference(permutations=199, **settings)
 
 
 @pytest.mark.parametrize("name", ["dcr", "membership_inference"])
 def test_a_budget_for_everybody_changes_nothing(name: str) -> None:
     inputs = inputs_of(copies=150, persons=True, sizes=(1500, 1000))
-    rows = len(inputs.train) + len(inputs.holdout)
-    assert plain(build_metric(name, {"max_targets": rows}), inputs) == plain(build_metric(name), inputs)
+    whole, budgeted = (build_metric(name, {"max_targets": rows}).evaluate(inputs) for rows in (None, 2500))
+    assert whole.to_json()["estimates"] == budgeted.to_json()["estimates"] and whole.tables == budgeted.tables
 
 
 def test_whole_people_are_drawn_as_far_as_they_fit() -> None:
@@ -99,19 +74,20 @@ def test_whole_people_are_drawn_as_far_as_they_fit() -> None:
 
 
 def test_one_person_is_attacked_whatever_the_budget() -> None:
-    train = people(3000, 1).assign(person=np.arange(3000) // 1500)
-    holdout = people(3000, 2).assign(person=2 + np.arange(3000) // 1500)
-    inputs = prepare_inputs(train, holdout, people(500, 3), subject="person")
+    train = mixed(3000, 1).assign(person=np.arange(3000) // 1500)
+    holdout = mixed(3000, 2).assign(person=2 + np.arange(3000) // 1500)
+    inputs = prepare_inputs(train, holdout, mixed(500, 3), subject="person")
     rows = target_rows(inputs, SIDES, 1000, "test")
     assert rows is not None and len(rows) == 1500
 
 
-def test_neither_the_order_of_rows_nor_the_sides_decide_who_is_drawn() -> None:
-    train, holdout, synthetic = people(1600, 1), people(1600, 2), people(100, 3)
+def test_neither_the_order_of_rows_nor_names_nor_sides_decide_who_is_drawn() -> None:
+    train, holdout, synthetic = mixed(1600, 1), mixed(1600, 2), mixed(100, 3)
     turned = np.random.default_rng(0).permutation(1600)
 
     def drawn(*tables: pd.DataFrame) -> set[tuple[Any, ...]]:
-        inputs = prepare_inputs(*tables, synthetic)
+        named = [table.assign(person=10_000 * side + np.arange(1600)) for side, table in enumerate(tables)]
+        inputs = prepare_inputs(*named, synthetic, subject="person")
         rows = target_rows(inputs, SIDES, 1000, "test")
         stacked = Table.stack([inputs.train, inputs.holdout]).frame()
         return set(stacked.iloc[rows].astype(str).itertuples(index=False, name=None))
@@ -122,74 +98,40 @@ def test_neither_the_order_of_rows_nor_the_sides_decide_who_is_drawn() -> None:
     assert drawn(holdout, train) == first
 
 
-@pytest.mark.parametrize("distinct", [3, 40])
-def test_the_nearest_others_of_some_rows_are_those_of_all(distinct: int) -> None:
-    rng = np.random.default_rng(distinct)
-    pool = EncodedTable.of_numbers(rng.integers(0, distinct, (400, 2)).astype(np.float32))
-    codes = np.arange(400) // 3
-    rows = np.sort(rng.permutation(400)[:150])
+def test_the_nearest_others_of_some_rows_are_those_of_all_where_many_are_equal() -> None:
+    rng = np.random.default_rng(0)
+    pool = EncodedTable.of_numbers(rng.integers(0, 3, (400, 2)).astype(np.float32))
+    codes, rows = np.arange(400) // 3, np.sort(rng.permutation(400)[:150])
     whole = distance_to_other_subjects(pool, codes, "cpu")
     np.testing.assert_array_equal(distance_to_other_subjects(pool, codes, "cpu", rows), whole[rows])
 
 
-def test_scores_of_the_attacked_are_those_they_have_among_all() -> None:
-    inputs = inputs_of(copies=100, persons=True, reference=of_persons(people(800, 9), 500_000, 9))
-    rows = target_rows(inputs, SIDES, 2000, "test")
-    assert rows is not None
-    whole, some = build_population(inputs), build_population(inputs, rows=rows)
-    np.testing.assert_array_equal(some.neighbour, whole.neighbour[rows])
-    np.testing.assert_array_equal(some.member[some.codes], whole.member[whole.codes[rows]])
-    for name, score in some.scores.items():
-        np.testing.assert_array_equal(score, whole.scores[name][rows])
-    again = whole.of_subjects(rows)
-    np.testing.assert_array_equal(again.codes, some.codes)
-    np.testing.assert_array_equal(again.member, some.member)
+def test_statistics_speak_of_those_attacked_and_a_copy_is_caught() -> None:
+    inputs = inputs_of(copies=600, reference=mixed(900, 77))
+    some, whole = estimates(attack(max_targets=1500), inputs), estimates(attack(), inputs)
+    for name in ("advantage", "advantage_any", "precision", "protection_score", "auc_domias"):
+        assert some[name].n == some[name].subjects == 1500
+    assert some["advantage_any"].low > 0.025 and some["auc_reference_ratio"].low > 0.5
+    width = {name: found["advantage"].high - found["advantage"].low for name, found in (("some", some), ("all", whole))}
+    assert width["some"] > 1.3 * width["all"]
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_statistics_speak_of_those_attacked_and_a_copy_is_caught(seed: int) -> None:
-    metric = MembershipInference(permutations=199, max_targets=1500)
-    estimates = {estimate.name: estimate for estimate in metric.measure(inputs_of(copies=600, seed=seed)).estimates}
-    whole = MembershipInference(permutations=199).measure(inputs_of(copies=600, seed=seed)).estimates
-    for name in ("advantage", "advantage_any", "precision", "protection_score"):
-        assert estimates[name].n == estimates[name].subjects == 1500
-    assert estimates["advantage_any"].low > 0.025
-    wide = {estimate.name: estimate.high - estimate.low for estimate in whole}
-    assert estimates["advantage"].high - estimates["advantage"].low > 1.3 * wide["advantage"]
-
-
-@pytest.mark.slow
-def test_null_tables_stay_null_with_a_budget() -> None:
-    metric, covered, alarms = MembershipInference(permutations=199, max_targets=1200), 0, 0
-    for seed in range(20):
-        estimates = {
-            estimate.name: estimate for estimate in metric.measure(inputs_of(seed=seed, sizes=(1500, 1000))).estimates
-        }
-        covered += estimates["advantage"].low <= 0 <= estimates["advantage"].high
-        alarms += not estimates["advantage_any"].low <= 0 <= estimates["advantage_any"].high
-    assert covered >= 16 and alarms <= 1
-
-
-def test_a_budget_reaches_subgroups_and_the_reference() -> None:
-    inputs = inputs_of(copies=500, reference=people(900, 77))
-    metric = MembershipInference(permutations=199, max_targets=2500, subgroups=["region", "smokes"])
-    estimates = {estimate.name: estimate for estimate in metric.measure(inputs).estimates}
-    assert estimates["auc_domias"].n == 2500 and estimates["auc_domias"].low > 0.5
-    assert 400 < estimates["advantage_subgroups"].n < 2500
+def test_a_budget_reaches_subgroups() -> None:
+    found = estimates(attack(max_targets=2500, subgroups=["region", "smokes"]), inputs_of(copies=500))
+    assert 400 < found["advantage_subgroups"].n < 2500
 
 
 def test_too_few_people_drawn_of_a_side_are_not_measurable() -> None:
-    train = people(4000, 1).assign(person=np.arange(4000))
-    holdout = people(400, 2).assign(person=9000 + np.arange(400) // 10)
-    inputs = prepare_inputs(train, holdout, people(400, 3), subject="person")
-    measured = MembershipInference(permutations=199, max_targets=1000).measure(inputs)
-    assert all(np.isnan(estimate.value) and "among those attacked" in estimate.note for estimate in measured.estimates)
+    train = mixed(4000, 1).assign(person=np.arange(4000))
+    holdout = mixed(400, 2).assign(person=9000 + np.arange(400) // 10)
+    inputs = prepare_inputs(train, holdout, mixed(400, 3), subject="person")
+    for estimate in estimates(attack(max_targets=1000), inputs).values():
+        assert np.isnan(estimate.value) and "among those attacked" in estimate.note
 
 
 def test_dcr_samples_nobody_but_the_holdout_of_the_privacy_score() -> None:
     inputs = inputs_of(copies=200, persons=True)
-    whole = {estimate.name: estimate for estimate in Dcr().measure(inputs).estimates}
-    some = {estimate.name: estimate for estimate in Dcr(max_targets=1000).measure(inputs).estimates}
+    whole, some = estimates(Dcr(), inputs), estimates(Dcr(max_targets=1000), inputs)
     for name in ("member_excess", "member_excess_any", "identical_excess"):
         assert some[name] == whole[name]
     score, everybody = some["privacy_score"], whole["privacy_score"]
@@ -200,10 +142,8 @@ def test_dcr_samples_nobody_but_the_holdout_of_the_privacy_score() -> None:
 
 @pytest.mark.parametrize("kind", [CumulativeDisclosure, HoldoutLeakage])
 def test_the_union_and_the_holdout_are_asked_with_the_budget(kind: type[Metric]) -> None:
-    released = [people(300, 8)]
-    inputs = inputs_of(copies=600, reference=people(1500, 9), released=released)
-    some = {estimate.name: estimate for estimate in kind(max_targets=1500).measure(inputs).estimates}  # type: ignore[call-arg]
-    whole = {estimate.name: estimate for estimate in kind().measure(inputs).estimates}
+    inputs = inputs_of(copies=600, reference=mixed(1500, 9), released=[mixed(300, 8)])
+    some, whole = estimates(kind(max_targets=1500), inputs), estimates(kind(), inputs)  # type: ignore[call-arg]
     assert some["advantage_any"].n == 1500 < whole["advantage_any"].n
     assert some["identical_excess"] == whole["identical_excess"]
 
@@ -216,9 +156,7 @@ def test_controls_look_with_the_budget_of_the_gate() -> None:
     inputs = inputs_of(copies=300)
     tables = SimulatedReleases(inputs, controls)
     own = np.arange(len(inputs.synthetic))
-    metric = MembershipInference(permutations=199, max_targets=1500)
-    (gate,) = (f for f in metric.measure(inputs).estimates if f.name == "outlier_excess")
     seen = tables._seen_by(own, tables._population.member)
-    assert outlier_excess(seen) == gate
-    estimates = {estimate.name: estimate for estimate in controls.measure(inputs_of()).estimates}
-    assert estimates["smallest_leak_exact"].value < 0.2 and estimates["false_alarm_rate"].value < 0.3
+    assert outlier_excess(seen) == estimates(attack(max_targets=1500), inputs)["outlier_excess"]
+    found = estimates(controls, inputs_of())
+    assert found["smallest_leak_exact"].value < 0.2 and found["false_alarm_rate"].value < 0.3

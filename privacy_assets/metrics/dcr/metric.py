@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from privacy_assets.errors import ConfigError
-from privacy_assets.metrics.base import Measured, Metric
+from privacy_assets.metrics.base import Measured, Metric, rows_of
 from privacy_assets.metrics.dcr.identical import IDENTICAL_EXCESS, identical_excess
 from privacy_assets.metrics.dcr.matches import ROLES, Matches, Space
 from privacy_assets.metrics.dcr.privacy_score import privacy_score
@@ -176,12 +176,9 @@ class Dcr(Metric):
         for headline, space in enumerate(spaces, start=len(entries)):
             own = [i for i, entry in enumerate(entries) if entry[0] is space]
             band = found[own].band()
-            rows.extend(
-                {
-                    "space": space.name, "key": entries[i][1], "tail": entries[i][2], "matched": len(hits[i]),
-                    "excess": float(found.observed[i]), "low": float(low), "high": float(high),
-                }
-                for i, low, high in zip(own, band.low, band.high, strict=True)
+            rows += rows_of(
+                space=[space.name] * len(own), key=[entries[i][1] for i in own], tail=[entries[i][2] for i in own],
+                matched=[len(hits[i]) for i in own], excess=found.observed[own], low=band.low, high=band.high,
             )  # fmt: skip
             estimates.append(found[[headline]].estimate(self.spec(_in_space("member_excess", space)), counts))
         # Null deviations of the tails differ by far: the minimum detectable effect is in those of the entry that is
@@ -213,8 +210,5 @@ def _distance_table(spaces: Sequence[Space]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for space in spaces:
         srd, rrd = np.quantile(space.srd, _PROBABILITIES), np.quantile(space.rrd, _PROBABILITIES)
-        rows.extend(
-            {"space": space.name, "quantile": float(p), "srd": float(s), "rrd": float(r)}
-            for p, s, r in zip(_PROBABILITIES, srd, rrd, strict=True)
-        )
+        rows += rows_of(space=[space.name] * len(srd), quantile=_PROBABILITIES, srd=srd, rrd=rrd)
     return rows

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from privacy_assets.metrics.base import rows_of
+
 LEVELS = ("Poor", "Moderate", "Good", "Very Good", "Excellent")
 UNAVAILABLE = "Unavailable"
 GUESS, CERTAIN = 0.5, 0.8  # mean of precision and accuracy with all points, and with none
@@ -43,12 +45,10 @@ def data_privacy_score(membership: float, attribute: float) -> tuple[float, str]
 
 def level_table(points: np.ndarray) -> list[dict[str, Any]]:
     """One record a grade, "Unavailable" last: how many attacks reached it and their share of all attacks."""
-    names = [grade(float(x)) for x in np.ravel(points)]
-    total = max(len(names), 1)
-    return [
-        {"level": level, "attacks": names.count(level), "share": names.count(level) / total}
-        for level in (*LEVELS, UNAVAILABLE)
-    ]
+    reached = [grade(float(x)) for x in np.ravel(points)]
+    levels = (*LEVELS, UNAVAILABLE)
+    attacks = np.array([reached.count(level) for level in levels])
+    return rows_of(level=levels, attacks=attacks, share=attacks / max(len(reached), 1))
 
 
 def mean_points(points: np.ndarray) -> float:

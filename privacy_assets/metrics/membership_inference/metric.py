@@ -16,34 +16,18 @@ over subjects resampled where these are wider, so that they cover the advantage 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from pydantic import Field
 
-from privacy_assets.metrics.base import Measured, Metric
-from privacy_assets.metrics.declarations import Compared, Intervals, Levels, Part, Plot, Protected, Recourses
+from privacy_assets.metrics.base import Measured, Metric, rows_of
+from privacy_assets.metrics.declarations import Compared, Intervals, Levels, Protected, Recourses
 from privacy_assets.metrics.inputs import MetricInputs
-from privacy_assets.metrics.membership_inference.gretel import (
-    SMALLEST_POSITIVES,
-    AttackGrid,
-    grade,
-    level_table,
-    mean_points,
-)
-from privacy_assets.metrics.membership_inference.no_box import SPECS as NO_BOX
-from privacy_assets.metrics.membership_inference.no_box import auc_estimates, score_rows
-from privacy_assets.metrics.membership_inference.one_run import SPEC as EPSILON_ONE_RUN
-from privacy_assets.metrics.membership_inference.one_run import epsilon_one_run
-from privacy_assets.metrics.membership_inference.outliers import (
-    ADVANTAGE_OUTLIERS,
-    OUTLIER_EXCESS,
-    advantage_outliers,
-    outlier_excess,
-)
+from privacy_assets.metrics.membership_inference import gretel, no_box, one_run, outliers
 from privacy_assets.metrics.membership_inference.scores import (
     RATES,
     SMALLEST_SIDE,
@@ -88,12 +72,14 @@ def attack(
         return np.column_stack([*gaps, *precisions, *low])
 
     found = inference.test(statistic, population, permutations, rng)
-    tried, scores = len(whole) * len(RATES), len(whole)
+    scores, tried = len(whole), len(whole) * len(RATES)
     draws = resample_subjects(population.member, REPLICATES, rng, partial(advantages, whole), population.block)
     advantage = replace(found[:tried], resampled=draws)
     curve = [score.rates(population.member.astype(np.float32)[None], RATES) for score in whole]
+    entries, headline = named_entries(population), slice(_HEADLINE, None, len(RATES))
     estimates = [
-        *_advantages(population, advantage),
+        advantage[headline].worst(_SPECS["advantage"], population.counts, entries[headline], "headline"),
+        advantage.worst(_SPECS["advantage_any"], population.counts, entries, "strongest"),
         _precision_estimate(population, found[tried : tried + scores], curve),
         _low_rate_estimate(population, found[tried + scores :]),
     ]
@@ -106,24 +92,15 @@ def _precision(tpr: np.ndarray, fpr: np.ndarray) -> np.ndarray:
     return np.where(named > 0, tpr / np.where(named > 0, named, 1), 0.5)
 
 
-def _advantages(population: Population, drawn: Evidence) -> list[Estimate]:
-    entries = named_entries(population)
-    at = slice(_HEADLINE, None, len(RATES))
-    return [
-        drawn[at].worst(_SPECS["advantage"], population.counts, entries[at], "headline"),
-        drawn.worst(_SPECS["advantage_any"], population.counts, entries, "strongest"),
-    ]
-
-
 def _precision_estimate(
     population: Population, drawn: Evidence, rates: Sequence[tuple[np.ndarray, np.ndarray]]
 ) -> Estimate:
     """Precision of the best score that names enough rows, counted as if both sides had the rows of the smaller one."""
     spec, smaller = _SPECS["precision"], min(population.side(True)[0], population.side(False)[0])
     named = np.array([smaller * (tpr + fpr)[0, _HEADLINE] for tpr, fpr in rates])
-    enough = np.flatnonzero(named >= SMALLEST_POSITIVES)
+    enough = np.flatnonzero(named >= gretel.SMALLEST_POSITIVES)
     if len(enough) == 0:
-        reason = f"{named.max():.0f} predicted positives, {SMALLEST_POSITIVES} needed"
+        reason = f"{named.max():.0f} predicted positives, {gretel.SMALLEST_POSITIVES} needed"
         return spec.not_measurable(reason, population.counts)
     return drawn[enough].worst(spec, population.counts, np.array(list(population.scores))[enough], "headline")
 
@@ -139,35 +116,30 @@ def _low_rate_estimate(population: Population, drawn: Evidence) -> Estimate:
 def _curve_table(
     population: Population, rates: Sequence[tuple[np.ndarray, np.ndarray]], band: Band
 ) -> list[dict[str, Any]]:
-    bounds = zip(band.low, band.high, strict=True)
-    table = []
-    for name, (tpr, fpr) in zip(population.scores, rates, strict=True):
-        for hit, alarm in zip(tpr[0], fpr[0], strict=True):
-            low, high = next(bounds)
-            row = {"score": name, "fpr": alarm, "tpr": hit, "advantage": hit - alarm, "low": low, "high": high}
-            table.append({key: value if key == "score" else float(value) for key, value in row.items()})
-    return table
+    tpr, fpr = (np.concatenate([one[0] for one in sides]) for sides in zip(*rates, strict=True))
+    scores = np.repeat(list(population.scores), len(RATES))
+    return rows_of(score=scores, fpr=fpr, tpr=tpr, advantage=tpr - fpr, low=band.low, high=band.high)
 
 
 def protect(population: Population, rng: np.random.Generator) -> tuple[Estimate, dict[str, list[dict[str, Any]]]]:
     """Gretel's score with the interval of a bootstrap by subject, and the tables "levels" and "grade"."""
-    grid, member = AttackGrid(), population.member
+    grid, member = gretel.AttackGrid(), population.member
     counts = grid.counts(population.scores["distance"], population.codes)
     points = grid.points(counts, member, rng)
-    score, spec = mean_points(points), _SPECS["protection_score"]
-    shown = {"grade": grade(score), "score": score, "attacks": int((~np.isnan(points)).sum())}
-    tables = {"levels": level_table(points), "grade": [shown]}
+    score, spec = gretel.mean_points(points), _SPECS["protection_score"]
+    shown = {"grade": gretel.grade(score), "score": score, "attacks": int((~np.isnan(points)).sum())}
+    tables = {"levels": gretel.level_table(points), "grade": [shown]}
     if math.isnan(score):
-        reason = f"no attack has {SMALLEST_POSITIVES} predicted positives"
+        reason = f"no attack has {gretel.SMALLEST_POSITIVES} predicted positives"
         return spec.not_measurable(reason, population.counts), tables
     low, high, mde = inference.bootstrap(
         member,
         lambda label: grid.bootstrap(counts, label, REPLICATES, rng),
         lambda: grid.permuted(counts, member, REPLICATES, rng),
-        lambda label: mean_points(grid.points(counts, label, rng)),
+        lambda label: gretel.mean_points(grid.points(counts, label, rng)),
         rng,
     )
-    ends, note = (min(low, score), max(high, score)), f"grade {grade(score)}"
+    ends, note = (min(low, score), max(high, score)), f"grade {gretel.grade(score)}"
     return spec.estimate(score, *ends, population.counts, minimum_detectable_effect=mde, note=note), tables
 
 
@@ -184,8 +156,8 @@ _SPECS = {
             "True minus false positive rate where the evidence is strongest, over all attacks and thresholds.",
             "two_sided",
         ),
-        ADVANTAGE_OUTLIERS,
-        OUTLIER_EXCESS,
+        outliers.ADVANTAGE_OUTLIERS,
+        outliers.OUTLIER_EXCESS,
         ADVANTAGE_SUBGROUPS,
         StatisticSpec(
             "precision",
@@ -201,8 +173,8 @@ _SPECS = {
             "lower_is_riskier",
             100.0,
         ),
-        *NO_BOX,
-        EPSILON_ONE_RUN,
+        *no_box.SPECS,
+        one_run.SPEC,
     )
 }
 
@@ -223,12 +195,12 @@ class MembershipInference(Metric):
     subgroups: Subgroups = Field(default=(), description="columns whose values are attacked one by one")
     max_targets: Budget = Field(default=None, description="most rows that are attacked; all of them without")
 
-    name: ClassVar[str] = "membership_inference"
-    summary: ClassVar[str] = "Can the published table tell who was in the training data?"
-    needs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
-    optional: ClassVar[frozenset[str]] = frozenset({"reference"})
-    statistics: ClassVar[tuple[StatisticSpec, ...]] = tuple(_SPECS.values())
-    default_limits: ClassVar[tuple[Limit, ...]] = (
+    name = "membership_inference"
+    summary = "Can the published table tell who was in the training data?"
+    needs = frozenset({"train", "holdout", "synthetic"})
+    optional = frozenset({"reference"})
+    statistics = tuple(_SPECS.values())
+    default_limits = (
         Limit("membership_inference.advantage", at_most=0.07, source=_CALIBRATED),
         Limit(
             "membership_inference.advantage_any",
@@ -252,7 +224,7 @@ class MembershipInference(Metric):
         Limit("membership_inference.protection_score", at_least=75.0, source=_CALIBRATED),
     )
 
-    plots: ClassVar[tuple[Plot, ...]] = (
+    plots = (
         Intervals(
             table="curve",
             caption="Membership advantage: share of members found, minus the share of non-members wrongly taken for "
@@ -278,16 +250,14 @@ class MembershipInference(Metric):
             labels=("group, the largest first", "advantage"),
         ),
     )
-    recourses: ClassVar[Recourses] = Recourses(also={"outlier filter": (ADVANTAGE_OUTLIERS.name, OUTLIER_EXCESS.name)})
-    protections: ClassVar[tuple[Protected, ...]] = (
+    recourses = Recourses(also={"outlier filter": ("advantage_outliers", "outlier_excess")})
+    protections = (
         Protected("memorization", ("precision",), mainly=False),
-        Protected("outliers", (ADVANTAGE_OUTLIERS.name, OUTLIER_EXCESS.name)),
+        Protected("outliers", ("advantage_outliers", "outlier_excess")),
         Protected("over-fitting", ("advantage", "protection_score")),
     )
-    compared: ClassVar[Compared | None] = Compared(
-        "precision", "attack precision", "Precision of the best membership attack: 0.5 is guessing."
-    )
-    protection_score: ClassVar[Mapping[Part, str]] = {"membership": "protection_score"}
+    compared = Compared("precision", "attack precision", "Precision of the best membership attack: 0.5 is guessing.")
+    protection_score = {"membership": "protection_score"}
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute statistics and the tables "curve", "levels", "grade" and, when there are any declared,
@@ -299,7 +269,7 @@ class MembershipInference(Metric):
         if min(subjects) < SMALLEST_SIDE or len(inputs.synthetic) == 0:
             return self.not_measurable(f"{_NEEDED} in train and in holdout, and a synthetic row", counts)
         rows = target_rows(inputs, ("train", "holdout"), self.max_targets, PURPOSE)
-        found = score_rows(inputs, rows)
+        found = no_box.score_rows(inputs, rows)
         population = build_population(inputs, found.distances if found else None, rows)
         if not population.measurable:
             return self.not_measurable(f"{_NEEDED} of train and of holdout among those attacked", population.counts)
@@ -307,10 +277,10 @@ class MembershipInference(Metric):
         protection, tables = protect(population, inputs.rng("membership_inference.grid"))
         rng = inputs.rng("membership_inference.subgroups")
         grouped, groups = advantage_subgroups(inputs, population, self.subgroups, self.permutations, rng)
-        others = auc_estimates(population, found, self.permutations, inputs.rng("membership_inference.no_box"))
-        epsilon = epsilon_one_run(population, inputs.rng("membership_inference.pairs"))
-        remote = advantage_outliers(population, self.permutations, inputs.rng("membership_inference.isolated"))
-        every = (*leaks, remote, outlier_excess(population), grouped, protection, *others, epsilon)
+        others = no_box.auc_estimates(population, found, self.permutations, inputs.rng("membership_inference.no_box"))
+        epsilon = one_run.epsilon_one_run(population, inputs.rng("membership_inference.pairs"))
+        remote = outliers.advantage_outliers(population, self.permutations, inputs.rng("membership_inference.isolated"))
+        every = (*leaks, remote, outliers.outlier_excess(population), grouped, protection, *others, epsilon)
         tables, by_name = {"curve": curve, **tables}, {estimate.name: estimate for estimate in every}
         tables |= {"subgroups": groups} if groups else {}
         return Measured(tuple(by_name[name] for name in _SPECS), tables)

@@ -12,7 +12,7 @@ from pydantic import AfterValidator
 
 from privacy_assets.errors import ConfigError, did_you_mean, shown
 from privacy_assets.metrics.inputs import MetricInputs
-from privacy_assets.metrics.membership_inference.scores import RATES, Population, advantages
+from privacy_assets.metrics.membership_inference.scores import RATES, Population, advantages, named_entries
 from privacy_assets.settings import Tuple
 from privacy_assets.stats import inference
 from privacy_assets.stats.estimates import Estimate, StatisticSpec
@@ -94,16 +94,13 @@ def advantage_subgroups(
         return SPEC.not_measurable(reason, population.counts), []
     fitted = [score for group in groups for score in group.population.fitted()]
     found = inference.test(partial(advantages, fitted), population, permutations, rng, replicates=REPLICATES)
-    attacks = [(name, rate) for name in population.scores for rate in RATES]
-    names = {_name(group, *attack): group for group in groups for attack in attacks}
+    entries = named_entries(population)
+    names = {f"{group.column}, group {group.rank} by size: {entry}": group for group in groups for entry in entries}
     estimate = found.worst(SPEC, population.counts, list(names), "strongest")
     rows, subjects = names[estimate.note].population.counts
+    attacks = [(name, rate) for name in population.scores for rate in RATES]
     table = _table(groups, attacks, found.observed, found.band(LEAK_CONFIDENCE))
     return replace(estimate, n=rows, subjects=subjects), table
-
-
-def _name(group: Subgroup, score: str, rate: float) -> str:
-    return f"{group.column}, group {group.rank} by size: {score} at {rate:.0%} of the non-members"
 
 
 def _table(

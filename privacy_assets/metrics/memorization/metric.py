@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from privacy_assets.errors import InputError
-from privacy_assets.metrics.base import Measured, Metric
-from privacy_assets.metrics.declarations import Compared, Plot, Protected, Shares
+from privacy_assets.metrics.base import Measured, Metric, rows_of
+from privacy_assets.metrics.declarations import Compared, Protected, Shares
 from privacy_assets.metrics.inputs import MetricInputs
-from privacy_assets.metrics.memorization.rows import ROLES, RowMemorization, by_spherelets, tables_of
-from privacy_assets.neighbours.radius import near, typical_radius
+from privacy_assets.metrics.memorization.rows import ROLES, RowMemorization, tables_of
+from privacy_assets.neighbours.radius import TIE, near, typical_radius
+from privacy_assets.neighbours.spherelets import Spherelets, spherelet_near, spherelet_radius
 from privacy_assets.settings import declared
 from privacy_assets.stats import inference
 from privacy_assets.stats.estimates import Estimate, StatisticSpec
 from privacy_assets.stats.intervals import LEAK_CONFIDENCE, wilson
-from privacy_assets.stats.limits import Limit
 from privacy_assets.stats.subjects import Subjects
 from privacy_assets.tables.encoding import EncodedTable
 
@@ -76,13 +77,13 @@ class Memorization(Metric):
     dimension: int = Field(default=2, ge=1, description="dimension of a spherelet")
     permutations: int = Field(default=999, ge=199, description="permutations of the labels of people")
 
-    name: ClassVar[str] = "memorization"
-    summary: ClassVar[str] = "Which synthetic rows lie among training rows rather than among other synthetic rows?"
-    needs: ClassVar[frozenset[str]] = frozenset(ROLES)
-    statistics: ClassVar[tuple[StatisticSpec, ...]] = (_EXPOSED, _EXCESS)
-    default_limits: ClassVar[tuple[Limit, ...]] = ()
+    name = "memorization"
+    summary = "Which synthetic rows lie among training rows rather than among other synthetic rows?"
+    needs = frozenset(ROLES)
+    statistics = (_EXPOSED, _EXCESS)
+    default_limits = ()
 
-    plots: ClassVar[tuple[Plot, ...]] = (
+    plots = (
         Shares(
             table="alpha",
             caption="Synthetic rows by memorization coefficient (other synthetic rows near it, over training rows near "
@@ -93,8 +94,8 @@ class Memorization(Metric):
             log=True,
         ),
     )
-    protections: ClassVar[tuple[Protected, ...]] = (Protected("memorization", ("exposed_excess",)),)
-    compared: ClassVar[Compared | None] = Compared(
+    protections = (Protected("memorization", ("exposed_excess",)),)
+    compared = Compared(
         "exposed",
         "exposed rows",
         "Exposed: synthetic rows that stand among training rows rather than other synthetic rows.",
@@ -123,10 +124,29 @@ class Memorization(Metric):
         people = Subjects.of(inputs.subject_codes("train", "holdout"), sizes["train"])
         excess = self._excess(found, tables, people, inputs.rng("memorization.labels"))
         if self.distance == "spherelet":
-            shape = (self.neighbours, self.dimension)
-            found = by_spherelets(found, tables, self.radius, known, self.quantile, shape, inputs.device)
+            found = self.by_spherelets(found, tables, known, inputs.device)
         lists = {"alpha": alpha_table(found.alpha), "ratios": ratio_table(found), "most_exposed": most_exposed(found)}
         return Measured((_exposed(found, people, sizes), excess), lists)
+
+    def by_spherelets(
+        self, found: RowMemorization, tables: Mapping[str, EncodedTable], subjects: np.ndarray | None, device: str
+    ) -> RowMemorization:
+        """``found`` with the counts of T and of S by spherelet distance; those of H are NaN.
+
+        Spherelets are made of training rows, which therefore look nearer than rows of H: nothing may be compared with
+        H. Without a ``radius`` it is the quantile of the training rows' own distances, as :func:`typical_radius` takes
+        it, of rows of other ``subjects`` where these are known.
+        """
+        train = tables["train"]
+        of_train, of_synthetic = (
+            Spherelets.fit(tables[role], train, self.neighbours, self.dimension, device)
+            for role in ("train", "synthetic")
+        )
+        radius = self.radius
+        if radius is None:
+            radius = spherelet_radius(of_train, train, subjects, self.quantile)
+        t, s = (spherelet_near(of_synthetic, side, train, radius * (1 + TIE)) for side in (of_train, of_synthetic))
+        return replace(found, radius=radius, train=t, synthetic=s - 1, holdout=np.full(len(t), np.nan))
 
     def _excess(
         self, found: RowMemorization, tables: Mapping[str, EncodedTable], people: Subjects, rng: np.random.Generator
@@ -148,9 +168,9 @@ class Memorization(Metric):
 
 def _exposed(found: RowMemorization, people: Subjects, sizes: Mapping[str, int]) -> Estimate:
     """Statistic ``exposed``."""
-    exposed, n_train = found.alpha < 1, sizes["train"]
-    low, high = clustered_share(exposed, people.codes[:n_train][found.nearest])
-    null = math.nan if np.isnan(found.holdout).any() else by_chance(found, n_train, sizes["holdout"])
+    exposed = found.alpha < 1
+    low, high = clustered_share(exposed, people.codes[found.nearest])
+    null = math.nan if np.isnan(found.holdout).any() else by_chance(found, sizes["train"], sizes["holdout"])
     counts, note = (len(exposed), people.members), f"lambda {found.radius:.4g}"
     return _EXPOSED.estimate(exposed.mean(), low, high, counts, null=null, note=note)
 
@@ -184,31 +204,26 @@ def alpha_table(alpha: np.ndarray) -> list[dict[str, Any]]:
     below, above = np.searchsorted(ALPHAS[:4], alpha, side="right"), np.searchsorted(ALPHAS[4:], alpha)
     place = np.where(alpha < 1, below, np.where(alpha > 1, 5 + above, 4))
     rows = np.bincount(place, minlength=len(RANGES))
-    return [{"alpha": name, "rows": int(n), "share": n / len(alpha)} for name, n in zip(RANGES, rows, strict=True)]
+    return rows_of(alpha=RANGES, rows=rows, share=rows / len(alpha))
 
 
 def ratio_table(found: RowMemorization) -> list[dict[str, Any]]:
     """Shares of the synthetic rows whose two ratios are at most so much."""
-    return [
-        {
-            "at_most": limit,
-            "train_to_synthetic": float((found.train_to_synthetic <= limit).mean()),
-            "train_to_holdout": float((found.train_to_holdout <= limit).mean()),
-        }
-        for limit in RATIOS
-    ]
+    by_synthetic, by_holdout = (
+        [(ratios <= limit).mean() for limit in RATIOS] for ratios in (found.train_to_synthetic, found.train_to_holdout)
+    )
+    return rows_of(at_most=RATIOS, train_to_synthetic=by_synthetic, train_to_holdout=by_holdout)
 
 
 def most_exposed(found: RowMemorization) -> list[dict[str, Any]]:
     """The rows with the smallest alpha_m, then ratios, then positions."""
     order = np.lexsort((found.train_to_holdout, found.train_to_synthetic, found.alpha))
     listed = order[:LISTED][found.alpha[order[:LISTED]] < 1]
-    return [
-        {
-            "row": int(row), "alpha": float(found.alpha[row]),
-            "train": int(found.train[row]), "synthetic": int(found.synthetic[row]),
-            "train_to_synthetic": float(found.train_to_synthetic[row]),
-            "train_to_holdout": float(found.train_to_holdout[row]),
-        }
-        for row in listed
-    ]  # fmt: skip
+    return rows_of(
+        row=listed,
+        alpha=found.alpha[listed],
+        train=found.train[listed].astype(np.int64),
+        synthetic=found.synthetic[listed].astype(np.int64),
+        train_to_synthetic=found.train_to_synthetic[listed],
+        train_to_holdout=found.train_to_holdout[listed],
+    )

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.neighbours.nearest import nearest_rows
-from privacy_assets.neighbours.radius import TIE, near
-from privacy_assets.neighbours.spherelets import Spherelets, spherelet_near, spherelet_radius
+from privacy_assets.neighbours.radius import near
 from privacy_assets.stats.intervals import ratio
 from privacy_assets.tables.encoding import EncodedTable
 
@@ -68,30 +67,6 @@ class RowMemorization:
     def train_to_holdout(self) -> np.ndarray:
         """d(s, T) / d(s, H), with 0/0 = 1 and x/0 = inf."""
         return ratio(self.to_train, self.to_holdout)
-
-
-def by_spherelets(
-    found: RowMemorization,
-    tables: Mapping[str, EncodedTable],
-    radius: float | None,
-    subjects: np.ndarray | None,
-    quantile: float,
-    shape: tuple[int, int],
-    device: str,
-) -> RowMemorization:
-    """``found`` with the counts of T and of S by spherelet distance, ``shape`` being k and d; those of H are NaN.
-
-    Spherelets are made of training rows, which therefore look nearer than rows of H: nothing may be compared with H.
-    ``radius`` None: the quantile of the training rows' own distances, as :func:`typical_radius` takes it.
-    """
-    train = tables["train"]
-    spheres = {role: Spherelets.fit(tables[role], train, *shape, device) for role in ("train", "synthetic")}
-    if radius is None:
-        radius = spherelet_radius(spheres["train"], train, subjects, quantile)
-    counts = [spherelet_near(spheres["synthetic"], side, train, radius * (1 + TIE)) for side in spheres.values()]
-    return replace(
-        found, radius=radius, train=counts[0], synthetic=counts[1] - 1, holdout=np.full(len(counts[0]), np.nan)
-    )
 
 
 def tables_of(inputs: MetricInputs, space: str) -> dict[str, EncodedTable]:
