@@ -298,13 +298,6 @@ def test_rows_repeated_by_their_own_people_are_no_new_evidence(big, fresh: Metri
         assert new.value - new.low == pytest.approx(old.value - old.low, rel=0.35)
 
 
-@pytest.mark.parametrize("sizes", [(900, 60, 500), (60, 900, 4)])
-def test_sizes_may_differ(sizes: tuple[int, int, int]) -> None:
-    for estimate in run(*parts(sizes, 4)).estimates:
-        assert estimate.measurable and estimate.n == 2 * min(sizes[:2])
-        assert estimate.name != "excess" or estimate.low <= 0 <= estimate.high
-
-
 COLUMNS = {
     "one number": lambda n, rng: {"a": rng.normal(size=n)},
     "two": lambda n, rng: {"a": rng.choice(list("ab"), n), "b": rng.normal(size=n)},
@@ -330,16 +323,6 @@ def test_tables_of_every_shape(kind: str) -> None:
 def test_weights_are_entropies_with_missing_as_a_value() -> None:
     frame = pd.DataFrame({"a": ["x", "x", None, None], "b": [1.0, 1, 1, 1], "c": [1.0, 2, 3, NAN]})
     assert entropies(given(frame, frame[:0], frame)) == pytest.approx([math.log(2), 0, math.log(4)])
-
-
-@pytest.mark.parametrize("columns", [1, 2, 5])
-def test_gretels_own_score_in_narrow_tables(columns: int) -> None:
-    result = run(*(frame.iloc[:, :columns] for frame in parts((80, 80, 80), 8)))
-    few = min(3, columns - 1)
-    own = [
-        row["gretel"] for row in result.tables["attacks"] if row["quasi_identifiers"] == few and row["neighbours"] == 5
-    ]
-    assert own == [result.tables["grade"][0]["gretel"]]
 
 
 def test_the_data_privacy_score_is_graded_by_its_worse_component() -> None:

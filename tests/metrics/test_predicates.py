@@ -184,13 +184,6 @@ def test_univariate_queries_are_the_unique_and_extreme_values_of_the_synthetic_t
     assert smallest
 
 
-def test_one_missing_value_is_a_query_and_two_are_none() -> None:
-    frame = pd.DataFrame({"a": [1.0, 1.0, np.nan, 1.0], "b": [None, None, "x", "x"]})
-    coded = code(frame)
-    queries = univariate(coded, 10, np.random.default_rng(0))
-    assert as_sets(queries) == {frozenset({(0, 0, 0)})}
-
-
 @pytest.mark.parametrize(("share", "words"), [(0.05, 1), (0.95, 2)])
 def test_matches_and_relabelled_hits_are_counted_by_subject(share: float, words: int, tables) -> None:
     coded, real = tables[3:]
