@@ -95,7 +95,7 @@ def test_what_lies_within_reach_as_a_whole_is_not_looked_into(monkeypatch):
     looked[:] = np.nan  # a row that is looked at by itself makes the answer NaN
     mass = kernels.masses(tree.tree, np.ones(len(points)))
     plain = mixed_tree._plain(queries)
-    wide = kernels.weigh(tree.tree, tree._mixed, mass, looked, *plain, tree.bases, 1e6, True)
+    wide = kernels.within(tree.tree, tree._mixed, mass, looked, *plain, tree.bases, 1e6, True, 0)[0]
     assert (wide == len(points)).all()
 
 

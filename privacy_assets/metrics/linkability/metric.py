@@ -136,7 +136,9 @@ class Linkability(Metric):
             return self.not_measurable(reason, people.counts, sets=[])
         rows = target_rows(inputs, people, self.attacks)
         sets = [[[place for name in names for place in places[name]] for names in pair] for pair in pairs]
-        searched = linkage(inputs, rows, list(itertools.chain(*sets[0])))  # all pairs have the same columns
+        real = EncodedTable.stack([inputs.encoded(role) for role in ("train", "holdout")]).take(rows)
+        every = list(itertools.chain(*sets[0]))  # all pairs have the same columns
+        searched = Linkage.of(inputs.encoded("synthetic"), real, every, inputs.device)
         linked = np.empty((len(rows), len(pairs)))
         for at, (first, second) in enumerate(sets):
             inputs.progress(f"linkability: sets {at + 1} of {len(pairs)}")
@@ -211,12 +213,6 @@ def varying_columns(inputs: MetricInputs) -> dict[str, list[int]]:
     varies = np.concatenate([end[:, 0].min(axis=0) < end[:, 1].max(axis=0) for end in ends])
     places = {name: [place for place in own if varies[place]] for name, own in inputs.encoder.places.items()}
     return {name: own for name, own in places.items() if own}
-
-
-def linkage(inputs: MetricInputs, rows: np.ndarray, columns: Sequence[int]) -> Linkage:
-    """The synthetic table beside the rows at these positions of T stacked on H, by these encoded columns."""
-    real = EncodedTable.stack([inputs.encoded(role) for role in ("train", "holdout")]).take(rows)
-    return Linkage.of(inputs.encoded("synthetic"), real, columns, inputs.device)
 
 
 def weigh(
