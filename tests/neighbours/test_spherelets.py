@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from test_mixed_tree import categories_only, copies, mixed, numbers_only, table
-from test_weight_within import squared
+from encoded_tables import categories_only, copies, mixed, numbers_only, squared, table
 
 from privacy_assets.neighbours.mixed_tree import MixedTree
 from privacy_assets.neighbours.nearest import distinct_encoded

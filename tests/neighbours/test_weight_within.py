@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from encoded_tables import OF_MIXED, mixed, numbers_only, squared, table
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_mixed_tree import by_name, mixed, table, tables
+from test_nearest import tables
 
 from privacy_assets.neighbours import _mixed_tree_kernels as kernels
 from privacy_assets.neighbours import mixed_tree
@@ -14,16 +15,8 @@ from privacy_assets.neighbours.mixed_tree import MixedTree
 from privacy_assets.neighbours.nearest import distinct_encoded, weight_within
 from privacy_assets.tables.encoding import EncodedTable
 
+by_name = pytest.mark.parametrize("case", [*OF_MIXED, numbers_only], ids=lambda case: case.__name__)
 RADII = (0, 1, 1.5, 4, 1e20)
-
-
-def squared(queries, points):
-    """Mismatches, then squared differences column by column, float64 (n_q, n_p)."""
-    out = (queries.codes[:, None] != points.codes[None]).sum(axis=2).astype(float)
-    for column in range(points.numeric.shape[1]):
-        away = points.numeric[None, :, column].astype(float) - queries.numeric[:, None, column].astype(float)
-        out += away * away
-    return out
 
 
 def brute(queries, points, radius, weights=None):

@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
 from privacy_assets.errors import ConfigError, did_you_mean, shown
 from privacy_assets.metrics.base import Measured, Metric
 from privacy_assets.metrics.declarations import Intervals, Plot, Recourses
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.linkability.linkage import Linkage
-from privacy_assets.settings import declared
+from privacy_assets.settings import Tuple, declared
 from privacy_assets.stats import inference
 from privacy_assets.stats.estimates import StatisticSpec
 from privacy_assets.stats.inference import Evidence
@@ -38,25 +38,17 @@ _TOLERATED = (
     "significant at 95 %; tolerated: what trees with leaves of 50 rows show (more in 1 of 400 splits of Adult and "
     "UK census)"
 )
-Pair = tuple[tuple[str, ...], tuple[str, ...]]
+Names = Annotated[tuple[str, ...], Tuple, Field(min_length=1)]
+Pair = tuple[Names, Names]
 _ROLES = ("train", "holdout", "synthetic")
 _MOST_NEIGHBOURS = 10  # of 2,000 synthetic rows, 50 link all of Adult, so that a verbatim copy would pass
 
 
-def _two_sets(columns: Any) -> Any:
-    """Tuples of two disjoint lists of names; ValueError for anything else."""
-    if columns is None:
-        return None
-    wrong = ValueError("must be two lists of column names that share none")
-    if not isinstance(columns, (list, tuple)) or len(columns) != 2:
-        raise wrong
-    first, second = columns
-    if not all(isinstance(names, (list, tuple)) and names for names in columns):
-        raise wrong
-    flat = [*first, *second]
-    if not all(isinstance(name, str) for name in flat) or len(set(flat)) < len(flat):
-        raise wrong
-    return tuple(first), tuple(second)
+def _disjoint(pair: Pair | None) -> Pair | None:
+    names = list(itertools.chain(*pair or ()))
+    if len(set(names)) < len(names):
+        raise ValueError("must be two lists of column names that share none")
+    return pair
 
 
 @declared
@@ -113,7 +105,7 @@ class Linkability(Metric):
     )
     recourses: ClassVar[Recourses] = Recourses(also={"coarser columns": ()})
 
-    columns: Annotated[Pair | None, BeforeValidator(_two_sets)] = Field(
+    columns: Annotated[Pair | None, Tuple, AfterValidator(_disjoint)] = Field(
         default=None,
         title="two lists of column names that share none, or nothing",
         description="what an attacker knows of a person; random halves without",
