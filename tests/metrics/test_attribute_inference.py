@@ -18,34 +18,14 @@ from privacy_assets.stats.results import MetricResult
 from privacy_assets.tables.encoding import Encoder
 from privacy_assets.tables.table import Table
 from tests.metrics.given_tables import given
+from tests.metrics.surveys import parts, survey
 
 QUICK = AttributeInference(permutations=199)
 ALL = 10**6  # attacks: every row
 
 
-def table(rows: int, seed: int) -> pd.DataFrame:
-    """A table of every kind of column, with missing values in each."""
-    rng = np.random.default_rng(seed)
-    frame = pd.DataFrame(
-        {
-            "income": np.round(rng.lognormal(size=rows) * 1_000),
-            "age": pd.array(rng.integers(18, 90, rows), dtype="Int64"),
-            "place": rng.choice(["O'Hara", "x", "y", "z"], rows, p=[0.1, 0.2, 0.3, 0.4]),
-            "smoker": pd.array(rng.random(rows) < 0.3, dtype="boolean"),
-            "visit": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 300, rows), unit="D"),
-            "balance": np.round(rng.normal(0, 50, rows)),
-        }
-    )
-    return frame.mask(rng.random(frame.shape) < 0.03)
-
-
 def run(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, metric=QUICK, **more) -> MetricResult:
     return metric.evaluate(given(train, holdout, synthetic, **more))
-
-
-def parts(sizes: tuple[int, ...], seed: int) -> list[pd.DataFrame]:
-    whole, ends = table(sum(sizes), seed), np.cumsum(sizes)
-    return [whole[end - size : end].reset_index(drop=True) for size, end in zip(sizes, ends, strict=True)]
 
 
 # ---- the parts against twins ----
@@ -104,7 +84,7 @@ def test_ties_go_to_the_earlier_point_and_a_far_outlier_hides_nothing() -> None:
 def test_neighbours_by_a_few_columns_of_each_row() -> None:
     inputs = given(*parts((50, 50, 400), 1))
     trial, order = trial_of(inputs)
-    known = np.random.default_rng(0).permuted(np.tile(np.arange(6), (100, 1)), axis=1)[:, :3]
+    known = np.random.default_rng(0).permuted(np.tile(np.arange(8), (100, 1)), axis=1)[:, :3]
     places = search(trial, "nearest_by", known, 5)
     for row, at in enumerate(trial.attacked.rows[:40]):
         real, synthetic = without(inputs, *(name for i, name in enumerate(inputs.schema.names) if i not in known[row]))
@@ -264,7 +244,14 @@ def test_a_copy_is_the_worst_and_half_of_it_stands_between(big, copied: MetricRe
         assert row["train"] >= row["holdout"] and row["low"] <= row["excess"] <= row["high"]
     assert sum(row["weight"] for row in copied.tables["columns"]) == pytest.approx(1)
     attacks, shown = copied.tables["attacks"], copied.tables["grade"][0]
-    assert [(row["quasi_identifiers"], row["neighbours"]) for row in attacks] == [(3, 1), (3, 5), (5, 1), (5, 5)]
+    assert [(row["quasi_identifiers"], row["neighbours"]) for row in attacks] == [
+        (3, 1),
+        (3, 5),
+        (4, 1),
+        (4, 5),
+        (7, 1),
+        (7, 5),
+    ]
     assert shown["gretel"] == attacks[1]["gretel"] and shown["score"] == min(row["protection"] for row in attacks)
     assert shown["grade"] == "Poor"
 
@@ -282,7 +269,7 @@ def test_fresh_rows_sit_at_the_null() -> None:
 
 def test_keeping_away_from_members_is_seen_from_the_other_side(big: list[pd.DataFrame]) -> None:
     train, holdout, _ = big
-    synthetic = pd.concat([holdout[:500], table(400, 5)], ignore_index=True)
+    synthetic = pd.concat([holdout[:500], survey(400, 5)], ignore_index=True)
     result = run(train, holdout, synthetic)
     assert result.estimate("excess").high < -0.05
     assert result.estimate("protection_score").value > 90

@@ -21,36 +21,14 @@ from privacy_assets.tables.encoding import EncodedTable, Encoder
 from privacy_assets.tables.schema import infer_schema
 from privacy_assets.tables.table import Table
 from tests.metrics.given_tables import given
+from tests.metrics.surveys import parts, survey
 
 QUICK = Linkability(halves=6, permutations=199)
 UPPER, LOWER = Linkability.default_limits
 
 
-def people_table(rows: int, seed: int, columns: int = 7) -> pd.DataFrame:
-    """A table of every kind of column, with missing values in each."""
-    rng = np.random.default_rng(seed)
-    frame = pd.DataFrame(
-        {
-            "income": np.round(rng.lognormal(size=rows) * 1_000, -1),
-            "age": pd.array(rng.integers(18, 90, rows), dtype="Int64"),
-            "place": rng.choice(list("vwxyz"), rows, p=[0.05, 0.1, 0.2, 0.3, 0.35]),
-            "smoker": pd.array(rng.random(rows) < 0.3, dtype="boolean"),
-            "visit": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 300, rows), unit="D"),
-            "plan": rng.integers(0, 6, rows).astype(str),
-            "weight": np.round(rng.normal(70, 12, rows)),
-        }
-    ).iloc[:, :columns]
-    return frame.mask(rng.random(frame.shape) < 0.03)
-
-
 def run(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, metric=QUICK, **more) -> MetricResult:
     return metric.evaluate(given(train, holdout, synthetic, **more))
-
-
-def parts(sizes: tuple[int, int, int], seed: int, columns: int = 7) -> list[pd.DataFrame]:
-    table = people_table(sum(sizes), seed, columns)
-    ends = np.cumsum(sizes)
-    return [table[end - size : end].reset_index(drop=True) for size, end in zip(sizes, ends, strict=True)]
 
 
 def verdicts(result: MetricResult) -> list[str]:
@@ -102,7 +80,7 @@ def coarse_table(rows: int, seed: int) -> pd.DataFrame:
     return frame
 
 
-@pytest.mark.parametrize("make", [people_table, coarse_table])
+@pytest.mark.parametrize("make", [survey, coarse_table])
 @pytest.mark.parametrize("k", [1, 5])
 def test_hits_agree_with_brute_force(make, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linkage, "_CELLS", 2_000)  # several parts
@@ -123,7 +101,7 @@ def test_hits_agree_with_brute_force(make, k: int, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(("rows", "k"), [(1, 2), (3, 1), (3, 3)])
 def test_hits_of_a_few_synthetic_rows(rows: int, k: int) -> None:
-    synthetic, attacked = encoded(people_table(rows, 0), people_table(30, 1))
+    synthetic, attacked = encoded(survey(rows, 0), survey(30, 1))
     sets = [[0, 3], [1, 2, 4]]
     found = Linkage.of(synthetic, attacked, sum(sets, [])).hits(*sets, k=k)
     assert found.tolist() == naive_hits(synthetic, attacked, sets, k)
@@ -201,7 +179,7 @@ def test_constant_columns_are_no_columns() -> None:
     assert run(*tables).estimates == first.estimates
     for table, value in zip(tables, "aab", strict=True):
         table["other"] = value
-    assert set(varying_columns(given(*tables))) == {*people_table(1, 0).columns, "other"}
+    assert set(varying_columns(given(*tables))) == {*survey(1, 0).columns, "other"}
 
 
 # ---- what must happen ----

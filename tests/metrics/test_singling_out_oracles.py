@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from oracles.anonymeter_singling_out import COPIES, digest, tables
+from test_predicates import WORDS, mixed
 
 from privacy_assets.evaluation import prepare_inputs
 from privacy_assets.metrics.singling_out import SinglingOut
@@ -41,28 +42,6 @@ def test_rates_and_giomis_risk_are_anonymeters(found: dict, request: pytest.Fixt
 
 # ---- the twin ----
 
-WORDS = ["it's", 'a "b"', "a\\b", "two\nlines", "é", "e\u0301", "", " ", "x & y", "@z", "\U0001f600"]
-
-
-def odd(rows: int, seed: int, words: list[str]) -> pd.DataFrame:
-    """Every kind of column as users have them, with values that text queries trip over."""
-    g = np.random.default_rng(seed)
-    frame = pd.DataFrame(
-        {
-            "number": np.where(g.random(rows) < 0.2, -0.0, np.round(g.normal(size=rows), 1)),
-            "huge": pd.array(2**62 + g.integers(0, 9, rows), dtype="Int64"),
-            "word": pd.Series(g.choice(words, rows), dtype=object),
-            "sort": pd.Categorical(g.choice(words, rows), categories=[*words, "nobody's"]),
-            "flag": pd.Series(g.random(rows) < 0.3, dtype="boolean"),
-            "time": pd.Timestamp("2020-01-01", tz="Europe/Vienna") + pd.to_timedelta(g.integers(0, 99, rows), unit="h"),
-            "constant": np.full(rows, 2.5),
-        }
-    )
-    holes = g.random((rows, 6)) < 0.08
-    for at, name in enumerate(frame.columns[:6]):
-        frame[name] = frame[name].mask(holes[:, at], None if name == "word" else pd.NA)
-    return frame
-
 
 def ordered_values(columns: list[pd.Series]) -> list[object]:
     """All values of a column, the smallest first: what the codes 1, 2, ... stand for."""
@@ -83,9 +62,9 @@ def chance_of_one(total: int, marked: int, drawn: int) -> float:
 
 def test_every_query_on_odd_values_is_counted_as_plain_masks_of_the_raw_tables_do(monkeypatch) -> None:
     given = {
-        "train": odd(90, 1, [*WORDS, "train only"]),
-        "holdout": odd(70, 2, [*WORDS, "real only"]),
-        "synthetic": odd(80, 3, [*WORDS, "synthetic only"]),
+        "train": mixed(90, 1, [*WORDS, "train only"]),
+        "holdout": mixed(70, 2, [*WORDS, "real only"]),
+        "synthetic": mixed(80, 3, [*WORDS, "synthetic only"]),
     }
     for role, people in (("train", range(30)), ("holdout", range(30, 65))):
         given[role]["person"] = np.resize(people, len(given[role]))
@@ -99,7 +78,7 @@ def test_every_query_on_odd_values_is_counted_as_plain_masks_of_the_raw_tables_d
 
     monkeypatch.setattr(singling_out, "matched_subjects", keep)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # queries are kept in the order of the configurations
-    metric = SinglingOut(columns=(1, 2, 3, 7), attacks=150, permutations=99, candidates=20_000, patience=3_000)
+    metric = SinglingOut(columns=(1, 2, 3, 8), attacks=150, permutations=99, candidates=20_000, patience=3_000)
     result = metric.measure(prepare_inputs(**given, subject="person"))
     names = list(given["synthetic"].columns)
     values = {name: ordered_values([frame[name] for frame in given.values()]) for name in names}
