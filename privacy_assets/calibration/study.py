@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.registry import statistic_specs
 from privacy_assets.stats.estimates import plain
-from privacy_assets.stats.results import MetricResult
 from privacy_assets.storage.files import put_atomic
 from privacy_assets.tables.fingerprints import cells_fingerprint
 from privacy_assets.tables.table import Table
@@ -54,9 +53,7 @@ class Point:
 
     def to_json(self) -> dict[str, Any]:
         """A plain mapping; NaN becomes None."""
-        estimates = {name: [plain(part) for part in parts] for name, parts in self.estimates.items()}
-        places = {"series": self.series, "wanted": self.wanted, "x": self.x}
-        return {**places, "estimates": estimates, "seconds": self.seconds}
+        return dict(plain(asdict(self)))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Point:
@@ -165,20 +162,12 @@ def _judged(inputs: MetricInputs, case: Case, metrics: Mapping[str, Metric]) -> 
         for name, result in results.items()
         for estimate in result.estimates
     }
-    return Point(
-        case.series, case.x, x, estimates | _further(results, metrics), round(time.perf_counter() - started, 3)
-    )
-
-
-def _further(
-    results: Mapping[str, MetricResult], metrics: Mapping[str, Metric]
-) -> dict[str, tuple[float, float, float]]:
-    """What metrics show in studies alone."""
-    return {
+    further = {  # what metrics show in studies alone
         f"{name}.{statistic}": ends
         for name, result in results.items()
         for statistic, ends in metrics[name].study_estimates(result.tables).items()
     }
+    return Point(case.series, case.x, x, estimates | further, round(time.perf_counter() - started, 3))
 
 
 def _mark(inputs: MetricInputs, metrics: Mapping[str, Metric]) -> str:

@@ -137,7 +137,7 @@ def masses(tree: Tree, weights: Array) -> Array:
 
 
 @compiled
-def weigh(
+def within(
     tree: Tree,
     mixed: Array,
     mass: Array,
@@ -148,63 +148,22 @@ def weigh(
     slots: Array,
     bases: Array,
     most: float,
-    inside: bool,
-) -> Array:
-    """Weight float64 (m,) of the rows at a squared distance of at most ``most`` from each query.
+    whole: bool,
+    total: int,
+) -> tuple[Array, Array, Array, Array]:
+    """Weight float64 (m,) of the rows at a squared distance of at most ``most`` from each query, and ``total`` pairs.
 
-    ``mixed`` as in ``children_inside``, ``mass`` from :func:`masses`, the others as in :func:`search`. A child within
-    reach as a whole is not looked into, unless ``inside`` is false: its box may then be cut off at 1e15.
+    Of the pairs of a query and a row within reach: queries and rows int64 (total,), and squared distances float64;
+    queries in order, rows of a query in any. ``mixed`` as in ``children_inside``, ``mass`` from :func:`masses`, the
+    others as in :func:`search`. Where ``whole``, a child within reach as a whole is not looked into: not for pairs, nor
+    where its box may be cut off at 1e15.
     """
     margin = (numbers.shape[1] + 8) * 2.0**-23
     shrink, grow, tiny = np.float32(1 - margin), np.float32(1 + margin), np.float32(_TINY)
-    limit = np.float32(most * (1 + margin) + _TINY)
-    surely = np.float32(most * (1 - margin) - _TINY) if inside else np.float32(-1)
+    limit, surely = np.float32(most * (1 + margin) + _TINY), np.float32(most * (1 - margin) - _TINY)
     out, stack = np.zeros(len(numbers)), np.zeros(tree.room, np.int32)
     bound, bit = np.empty(WIDE, np.float32), np.zeros(codes.shape[1], np.uint32)
-    for q in range(len(numbers)):
-        bit[:] = bases + slots[q]
-        stack[0], top = 0, 1  # the root
-        while top > 0:
-            top -= 1
-            node = stack[top]
-            if node < 0:
-                leaf = -1 - node
-                mask = rows_within(tree.lanes, tree.slots, leaf, near[q], slots[q], limit) & tree.filled[leaf]
-                while mask:
-                    place = tree.leaves[leaf] + lowest_bit(mask)
-                    mask &= mask - np.uint32(1)
-                    if _distance(codes[q], numbers[q], tree.codes[place], tree.numbers[place]) <= most:
-                        out[q] += weights[place]
-                continue
-            reached = children_within(tree.low, tree.high, tree.held, node, near[q], bit, shrink, tiny, limit, bound)
-            whole = children_inside(tree.low, tree.high, tree.held, mixed, node, near[q], bit, grow, surely)
-            whole &= reached
-            reached &= ~whole
-            while whole:
-                out[q] += mass[node, lowest_bit(whole)]
-                whole &= whole - np.uint16(1)
-            while reached:
-                group = lowest_bit(reached)
-                reached &= reached - np.uint16(1)
-                if tree.child[node, group] != ABSENT:
-                    stack[top] = tree.child[node, group]
-                    top += 1
-    return out
-
-
-@compiled
-def within(
-    tree: Tree, numbers: Array, codes: Array, near: Array, slots: Array, bases: Array, most: float, total: int
-) -> tuple[Array, Array, Array]:
-    """All ``total`` pairs of a query and a row at a squared distance of at most ``most``: int64, int64, float64.
-
-    Third: the squared distances. Queries in order, rows of a query in any. Arguments as in :func:`weigh`.
-    """
-    margin = (numbers.shape[1] + 8) * 2.0**-23
-    shrink, tiny, limit = np.float32(1 - margin), np.float32(_TINY), np.float32(most * (1 + margin) + _TINY)
-    queries, rows, squared = np.empty(total, np.int64), np.empty(total, np.int64), np.empty(total)
-    stack, bound, bit = np.zeros(tree.room, np.int32), np.empty(WIDE, np.float32), np.zeros(codes.shape[1], np.uint32)
-    found = 0
+    queries, rows, squared, found = np.empty(total, np.int64), np.empty(total, np.int64), np.empty(total), 0
     for q in range(len(numbers)):
         bit[:] = bases + slots[q]
         stack[0], top = 0, 1  # the root
@@ -219,14 +178,23 @@ def within(
                     mask &= mask - np.uint32(1)
                     distance = _distance(codes[q], numbers[q], tree.codes[place], tree.numbers[place])
                     if distance <= most:
-                        queries[found], rows[found], squared[found] = q, tree.order[place], distance
-                        found += 1
+                        out[q] += weights[place]
+                        if found < total:
+                            queries[found], rows[found], squared[found] = q, tree.order[place], distance
+                            found += 1
                 continue
             reached = children_within(tree.low, tree.high, tree.held, node, near[q], bit, shrink, tiny, limit, bound)
+            if whole:
+                inside = children_inside(tree.low, tree.high, tree.held, mixed, node, near[q], bit, grow, surely)
+                inside &= reached
+                reached &= ~inside
+                while inside:
+                    out[q] += mass[node, lowest_bit(inside)]
+                    inside &= inside - np.uint16(1)
             while reached:
                 group = lowest_bit(reached)
                 reached &= reached - np.uint16(1)
                 if tree.child[node, group] != ABSENT:
                     stack[top] = tree.child[node, group]
                     top += 1
-    return queries, rows, squared
+    return out, queries, rows, squared

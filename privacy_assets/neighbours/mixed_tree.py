@@ -9,7 +9,7 @@ could be, never too high, and distances of the rows that they leave take float64
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _CHUNK = 2048  # queries that one thread takes at once
 _WORTH = 8  # parts that are worth sending away, with the tree
 _REACH = np.float32(1e15)  # squares stay finite in float32; numbers cut off here come nearer, never farther
+_Within = Callable[[EncodedTable, bool, int], tuple[np.ndarray, ...]]  # of queries, ``whole`` and ``total``
 _RARE = 1e-3  # weight of a column of unique values: cutting along it brings no row nearer to its neighbours
 
 
@@ -70,20 +71,9 @@ class MixedTree:
         ``weights`` float64 (n,) are those of the points, in their order. Needs no list of what it counts: parts of the
         tree that lie within reach as a whole are counted as one.
         """
-        from privacy_assets.neighbours import _mixed_tree_kernels as kernels
-
-        ordered = weights[self.tree.order].astype(np.float64)
-        fixed = (self._mixed, kernels.masses(self.tree, ordered), ordered)
-        inside = bool(max(np.abs(table).max(initial=0.0) for table in (self.tree.numbers, queries.numeric)) < _REACH)
-        parts = _parts(queries)
-        found = in_parallel(
-            lambda part: kernels.weigh(
-                self.tree, *fixed, *_plain(queries.take(part)), self.bases, float(radius) ** 2, inside
-            ),
-            parts,
-            _WORTH,
-        )
-        out = np.zeros(len(queries))
+        largest = max(np.abs(table).max(initial=0.0) for table in (self.tree.numbers, queries.numeric))
+        within, parts, out = self._within(radius, weights), _parts(queries), np.zeros(len(queries))
+        found = in_parallel(lambda part: within(queries.take(part), bool(largest < _REACH), 0)[0], parts, _WORTH)
         for part, weight in zip(parts, found, strict=True):
             out[part] = weight
         return out
@@ -93,18 +83,27 @@ class MixedTree:
 
         Each time positions int64 (m,) of queries and of rows, and distances float64 (m,).
         """
-        from privacy_assets.neighbours import _mixed_tree_kernels as kernels
-
-        counts = self.weigh(queries, radius, np.ones(len(self.tree.order))).astype(np.int64)
+        ones = np.ones(len(self.tree.order))
+        counts, within = self.weigh(queries, radius, ones).astype(np.int64), self._within(radius, ones)
         ends, start = np.cumsum(counts), 0
         while start < len(queries):
             room = ends[start] - counts[start] + most
             stop = max(start + 1, int(np.searchsorted(ends, room, side="right")))
-            plain = _plain(queries.take(np.s_[start:stop]))
-            total = int(counts[start:stop].sum())
-            asked, rows, squared = kernels.within(self.tree, *plain, self.bases, float(radius) ** 2, total)
+            _, asked, rows, squared = within(queries.take(np.s_[start:stop]), False, int(counts[start:stop].sum()))
             yield asked + start, rows, np.sqrt(squared)
             start = stop
+
+    def _within(self, radius: float, weights: np.ndarray) -> _Within:
+        """The kernel for this radius and these weights, those of the points in their order."""
+        from privacy_assets.neighbours import _mixed_tree_kernels as kernels
+
+        ordered = weights[self.tree.order].astype(np.float64)
+        fixed = (self.tree, self._mixed, kernels.masses(self.tree, ordered), ordered)
+
+        def within(queries: EncodedTable, whole: bool, total: int) -> tuple[np.ndarray, ...]:
+            return kernels.within(*fixed, *_plain(queries), self.bases, float(radius) ** 2, whole, total)
+
+        return within
 
     @cached_property
     def _mixed(self) -> np.ndarray:
@@ -128,17 +127,17 @@ class MixedTree:
         Ties are ordered by row; k is at most the number of rows. The work, int64 (2,), counts nodes and leaves looked
         at. It runs in threads, whose number changes no result.
         """
+        from privacy_assets.neighbours import _mixed_tree_kernels as kernels
+
+        def search(part: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            return kernels.search(self.tree, *_plain(queries.take(part)), self.bases, k)
+
         parts = _parts(queries)
-        found = in_parallel(lambda part: self._part(queries.take(part), k), parts, _WORTH)
+        found = in_parallel(search, parts, _WORTH)
         squared, rows = np.empty((len(queries), k)), np.empty((len(queries), k), dtype=np.int64)
         for part, (distance, row, _) in zip(parts, found, strict=True):
             squared[part], rows[part] = distance, row
         return squared, rows, np.sum([np.zeros(2, dtype=np.int64), *(work for _, _, work in found)], axis=0)
-
-    def _part(self, queries: EncodedTable, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        from privacy_assets.neighbours import _mixed_tree_kernels as kernels
-
-        return kernels.search(self.tree, *_plain(queries), self.bases, k)
 
 
 def squared_distances(queries: EncodedTable, points: EncodedTable, found: np.ndarray) -> np.ndarray:
@@ -148,14 +147,19 @@ def squared_distances(queries: EncodedTable, points: EncodedTable, found: np.nda
     """
     from privacy_assets.neighbours import _mixed_tree_kernels as kernels
 
-    return kernels.direct(*_plain(queries)[:2], *_plain(points)[:2], found)
+    return kernels.direct(*cells(queries), *cells(points), found)
+
+
+def cells(table: EncodedTable) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers and codes of the one type and layout that the kernels are compiled for."""
+    return np.ascontiguousarray(table.numeric, np.float32), np.ascontiguousarray(table.codes, np.int32)
 
 
 def _plain(table: EncodedTable) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers and codes of the one type and layout that the kernels are compiled for, and their short forms."""
+    """The cells, and their short forms."""
     from privacy_assets.neighbours._mixed_tree_growth import SLOTS
 
-    numbers, codes = np.ascontiguousarray(table.numeric, np.float32), np.ascontiguousarray(table.codes, np.int32)
+    numbers, codes = cells(table)
     near, slots = block(numbers.shape, np.float32), block(codes.shape, np.uint8)
     np.clip(numbers, -_REACH, _REACH, out=near)
     np.remainder(codes, SLOTS, out=slots, casting="unsafe")

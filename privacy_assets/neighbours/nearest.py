@@ -131,25 +131,22 @@ def weight_within(
     return MixedTree.build(held).weigh(asked, radius, np.bincount(place, weights, len(held)))[row]
 
 
-def _comparable(queries: EncodedTable, points: EncodedTable, exclude_self: bool = False) -> None:
-    _checked(queries.numeric, points.numeric, exclude_self)
-    if not np.array_equal(queries.sizes, points.sizes):
-        raise InputError("neighbours need two tables of one encoder", fix="encode both tables alike")
-
-
 def _nothing(n_q: int, k: int) -> Neighbours:
     return Neighbours(np.full((n_q, max(k, 0)), np.inf), np.full((n_q, max(k, 0)), -1, dtype=np.int64))
 
 
-def _checked(queries: np.ndarray, points: np.ndarray, exclude_self: bool) -> None:
-    if queries.shape[1] != points.shape[1]:
-        raise InputError(f"neighbours need two tables of equal width, got shapes {queries.shape} and {points.shape}")
+def _comparable(queries: EncodedTable, points: EncodedTable, exclude_self: bool = False) -> None:
+    shapes = queries.numeric.shape, points.numeric.shape
+    if shapes[0][1] != shapes[1][1]:
+        raise InputError(f"neighbours need two tables of equal width, got shapes {shapes[0]} and {shapes[1]}")
     if exclude_self and len(queries) != len(points):
         raise InputError("exclude_self needs the same table twice", fix="pass one table as queries and as points")
-    for array, name in ((queries, "queries"), (points, "points")):
-        bad = np.flatnonzero(~np.isfinite(array).all(axis=1))
+    for table, name in ((queries, "queries"), (points, "points")):
+        bad = np.flatnonzero(~np.isfinite(table.numeric).all(axis=1))
         if len(bad):
             raise InputError("a coordinate is missing or infinite", where=name, row=int(bad[0]), fix="encode the table")
+    if not np.array_equal(queries.sizes, points.sizes):
+        raise InputError("neighbours need two tables of one encoder", fix="encode both tables alike")
 
 
 def _expand(

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from privacy_assets.compute.parallel import in_parallel
-from privacy_assets.neighbours.mixed_tree import MixedTree
+from privacy_assets.neighbours.mixed_tree import MixedTree, cells
 from privacy_assets.neighbours.nearest import distinct_encoded, nearest_rows
 from privacy_assets.tables.encoding import EncodedTable
 
@@ -53,7 +53,7 @@ class Spherelets:
         content = distinct_encoded(train)[1][rows]  # the same rows in the same order: equal variances have no other
         rows = np.take_along_axis(rows, np.argsort(content, axis=1, kind="stable"), axis=1)
         weights, spheres = np.empty(rows.shape), np.empty((len(rows), 3))
-        numbers, codes = _cells(train)
+        numbers, codes = cells(train)
         for start in range(0, len(rows), _BLOCK):
             part = slice(start, start + _BLOCK)
             weights[part], spheres[part] = spheres_of(kernels.among(numbers, codes, rows[part]), dimension)
@@ -89,7 +89,7 @@ def divergences(one: Spherelets, other: Spherelets, train: EncodedTable, pairs: 
     from privacy_assets.neighbours import _spherelet_kernels as kernels
 
     parts = [pairs[start : start + _BLOCK] for start in range(0, len(pairs), _BLOCK)]
-    fixed = (*_cells(train), (one.rows, other.rows), (one.weights, other.weights), (one.spheres, other.spheres))
+    fixed = (*cells(train), (one.rows, other.rows), (one.weights, other.weights), (one.spheres, other.spheres))
     return np.concatenate([np.zeros(0), *in_parallel(lambda part: kernels.divergence(*fixed, part), parts)])
 
 
@@ -125,7 +125,3 @@ def spherelet_radius(own: Spherelets, train: EncodedTable, subjects: np.ndarray 
     nearest = away.reshape(len(train), -1).min(axis=1)
     nearest[np.isinf(nearest)] = found.distances[np.isinf(nearest), -1]
     return float(np.quantile(nearest, quantile, method="inverted_cdf"))
-
-
-def _cells(train: EncodedTable) -> tuple[np.ndarray, np.ndarray]:
-    return np.ascontiguousarray(train.numeric, np.float32), np.ascontiguousarray(train.codes, np.int32)

@@ -59,19 +59,13 @@ def leaky(fraction: float, noise: Noise = QUIET, seed: int = 0, release: Table =
     return leaky_table(TRAIN, release, fraction, noise, seed=seed).frame()
 
 
-@pytest.mark.parametrize("fraction", [0, 0.005, 0.1, 0.5, 0.995, 1])
+@pytest.mark.parametrize("fraction", [0, 0.005, 0.5, 1])
 def test_the_fraction_is_what_is_leaked(fraction: float) -> None:
     table = leaky(fraction)
     assert len(table) == len(RELEASE) and leaked(table).sum() == round(fraction * 200)
     assert table["key"].is_unique
     real = pd.concat([TRAIN.frame(), RELEASE.frame()]).set_index("key").loc[table["key"]].reset_index()[table.columns]
     pd.testing.assert_frame_equal(table, real.astype({"key": object}))
-
-
-def test_the_ends_are_the_release_and_a_copy() -> None:
-    for fraction, whole in ((0, RELEASE), (1, TRAIN)):
-        table = leaky(fraction, Noise(0, 0, 0), seed=3)
-        assert sorted(table["key"]) == sorted(whole["key"].objects())
 
 
 @pytest.mark.parametrize("rows", [50, 500])
@@ -125,12 +119,6 @@ def test_noise_has_the_size_that_it_says() -> None:
     assert (noisy["letter"] != rows["letter"]).mean() == pytest.approx(0.2 * 3 / 4, abs=0.01)
 
 
-@pytest.mark.parametrize("values", [(-0.1, 0, 0), (0, -1, 0), (0, 0, 1.1), (math.nan, 0, 0), (True, 0, 0), ("a", 0, 0)])
-def test_noise_that_is_none(values: tuple) -> None:
-    with pytest.raises(ConfigError, match=r"noise: (sigma|lam|p) must be a number from 0"):
-        Noise(*values)
-
-
 def test_every_configuration_has_a_name_of_its_own() -> None:
     noises = every_noise()
     assert len({str(noise) for noise in noises}) == len(set(noises)) == 8
@@ -143,6 +131,8 @@ def test_every_configuration_has_a_name_of_its_own() -> None:
     assert x == 0.5 and leaked(made.frame()).sum() == 100
     with pytest.raises(ConfigError, match="from 0 to 1"):
         leaky(1.5)
+    with pytest.raises(ConfigError, match="noise: p must be a number from 0"):
+        Noise(0, 0, 1.1)
 
 
 def inputs_of(seed: int = 0, **more: object):
@@ -192,9 +182,10 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
 
 def test_points_survive_json() -> None:
     point = Point("σ 0.05", 0.5, 0.49, {"a.b": (1.0, 0.5, 2.0), "a.c": (math.nan, math.nan, math.nan)}, 1.5)
-    again = Point.from_json(json.loads(json.dumps(point.to_json(), allow_nan=False)))
+    text = json.dumps(point.to_json(), allow_nan=False)
+    again = Point.from_json(json.loads(text))
     assert again.estimates["a.b"] == (1.0, 0.5, 2.0) and math.isnan(again.estimates["a.c"][0])
-    assert (again.series, again.wanted, again.x, again.seconds) == ("σ 0.05", 0.5, 0.49, 1.5)
+    assert json.dumps(again.to_json()) == text
 
 
 def line(values: list[float], half: float = 0.01) -> list[Point]:

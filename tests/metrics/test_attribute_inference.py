@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from types import SimpleNamespace
 
@@ -10,88 +9,61 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.errors import ConfigError
 from privacy_assets.metrics.attribute_inference import AttributeInference
-from privacy_assets.metrics.attribute_inference.attacks import GIOMI, GRETEL, Target, Targets, Trial, entropies
+from privacy_assets.metrics.attribute_inference.attacks import GIOMI, Target, Targets, Trial, entropies
 from privacy_assets.metrics.attribute_inference.metric import attack
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.membership_inference.gretel import data_privacy_score
-from privacy_assets.neighbours.nearest import nearest
 from privacy_assets.stats.results import MetricResult
 from privacy_assets.tables.encoding import Encoder
 from privacy_assets.tables.table import Table
 from tests.metrics.given_tables import given
+from tests.metrics.surveys import parts, survey
 
 QUICK = AttributeInference(permutations=199)
 ALL = 10**6  # attacks: every row
-
-
-def table(rows: int, seed: int) -> pd.DataFrame:
-    """A table of every kind of column, with missing values in each."""
-    rng = np.random.default_rng(seed)
-    frame = pd.DataFrame(
-        {
-            "income": np.round(rng.lognormal(size=rows) * 1_000),
-            "age": pd.array(rng.integers(18, 90, rows), dtype="Int64"),
-            "place": rng.choice(["O'Hara", "x", "y", "z"], rows, p=[0.1, 0.2, 0.3, 0.4]),
-            "smoker": pd.array(rng.random(rows) < 0.3, dtype="boolean"),
-            "visit": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 300, rows), unit="D"),
-            "balance": np.round(rng.normal(0, 50, rows)),
-        }
-    )
-    return frame.mask(rng.random(frame.shape) < 0.03)
 
 
 def run(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, metric=QUICK, **more) -> MetricResult:
     return metric.evaluate(given(train, holdout, synthetic, **more))
 
 
-def parts(sizes: tuple[int, ...], seed: int) -> list[pd.DataFrame]:
-    whole, ends = table(sum(sizes), seed), np.cumsum(sizes)
-    return [whole[end - size : end].reset_index(drop=True) for size, end in zip(sizes, ends, strict=True)]
-
-
 # ---- the parts against twins ----
 
 
-def without(inputs: MetricInputs, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Real and synthetic rows encoded without one column, by the encoder of the schema without it."""
-    schema = inputs.schema.without(name)
+def without(inputs: MetricInputs, *names: str) -> tuple[np.ndarray, np.ndarray]:
+    """Real and synthetic rows encoded without some columns, by the encoder of the schema without them."""
+    schema = inputs.schema.without(*names)
     real = [inputs.train, inputs.holdout]
     encoder = Encoder.fit(real, schema, others=[inputs.synthetic])
-    return tuple(encoder.transform(table).dense for table in (Table.stack(real), inputs.synthetic))
+    return tuple(encoder.transform(table).dense.astype(float) for table in (Table.stack(real), inputs.synthetic))
 
 
-def search(trial: Trial, kernel: str, *rest: object, slack: float | None = None) -> np.ndarray:
+def search(trial: Trial, kernel: str, *rest: object) -> np.ndarray:
     from privacy_assets.metrics.attribute_inference import _kernels as kernels
 
-    slack = 1e-5 if slack is None else slack
-    return getattr(kernels, kernel)(trial.queries, trial.points, trial.category, trial.start, slack, *rest)
+    return getattr(kernels, kernel)(trial.queries, trial.points, trial.category, trial.start, 1e-5, *rest)
 
 
 def trial_of(inputs: MetricInputs) -> tuple[Trial, np.ndarray]:
     """The trial over all rows, and the order of its synthetic rows."""
     order = np.argsort(inputs.row_ids["synthetic"], kind="stable")
     order = order[inputs.rng("attribute_inference ties").permutation(len(order))]
-    attacked = Targets.choose(inputs, ALL)
-    assert len(attacked.rows) == 2 * min(len(inputs.train), len(inputs.holdout))
-    return Trial.of(inputs, attacked), order
+    return Trial.of(inputs, Targets.choose(inputs, ALL)), order
 
 
-@pytest.mark.parametrize("k", [1, 5])
-@pytest.mark.parametrize("rows", [3, 700])
+@pytest.mark.parametrize(("rows", "k"), [(3, 1), (3, 3), (700, 5)])
 def test_neighbours_without_a_column_are_those_of_the_table_without_it(rows: int, k: int) -> None:
     inputs = given(*parts((60, 40, rows), 0))
     trial, order = trial_of(inputs)
-    k = min(k, rows)
+    assert len(trial.attacked.rows) == 80
     places = search(trial, "nearest_without", k)
     for at, name in enumerate(inputs.schema.names):
         real, synthetic = without(inputs, name)
-        real, synthetic = real[trial.attacked.rows], synthetic[order]
-        exact = ((real[:, None].astype(float) - synthetic[None]) ** 2).sum(axis=2)
+        exact = ((real[trial.attacked.rows][:, None] - synthetic[order][None]) ** 2).sum(axis=2)
         found = np.take_along_axis(exact, places[:, at], axis=1)
-        assert np.sqrt(found) == pytest.approx(nearest(real, synthetic, k).distances, abs=1e-5)
-        assert (np.sort(places[:, at], axis=1)[:, 1:] > np.sort(places[:, at], axis=1)[:, :-1]).all()
+        assert np.sqrt(found) == pytest.approx(np.sqrt(np.sort(exact, axis=1)[:, :k]), abs=1e-5)
+        assert all(len(set(row)) == k for row in places[:, at].tolist())
 
 
 def test_ties_go_to_the_earlier_point_and_a_far_outlier_hides_nothing() -> None:
@@ -112,15 +84,11 @@ def test_ties_go_to_the_earlier_point_and_a_far_outlier_hides_nothing() -> None:
 def test_neighbours_by_a_few_columns_of_each_row() -> None:
     inputs = given(*parts((50, 50, 400), 1))
     trial, order = trial_of(inputs)
-    rng = np.random.default_rng(0)
-    known = rng.permuted(np.tile(np.arange(6), (100, 1)), axis=1)[:, :3]
+    known = np.random.default_rng(0).permuted(np.tile(np.arange(8), (100, 1)), axis=1)[:, :3]
     places = search(trial, "nearest_by", known, 5)
-    for row, at in enumerate(trial.attacked.rows):
-        schema = inputs.schema.without(*(name for i, name in enumerate(inputs.schema.names) if i not in known[row]))
-        encoder = Encoder.fit([inputs.train, inputs.holdout], schema, others=[inputs.synthetic])
-        real = encoder.transform(Table.stack([inputs.train, inputs.holdout])).dense[[at]]
-        synthetic = encoder.transform(inputs.synthetic).dense[order]
-        exact = np.sqrt(((synthetic.astype(float) - real) ** 2).sum(axis=1))
+    for row, at in enumerate(trial.attacked.rows[:40]):
+        real, synthetic = without(inputs, *(name for i, name in enumerate(inputs.schema.names) if i not in known[row]))
+        exact = np.sqrt(((synthetic[order] - real[at]) ** 2).sum(axis=1))
         assert exact[places[row]] == pytest.approx(np.sort(exact)[:5], abs=1e-5)
 
 
@@ -130,22 +98,17 @@ NAN = math.nan
 @pytest.mark.parametrize(
     ("guess", "truth", "spread", "right"),
     [
-        (104.9, 100, None, True),
         (105, 100, None, True),
         (105.1, 100, None, False),
-        (95, 100, None, True),
         (-95, -100, None, True),
         (-100, 100, None, False),
         (0, 0, None, True),
-        (-0.0, 0, None, True),
         (1e-9, 0, None, False),
-        (0, 1e-9, None, False),
         (NAN, NAN, None, True),
         (NAN, 0, None, False),
         (0, NAN, None, False),
         (18_000.0, 18_004, 100.0, True),
         (18_000.0, 18_006, 100.0, False),
-        (5.0, 5, 0.0, True),
         (5.1, 5, 0.0, False),
     ],
 )
@@ -205,7 +168,7 @@ def test_rates_weights_and_points_against_a_naive_twin() -> None:
     for at, name in enumerate(inputs.schema.names):
         real, made = without(inputs, name)
         for row in range(80):
-            place = int(((made.astype(float) - real[row]) ** 2).sum(axis=1).argmin())
+            place = int(((made - real[row]) ** 2).sum(axis=1).argmin())
             guess, truth = synthetic[name][place], pd.concat([train, holdout])[name].iloc[row]
             if name == "when":
                 right = abs((guess - truth).total_seconds()) / 86_400 <= GIOMI * trial.targets[at].spread
@@ -266,25 +229,37 @@ def copied(big: list[pd.DataFrame]) -> MetricResult:
     return run(big[0], big[1], big[0])
 
 
-def test_a_copy_is_the_worst(big: list[pd.DataFrame], copied: MetricResult) -> None:
+@pytest.fixture(scope="module")
+def fresh(big: list[pd.DataFrame]) -> MetricResult:
+    return run(*big)
+
+
+def test_a_copy_is_the_worst_and_half_of_it_stands_between(big, copied: MetricResult, fresh: MetricResult) -> None:
     excess, risk, score = copied.estimates
     assert excess.low > 0.3 and risk.value > 0.95 and score.value < 10
     half = run(big[0], big[1], pd.concat([big[0][:450], big[2][:450]], ignore_index=True))
-    fresh = run(*big)
     assert excess.value > half.estimate("excess").low > 0.05
     assert score.value < half.estimate("protection_score").value < fresh.estimate("protection_score").value
     for row in copied.tables["columns"]:
-        assert (
-            row["train"] >= row["holdout"] and 0 <= row["baseline"] <= 1 and row["low"] <= row["excess"] <= row["high"]
-        )
+        assert row["train"] >= row["holdout"] and row["low"] <= row["excess"] <= row["high"]
     assert sum(row["weight"] for row in copied.tables["columns"]) == pytest.approx(1)
-    json.dumps(copied.to_json(), allow_nan=False)
+    attacks, shown = copied.tables["attacks"], copied.tables["grade"][0]
+    assert [(row["quasi_identifiers"], row["neighbours"]) for row in attacks] == [
+        (3, 1),
+        (3, 5),
+        (4, 1),
+        (4, 5),
+        (7, 1),
+        (7, 5),
+    ]
+    assert shown["gretel"] == attacks[1]["gretel"] and shown["score"] == min(row["protection"] for row in attacks)
+    assert shown["grade"] == "Poor"
 
 
 def test_fresh_rows_sit_at_the_null() -> None:
     z, scores, wide = [], [], 0
-    for seed in range(25):
-        excess, _, score = run(*parts((300, 300, 300), 100 + seed)).estimates
+    for seed in range(20):
+        excess, _, score = run(*parts((200, 200, 200), 100 + seed)).estimates
         wide += not excess.low <= 0 <= excess.high
         z.append(excess.value)
         scores.append(score.low - score.minimum_detectable_effect)
@@ -294,44 +269,26 @@ def test_fresh_rows_sit_at_the_null() -> None:
 
 def test_keeping_away_from_members_is_seen_from_the_other_side(big: list[pd.DataFrame]) -> None:
     train, holdout, _ = big
-    synthetic = pd.concat([holdout[:500], table(400, 5)], ignore_index=True)
+    synthetic = pd.concat([holdout[:500], survey(400, 5)], ignore_index=True)
     result = run(train, holdout, synthetic)
     assert result.estimate("excess").high < -0.05
     assert result.estimate("protection_score").value > 90
 
 
-def test_rows_repeated_by_their_own_people_are_no_new_evidence(big: list[pd.DataFrame]) -> None:
+def test_rows_repeated_by_their_own_people_are_no_new_evidence(big, fresh: MetricResult) -> None:
     train, holdout, synthetic = big
-    once = run(train, holdout, synthetic)
     ids = {"train": np.tile(np.arange(900), 3), "holdout": 1000 + np.tile(np.arange(700), 3)}
     thrice = [pd.concat([x] * 3, ignore_index=True) for x in (train, holdout)]
     tripled = run(*thrice, synthetic, AttributeInference(permutations=199, attacks=6000), subjects=ids)
-    for old, new in zip(once.estimates[::2], tripled.estimates[::2], strict=True):
+    for old, new in zip(fresh.estimates[::2], tripled.estimates[::2], strict=True):
         assert new.subjects == old.subjects and new.n == 3 * old.n
         assert new.value - new.low == pytest.approx(old.value - old.low, rel=0.35)
 
 
-@pytest.mark.parametrize("sizes", [(900, 60, 500), (60, 900, 500), (300, 300, 1), (300, 300, 4)])
-def test_sizes_may_differ(sizes: tuple[int, int, int]) -> None:
-    for estimate in run(*parts(sizes, 4)).estimates:
-        assert estimate.measurable and estimate.n == 2 * min(sizes[:2])
-        assert estimate.name != "excess" or estimate.low <= 0 <= estimate.high
-
-
-@pytest.mark.parametrize("sizes", [(0, 30, 30), (30, 0, 30), (30, 30, 0), (1, 1, 1), (30, 19, 30)])
-def test_too_few_rows_are_not_measurable(sizes: tuple[int, int, int]) -> None:
-    result = run(*parts(sizes, 4)) if min(sizes) else run(*(table(n, 0) if n else table(2, 0)[:0] for n in sizes))
-    assert [estimate.measurable for estimate in result.estimates] == [False] * 3
-    json.dumps(result.to_json(), allow_nan=False)
-
-
 COLUMNS = {
-    "one category": lambda n, rng: {"a": rng.choice(list("ab"), n)},
     "one number": lambda n, rng: {"a": rng.normal(size=n)},
     "two": lambda n, rng: {"a": rng.choice(list("ab"), n), "b": rng.normal(size=n)},
-    "three": lambda n, rng: {"a": rng.choice(list("ab"), n), "b": rng.normal(size=n), "c": rng.random(n) < 0.5},
     "constant": lambda n, rng: {"a": ["x"] * n, "b": [3.0] * n, "c": [True] * n, "d": [pd.Timestamp("2020")] * n},
-    "constant and not": lambda n, rng: {"a": ["x"] * n, "b": rng.normal(size=n), "d": [pd.Timestamp("2020")] * n},
     "unique": lambda n, rng: {"a": rng.permutation(10**6)[:n].astype(str), "b": rng.normal(size=n)},
     "mostly missing": lambda n, rng: {"a": np.where(rng.random(n) < 0.9, NAN, 1.5), "b": rng.choice(["u", None], n)},
 }
@@ -346,15 +303,8 @@ def test_tables_of_every_shape(kind: str) -> None:
     assert excess.low <= 0 <= excess.high and 0 <= score.low <= score.value <= score.high <= 100
     if kind == "constant":
         assert (excess.value, score.value) == (0, 100)
-    if kind in ("two", "three", "unique"):
+    if kind in ("two", "unique"):
         assert run(train, holdout, train).estimate("excess").low > 0.02
-
-
-def test_wide_tables_do_not_ask_for_a_number_of_columns() -> None:
-    rng = np.random.default_rng(1)
-    frames = [pd.DataFrame(rng.normal(size=(n, 60))).rename(columns=str) for n in (120, 100, 150)]
-    assert run(*frames).estimate("excess").measurable
-    assert {row["quasi_identifiers"] for row in run(*frames).tables["attacks"]} == {3, 30, 59}
 
 
 def test_weights_are_entropies_with_missing_as_a_value() -> None:
@@ -362,39 +312,11 @@ def test_weights_are_entropies_with_missing_as_a_value() -> None:
     assert entropies(given(frame, frame[:0], frame)) == pytest.approx([math.log(2), 0, math.log(4)])
 
 
-def test_gretels_own_score_is_the_attack_with_three_columns_and_five_neighbours(copied: MetricResult) -> None:
-    attacks, shown = copied.tables["attacks"], copied.tables["grade"][0]
-    assert [(row["quasi_identifiers"], row["neighbours"]) for row in attacks] == [(3, 1), (3, 5), (5, 1), (5, 5)]
-    assert shown["gretel"] == attacks[1]["gretel"] and shown["score"] == min(row["protection"] for row in attacks)
-    assert shown["grade"] == "Poor" and GRETEL < GIOMI
-
-
-@pytest.mark.parametrize("columns", [1, 2, 4, 5])
-def test_gretels_own_score_in_narrow_tables(columns: int) -> None:
-    result = run(*(frame.iloc[:, :columns] for frame in parts((80, 80, 80), 8)))
-    few = min(3, columns - 1)
-    own = [
-        row["gretel"] for row in result.tables["attacks"] if row["quasi_identifiers"] == few and row["neighbours"] == 5
-    ]
-    assert own == [result.tables["grade"][0]["gretel"]]
-
-
 def test_the_data_privacy_score_is_graded_by_its_worse_component() -> None:
     assert data_privacy_score(90, 50) == (70, "Good")
     assert data_privacy_score(100, 80) == (90, "Excellent")
     assert data_privacy_score(10, 95)[1] == "Poor"
     assert math.isnan(data_privacy_score(NAN, 90)[0]) and data_privacy_score(90, NAN)[1] == "Unavailable"
-
-
-@pytest.mark.parametrize("settings", [{"attacks": 0}, {"attacks": 2.5}, {"permutations": 10}, {"permutations": True}])
-def test_settings_are_checked(settings: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="attribute_inference"):
-        AttributeInference(**settings)
-
-
-def test_no_private_value_leaves(big: list[pd.DataFrame], copied: MetricResult) -> None:
-    text = json.dumps(copied.to_json())
-    assert "O'Hara" not in text and "Timestamp" not in text
 
 
 def test_a_column_that_is_guessed_alike_for_everybody_has_an_interval() -> None:

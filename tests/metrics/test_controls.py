@@ -23,7 +23,7 @@ from privacy_assets.metrics.membership_inference.outliers import advantage_outli
 from privacy_assets.neighbours.nearest import nearest_rows
 from privacy_assets.policy import Policy
 from privacy_assets.stats.limits import Limit
-from privacy_assets.stats.results import Estimate
+from privacy_assets.stats.results import MetricResult
 from privacy_assets.tables.table import Table
 
 
@@ -60,12 +60,12 @@ def inputs_of(synthetic: pd.DataFrame = FRESH, seed: int = 0, **tables: pd.DataF
 
 
 @pytest.fixture(scope="module")
-def measured():
-    return Controls().measure(inputs_of())
+def measured() -> MetricResult:
+    return Controls().evaluate(inputs_of())
 
 
-def by_name(measured):
-    return {estimate.name: estimate for estimate in measured.estimates}
+def verdict(result: MetricResult) -> str:
+    return Policy.default(["controls"]).judge({"controls": result}).verdict
 
 
 def judged(result_of: MetricInputs, policy: Policy) -> set[str]:
@@ -80,22 +80,20 @@ def judged(result_of: MetricInputs, policy: Policy) -> set[str]:
 LOOKED_AT = Policy(tuple(Limit(**limit) for limit in Controls().limits))
 
 
-def test_an_honest_table_of_this_size_can_be_judged() -> None:
-    result = Controls().evaluate(inputs_of())
-    found = by_name(result)
-    assert found["false_alarm_rate"].value <= 2 / 22
+def test_an_honest_table_of_this_size_can_be_judged(measured: MetricResult) -> None:
+    assert measured.estimate("false_alarm_rate").value <= 2 / 22
     for kind in KINDS:
-        estimate = found[f"smallest_leak_{kind}"]
+        estimate = measured.estimate(f"smallest_leak_{kind}")
         assert 0 < estimate.low < estimate.value == estimate.high < 0.3, kind
-    assert found["smallest_leak_exact"].value < found["smallest_leak_jittered"].value
-    assert Policy.default(["controls"]).judge({"controls": result}).verdict == "pass"
+    assert measured.estimate("smallest_leak_exact").value < measured.estimate("smallest_leak_jittered").value
+    assert verdict(measured) == "pass"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_stated_leak_is_caught_and_a_third_of_it_often_not(measured, kind: str) -> None:
     """By the metrics themselves, on tables that are put together here."""
-    stated, inputs = by_name(measured)[f"smallest_leak_{kind}"].value, inputs_of()
+    stated, inputs = measured.estimate(f"smallest_leak_{kind}").value, inputs_of()
     rng = np.random.default_rng(7)
     # Independent: who is an outlier, by brute force over the encoded rows.
     real = np.vstack([_matrix(inputs, "train"), _matrix(inputs, "holdout")])
@@ -129,27 +127,25 @@ def _outliers(real: np.ndarray) -> np.ndarray:
 
 
 def test_a_holdout_of_forty_rows_is_blind() -> None:
-    estimates = Controls().evaluate(inputs_of(holdout=HOLDOUT[:40]))
-    judgement = Policy.default(["controls"]).judge({"controls": estimates})
+    result = Controls(draws=4).evaluate(inputs_of(holdout=HOLDOUT[:40]))
+    judgement = Policy.default(["controls"]).judge({"controls": result})
     assert judgement.verdict == "not_assessable"
     assert any("underpowered" in outcome.reason for outcome in judgement.broken)
 
 
-@pytest.mark.parametrize(("role", "rows"), [("holdout", 1), ("holdout", 19), ("train", 5), ("train", 1)])
-def test_too_few_people_are_not_measurable(role: str, rows: int) -> None:
-    table = {"train": TRAIN, "holdout": HOLDOUT}[role][:rows]
-    result = Controls().evaluate(inputs_of(**{role: table}))
+def test_too_few_people_are_not_measurable() -> None:
+    result = Controls().evaluate(inputs_of(holdout=HOLDOUT[:19]))
     assert all(math.isnan(estimate.value) and estimate.about == "gate" for estimate in result.estimates)
-    assert Policy.default(["controls"]).judge({"controls": result}).verdict == "not_assessable"
+    assert verdict(result) == "not_assessable"
 
 
 def test_a_table_that_leaks_itself_is_no_false_alarm() -> None:
     """Under shuffled labels a copy of train is a copy of anybody: the sides tell nothing."""
-    found = by_name(Controls(draws=4).measure(inputs_of(TRAIN)))
-    assert found["false_alarm_rate"].value <= 2 / 22
+    result = Controls(draws=4, nulls=10).evaluate(inputs_of(TRAIN))
+    assert result.estimate("false_alarm_rate").value <= 1 / 12
     # Nothing more can be broken by planting what is there already.
-    assert math.isnan(found["smallest_leak_exact"].value)
-    assert "itself breaks every limit" in found["smallest_leak_exact"].note
+    assert math.isnan(result.estimate("smallest_leak_exact").value)
+    assert "itself breaks every limit" in result.estimate("smallest_leak_exact").note
 
 
 def test_a_limit_that_always_breaks_shows_as_false_alarms() -> None:
@@ -159,62 +155,45 @@ def test_a_limit_that_always_breaks_shows_as_false_alarms() -> None:
             Limit("controls.false_alarm_rate", 0.1, bound="lower"),
         )
     )
-    metrics, _ = choose_metrics(None, policy)
+    metrics, _ = choose_metrics({"controls": {"draws": 4}}, policy)
     result = metrics["controls"].evaluate(inputs_of())
     assert result.estimate("false_alarm_rate").value > 0.5
     assert policy.judge({"controls": result}).outcomes[1].status == "not_assessable"
 
 
-@pytest.mark.slow
-def test_a_loose_policy_is_blind_and_says_what_passes() -> None:
+@pytest.mark.parametrize("allowed", [0.02, pytest.param(0.05, marks=pytest.mark.slow)])
+def test_a_loose_policy_is_blind_and_says_what_passes(allowed: float) -> None:
+    """However small the leak is that it allows: a leak that passes is not taken for few rows."""
     loose = Policy(
-        (Limit("dcr.member_excess_any", at_most=1.0, bound="lower"), Limit("controls.smallest_leak_exact", 0.05))
+        (Limit("dcr.member_excess_any", at_most=1.0, bound="lower"), Limit("controls.smallest_leak_exact", allowed))
     )
-    metrics, _ = choose_metrics(None, loose)
+    metrics, _ = choose_metrics({"controls": {"draws": 4, "nulls": 10}}, loose)
     result = metrics["controls"].evaluate(inputs_of())
-    assert "a leak of 5.0% passed in 4 of 4 plantings" in result.estimate("smallest_leak_exact").note
+    assert f"a leak of {allowed:.1%} passed in 4 of 4 plantings" in result.estimate("smallest_leak_exact").note
     assert loose.judge({"controls": result}).outcomes[1].status == "not_assessable"
 
 
-def test_a_small_allowed_leak_that_passes_is_not_taken_for_few_rows() -> None:
-    loose = Policy(
-        (Limit("dcr.member_excess_any", at_most=1.0, bound="lower"), Limit("controls.smallest_leak_exact", 0.02))
-    )
-    metrics, _ = choose_metrics({"controls": {"draws": 4}}, loose)
-    result = metrics["controls"].evaluate(inputs_of())
-    assert "a leak of 2.0% passed in 4 of 4 plantings" in result.estimate("smallest_leak_exact").note
-    assert loose.judge({"controls": result}).outcomes[0].status == "not_assessable"
-
-
-def found_with(monkeypatch: pytest.MonkeyPatch, caught: float) -> Estimate:
-    """``smallest_leak_jittered`` where one walk of eight missed, and plantings of the dose are ``caught`` so often."""
-    coins = np.random.default_rng(0)
-    last = {"jittered": math.inf}
+@pytest.mark.parametrize("caught", [1, 0.9, *(pytest.param(one, marks=pytest.mark.slow) for one in (0.0, 0.5))])
+def test_a_planting_missed_once_is_not_blindness_and_every_tenth_is(
+    monkeypatch: pytest.MonkeyPatch, caught: float
+) -> None:
+    """One walk of eight goes wrong; then the leak that the policy allows is planted anew, and ``caught`` so often."""
+    coins, last = np.random.default_rng(0), {"jittered": math.inf}
     monkeypatch.setattr(SimulatedReleases, "thresholds", lambda self, kind: [0.05] * 7 + [last.get(kind, 0.05)])
     if caught < 1:
         monkeypatch.setattr(
             SimulatedReleases, "_planting", lambda self, kind, sizes: lambda step: coins.random() < caught
         )
-    result = Controls().evaluate(inputs_of())
+    result = Controls(nulls=10).evaluate(inputs_of())
     estimate = result.estimate("smallest_leak_jittered")
-    verdict = Policy.default(["controls"]).judge({"controls": result}).verdict
-    assert verdict == ("pass" if math.isfinite(estimate.value) else "not_assessable")
-    return estimate
-
-
-def test_a_planting_missed_once_is_not_blindness(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One walk of eight goes wrong; the leak that the policy allows is caught each time it is planted anew."""
-    estimate = found_with(monkeypatch, caught=1)
-    assert estimate.value == estimate.high == 0.5 and estimate.low == 0.05
-    assert estimate.note == "a leak of 50.0% passed in 0 of 73 plantings"
-
-
-@pytest.mark.parametrize("caught", [*(pytest.param(one, marks=pytest.mark.slow) for one in (0.0, 0.5)), 0.9])
-def test_a_gate_that_misses_every_tenth_leak_is_blind(monkeypatch: pytest.MonkeyPatch, caught: float) -> None:
-    estimate = found_with(monkeypatch, caught)
-    assert (
-        math.isnan(estimate.value) and "the gate is underpowered here: a leak of 50.0% passed in 4 of" in estimate.note
-    )
+    if caught == 1:
+        assert (estimate.value, estimate.high, estimate.low) == (0.5, 0.5, 0.05)
+        assert estimate.note == "a leak of 50.0% passed in 0 of 73 plantings"
+        assert verdict(result) == "pass"
+    else:
+        assert math.isnan(estimate.value)
+        assert "the gate is underpowered here: a leak of 50.0% passed in 4 of" in estimate.note
+        assert verdict(result) == "not_assessable"
 
 
 @pytest.mark.parametrize("closer", [True, False])
@@ -231,7 +210,7 @@ def test_a_kind_that_is_left_open_is_looked_at_closer_once(monkeypatch: pytest.M
     whole = Controls()
     costly = "membership_inference.advantage_outliers"
     limits = tuple(limit for limit in whole.limits if closer or limit["statistic"] != costly)
-    result = Controls(limits=limits).evaluate(inputs_of())
+    result = Controls(limits=limits, nulls=10).evaluate(inputs_of())
     assert seen == [(kind, 5) for kind in ("exact", "jittered", "resampled", "rare")] + [("rare", 6)] * closer
     assert "passed in 0 of 73 plantings" in result.estimate("smallest_leak_rare").note
 
@@ -250,22 +229,20 @@ def test_outliers_are_seen_as_the_gate_sees_them(reference: bool) -> None:
     assert one == other
 
 
-def test_the_permutations_of_controls_are_kept_where_nobody_else_has_some() -> None:
-    policy = Policy((Limit("dcr.identical_excess", 0.3, bound="lower"),))
-    assert Controls(permutations=499).under(policy, {}).settings()["permutations"] == 499
-
-
 def test_the_policy_in_force_and_the_settings_of_dcr_are_those_of_the_run() -> None:
     policy = Policy((Limit("dcr.identical_excess", 0.3, bound="lower"), Limit("controls.smallest_leak_exact", 0.05)))
     metrics, _ = choose_metrics({"dcr": {"negligible": 0.1}, "controls": {}}, policy)
     assert [limit["at_most"] for limit in metrics["controls"].settings()["limits"]] == [0.3]
     assert metrics["controls"].settings()["dcr_settings"]["negligible"] == 0.1
     assert metrics["controls"].settings()["doses"] == {"exact": 0.05, "jittered": 0.5, "resampled": 0.5, "rare": 0.5}
+    assert Controls(permutations=499).under(policy, {}).settings()["permutations"] == 499  # where nobody else has some
+    with pytest.raises(ConfigError, match="for each of exact, jittered, resampled, rare"):
+        Controls(doses={"exact": 0.1})
     with pytest.raises(ConfigError, match="controls have nothing to prove"):
         choose_metrics(None, Policy((Limit("singling_out.risk", 0.1), Limit("controls.smallest_leak_exact", 0.05))))
 
 
-@pytest.mark.parametrize(("kind", "planted"), [("exact", 240), ("rare", 50), ("jittered", 1), ("resampled", 480)])
+@pytest.mark.parametrize(("kind", "planted"), [("rare", 50), ("resampled", 480)])
 def test_outliers_see_each_simulated_release_as_a_search_of_it_does(kind: str, planted: int) -> None:
     simulated, rng = SimulatedReleases(inputs_of(), Controls()), np.random.default_rng(0)
     own = rng.permutation(simulated._places["own"])
@@ -275,25 +252,17 @@ def test_outliers_see_each_simulated_release_as_a_search_of_it_does(kind: str, p
         np.testing.assert_array_equal(simulated._distances(rows), found)
 
 
-def test_what_many_share_gives_nobody_away() -> None:
+@pytest.mark.parametrize("own", [0, 4])
+def test_what_many_share_gives_nobody_away_and_few_rows_of_ones_own_blind_nobody(own: int) -> None:
     """27 cells, some thirty people in each: copies of train are as harmless as any other row."""
     rng = np.random.default_rng(3)
     cells = [pd.DataFrame(rng.integers(0, 3, (rows, 3)), columns=list("abc")).astype(str) for rows in (900, 400, 900)]
+    cells[0].iloc[:own, 0] = list("wxyz")[:own]
     result = Controls().evaluate(prepare_inputs(*cells))
-    assert [f.value for f in result.estimates[1:]] == [0.0] * 4
-    assert all(f.note == "no such row is one person's own" for f in result.estimates[1:])
-    assert Policy.default(["controls"]).judge({"controls": result}).verdict == "pass"
-
-
-def test_few_rows_of_ones_own_blind_nobody() -> None:
-    """What can be planted at all is too little to show, and too little to count."""
-    rng = np.random.default_rng(4)
-    cells = [pd.DataFrame(rng.integers(0, 3, (rows, 3)), columns=list("abc")).astype(str) for rows in (900, 400, 900)]
-    cells[0].iloc[:4, 0] = ["w", "x", "y", "z"]
-    result = Controls().evaluate(prepare_inputs(*cells))
-    assert {f.value for f in result.estimates[1:]} == {4 / 900}
-    assert all("0.44% of the table at most" in f.note for f in result.estimates[1:])
-    assert Policy.default(["controls"]).judge({"controls": result}).verdict == "pass"
+    assert {f.value for f in result.estimates[1:]} == {own / 900}
+    note = "0.44% of the table at most" if own else "no such row is one person's own"
+    assert all(note in f.note for f in result.estimates[1:])
+    assert verdict(result) == "pass"
 
 
 @pytest.mark.slow
@@ -302,24 +271,22 @@ def test_unseen_rows_that_are_refused_blind_the_gate() -> None:
     elsewhere = HOLDOUT.assign(age=HOLDOUT["age"] + 60, income=HOLDOUT["income"] * 5)
     result = Controls().evaluate(inputs_of(holdout=elsewhere))
     assert "train and holdout are not alike" in result.estimate("false_alarm_rate").note
-    assert Policy.default(["controls"]).judge({"controls": result}).verdict == "not_assessable"
+    assert verdict(result) == "not_assessable"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("holdout", [440, 455, 470, 485])
+@pytest.mark.parametrize("holdout", [440, 470])
 def test_chance_at_the_edge_of_blindness_is_no_catch(holdout: int) -> None:
     """Where a limit can just be judged, or just not, nothing is caught by becoming underpowered."""
-    found = by_name(Controls(draws=4).measure(inputs_of(holdout=HOLDOUT[:holdout])))
-    assert all(not found[f"smallest_leak_{kind}"].value < 0.004 for kind in KINDS)
+    result = Controls(draws=4).evaluate(inputs_of(holdout=HOLDOUT[:holdout]))
+    assert all(not result.estimate(f"smallest_leak_{kind}").value < 0.004 for kind in KINDS)
 
 
 def test_repeated_people_and_no_reference() -> None:
     subjects = {"train": np.arange(2400) // 3, "holdout": 10_000 + np.arange(700) // 3}
-    inputs = inputs_of(reference=None)
-    repeated = replace(inputs, subjects=subjects)
-    found = by_name(Controls(draws=4).measure(repeated))
-    assert found["false_alarm_rate"].note.endswith("of 20 null tables")
-    assert found["smallest_leak_exact"].subjects == 234
+    result = Controls(draws=4, nulls=10).evaluate(replace(inputs_of(reference=None), subjects=subjects))
+    assert result.estimate("false_alarm_rate").note.endswith("of 10 null tables")
+    assert result.estimate("smallest_leak_exact").subjects == 234
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -365,7 +332,7 @@ def test_coarse_numbers_move_to_values_that_there_are() -> None:
 
 
 def test_the_walk_finds_the_last_that_holds() -> None:
-    for count in (1, 2, 7, 30):
+    for count in (1, 2, 30):
         for last in range(-1, count):
             for start in range(count):
                 asked: list[int] = []
@@ -382,19 +349,3 @@ def test_the_tolerance_factor_is_that_of_the_tables() -> None:
     """One-sided normal tolerance factors, 90 % confidence, 95 % content (Natrella 1963, table A-7)."""
     assert [round(_tolerance(n, 0.9), 3) for n in (4, 5, 10, 20)] == [3.957, 3.4, 2.568, 2.208]
     assert [round(_tolerance(n, 0.95), 3) for n in (4, 5, 10, 20)] == [5.144, 4.203, 2.911, 2.396]
-
-
-WRONG_DOSES = [
-    {},
-    {"exact": 0.1},
-    {**dict.fromkeys(KINDS, 0.5), "rare": 0.6},
-    {**dict.fromkeys(KINDS, 0.5), "rare": "x"},
-]
-
-
-@pytest.mark.parametrize(
-    "settings", [{"draws": 3}, {"draws": True}, {"nulls": 9}, *({"doses": doses} for doses in WRONG_DOSES)]
-)
-def test_wrong_settings_are_refused(settings: dict) -> None:
-    with pytest.raises(ConfigError, match="controls"):
-        Controls(**settings)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,9 +15,8 @@ from privacy_assets.errors import ConfigError
 from privacy_assets.metrics.fidelity import Fidelity
 from privacy_assets.metrics.fidelity.prediction import Question, auc
 from privacy_assets.metrics.fidelity.tables import ROLES, Compared, tally
-from privacy_assets.metrics.registry import METRICS
 from privacy_assets.stats.limits import Limit, judge_limit
-from privacy_assets.stats.results import Estimate, MetricResult
+from privacy_assets.stats.results import MetricResult
 from tests.metrics.given_tables import given
 
 QUICK = Fidelity(replicates=40, targets=("plan",))
@@ -62,10 +58,6 @@ def run(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, met
 
 def value(result: MetricResult, name: str) -> float:
     return result.estimate(name).value
-
-
-def kept(estimates: tuple[Estimate, ...]) -> list[tuple]:
-    return [(f.name, f.value, f.low, f.high, f.n, f.subjects, f.note) for f in estimates]
 
 
 # ---- oracles ----
@@ -170,7 +162,7 @@ def test_questions_halve_numbers_and_ask_for_the_most_common_category() -> None:
 
 
 def test_intervals_are_as_wide_as_statistics_spread_over_samples() -> None:
-    results = [run(*parts((300, 200, 300), 100 + seed)) for seed in range(20)]
+    results = [run(*parts((200, 150, 200), 100 + seed)) for seed in range(16)]
     for name in ("column_similarity", "pair_similarity_real", "correlation_difference", "prediction_loss"):
         values = np.array([value(result, name) for result in results])
         half = np.mean([(r.estimate(name).high - r.estimate(name).low) / 2 for r in results])
@@ -192,8 +184,19 @@ def test_people_with_several_rows_are_one_witness() -> None:
 # ---- what must happen ----
 
 
-def test_a_copy_of_the_holdout_is_perfect_and_a_copy_of_train_is_as_good_as_real_rows() -> None:
-    train, holdout, _ = parts((400, 300, 1), 8)
+@pytest.fixture(scope="module")
+def tables() -> list[pd.DataFrame]:
+    return parts((800, 800, 800), 9)
+
+
+@pytest.fixture(scope="module")
+def good(tables) -> MetricResult:
+    """Fresh rows."""
+    return run(*tables)
+
+
+def test_a_copy_of_the_holdout_is_perfect_and_a_copy_of_train_is_as_good_as_real_rows(tables) -> None:
+    train, holdout, _ = tables
     perfect, equal = run(train, holdout, holdout), run(train, holdout, train)
     assert value(perfect, "column_similarity") == value(perfect, "pair_similarity") == 1
     assert value(perfect, "correlation_difference") == 0
@@ -201,44 +204,42 @@ def test_a_copy_of_the_holdout_is_perfect_and_a_copy_of_train_is_as_good_as_real
         estimate = equal.estimate(base)
         assert estimate.value == estimate.null == value(equal, f"{base}_real")
     assert value(equal, "prediction_loss") == 0
-    twice = run(train, pd.concat([holdout, holdout], ignore_index=True), holdout)
-    assert value(twice, "column_similarity") == value(twice, "pair_similarity") == 1
 
 
-def test_fresh_rows_are_as_good_as_real_ones_and_worse_tables_fall_behind() -> None:
-    train, holdout, fresh = parts((800, 800, 800), 9)
-    good, loose = run(train, holdout, fresh), run(train, holdout, shuffled(fresh))
+def test_fresh_rows_are_as_good_as_real_ones_and_worse_tables_fall_behind(tables, good: MetricResult) -> None:
+    train, holdout, fresh = tables
+    loose = run(train, holdout, shuffled(fresh))
     for base in BASES:
-        assert value(good, base) == pytest.approx(value(good, f"{base}_real"), abs=0.05)
+        assert good.estimate(base).null == value(good, f"{base}_real") == pytest.approx(value(good, base), abs=0.05)
     assert value(loose, "column_similarity") == value(good, "column_similarity")
     assert loose.estimate("pair_similarity").high < good.estimate("pair_similarity").low
     assert loose.estimate("correlation_difference").low > good.estimate("correlation_difference").high
     assert loose.estimate("prediction_loss").low > 0.1
     assert abs(value(loose, "prediction") - 0.5) < 0.1
-    wrong = run(train, holdout, fresh.assign(age=90, plan="lead"))
-    assert value(wrong, "column_similarity") < value(good, "column_similarity") - 0.2
+    limits = (Limit("fidelity.pair_similarity", at_least=0.82), Limit("fidelity.prediction_loss", at_most=0.12))
+    assert [judge_limit(limit, good).status for limit in limits] == ["pass", "pass"]
+    assert [judge_limit(limit, loose).status for limit in limits] == ["fail", "fail"]
 
 
-def test_likeness_falls_with_the_share_of_wrong_rows() -> None:
-    train, holdout, fresh = parts((600, 600, 600), 10)
+def test_likeness_falls_with_the_share_of_wrong_rows(tables, good: MetricResult) -> None:
+    train, holdout, fresh = tables
     wrong = shuffled(fresh).assign(income=1.0)
-    mixed = [pd.concat([fresh[k:], wrong[:k]], ignore_index=True) for k in (0, 150, 400, 600)]
-    results = [run(train, holdout, table) for table in mixed]
+    mixed = [pd.concat([fresh[k:], wrong[:k]], ignore_index=True) for k in (150, 600)]
+    results = [good, *(run(train, holdout, table) for table in mixed)]
     for name in ("column_similarity", "pair_similarity"):
         values = [value(result, name) for result in results]
         assert values == sorted(values, reverse=True) and values[0] > values[-1] + 0.1
 
 
-@pytest.mark.parametrize("name", ["income", "age", "plan", "smoker", "visit"])
-def test_missing_values_of_every_kind_of_column_count(name: str) -> None:
+@pytest.mark.parametrize("name", ["age", "smoker"])
+def test_missing_values_of_numbers_and_categories_count(name: str) -> None:
     train, holdout, fresh = parts((300, 300, 300), 11, missing=0)
-    gone = fresh.copy()
-    gone[name] = gone[name].mask(np.arange(300) < 120)
-    rows = {row["column"]: row for row in run(train, holdout, gone).tables["columns"]}
-    assert rows[name]["similarity"] <= 0.6 + 1e-12
-    nowhere = run(train, holdout, gone.assign(**{name: fresh[name].mask(fresh[name].notna())}))
-    assert {row["column"]: row for row in nowhere.tables["columns"]}[name]["similarity"] == pytest.approx(0, abs=1e-12)
-    assert all(estimate.measurable for estimate in nowhere.estimates)
+    for missing, likeness in ((120, 0.6), (300, 0)):
+        gone = fresh.assign(**{name: fresh[name].mask(np.arange(300) < missing)})
+        result = run(train, holdout, gone)
+        rows = {row["column"]: row for row in result.tables["columns"]}
+        assert rows[name]["similarity"] <= likeness + 1e-12
+        assert all(estimate.measurable for estimate in result.estimates)
 
 
 def test_longer_tables_are_cut_to_the_same_number_of_rows() -> None:
@@ -251,15 +252,11 @@ def test_longer_tables_are_cut_to_the_same_number_of_rows() -> None:
     assert value(few, "pair_similarity_real") < value(result, "pair_similarity_real") - 0.05
 
 
-def test_seeds_and_threads() -> None:
-    tables = parts((200, 150, 260), 14)
-    zero, one = run(*tables, seed=0), run(*tables, seed=1)
+def test_threads_change_nothing() -> None:
+    given_ = parts((200, 150, 260), 14)
     with threadpool_limits(2):
-        assert kept(run(*tables, seed=0).estimates) == kept(zero.estimates)
-    assert kept(zero.estimates) != kept(one.estimates)
-    state = np.random.get_state()[1].tolist()  # noqa: NPY002
-    run(*tables)
-    assert np.random.get_state()[1].tolist() == state  # noqa: NPY002
+        two = run(*given_)
+    assert repr(two.estimates) == repr(run(*given_).estimates)
 
 
 def test_constant_columns_and_columns_without_a_real_value() -> None:
@@ -284,27 +281,13 @@ def test_constant_columns_and_columns_without_a_real_value() -> None:
 
 def test_what_cannot_be_measured_says_why_and_passes_no_limit() -> None:
     train, holdout, fresh = parts((50, 50, 50), 16)
-    for tables in ((train, holdout, fresh[:1]), (train, holdout, fresh[:0]), (train, holdout[:1], fresh),
-                   (train[:1], holdout, fresh), (train[:0], holdout, fresh)):  # fmt: skip
-        for estimate in run(*tables).estimates:
-            assert not estimate.measurable and estimate.note.startswith("not measurable: train, holdout and synthetic")
     one_person = {"train": np.zeros(50, dtype=int), "holdout": np.arange(1, 51)}
-    assert not run(train, holdout, fresh, subjects=one_person).estimate("prediction").measurable
+    for few in (run(train[:1], holdout, fresh), run(train, holdout, fresh, subjects=one_person)):
+        for estimate in few.estimates:
+            assert not estimate.measurable and estimate.note.startswith("not measurable: train, holdout and synthetic")
     single = run(train[["plan"]], holdout[["plan"]], fresh[["plan"]])
     assert [f.name for f in single.estimates if f.measurable] == ["column_similarity", "column_similarity_real"]
-    limit = Limit("fidelity.pair_similarity", at_least=0.5)
-    assert judge_limit(limit, single).status == "not_assessable"
-    two = run(train[:2], holdout[:2], fresh[:2])
-    assert two.estimate("column_similarity").measurable
-
-
-def test_a_policy_can_limit_it() -> None:
-    train, holdout, fresh = parts((400, 400, 400), 17)
-    good, loose = run(train, holdout, fresh), run(train, holdout, shuffled(fresh))
-    limits = (Limit("fidelity.pair_similarity", at_least=0.75), Limit("fidelity.prediction_loss", at_most=0.12))
-    assert [judge_limit(limit, good).status for limit in limits] == ["pass", "pass"]
-    assert [judge_limit(limit, loose).status for limit in limits] == ["fail", "fail"]
-    assert METRICS["fidelity"] is Fidelity and not Fidelity.default_limits and Fidelity.by_default
+    assert judge_limit(Limit("fidelity.pair_similarity", at_least=0.5), single).status == "not_assessable"
 
 
 def test_settings() -> None:
@@ -312,31 +295,8 @@ def test_settings() -> None:
     result = run(train, holdout, fresh, Fidelity(targets=["smoker", "plan", "plan"], pairs=3, rows=50, replicates=20))
     assert [row["column"] for row in result.tables["columns"] if "prediction" in row] == ["plan", "smoker"]
     assert sum("similarity" in row for row in result.tables["pairs"]) == 3
-    assert Fidelity(targets=["plan"]) == Fidelity(targets=("plan",))
     with pytest.raises(ConfigError, match="Did you mean 'smoker'"):
         run(train, holdout, fresh, Fidelity(targets=["smokr"]))
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"targets": "plan"}, {"targets": []}, {"targets": [3]}, {"rows": 5}, {"rows": True}, {"pairs": 0},
-     {"replicates": 19}, {"replicates": 20.0}],
-)  # fmt: skip
-def test_wrong_settings_are_refused_when_the_metric_is_built(wrong: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(wrong))):
-        Fidelity(**wrong)
-
-
-def test_results_are_json_and_hold_no_values() -> None:
-    heard: list[str] = []
-    train, holdout, fresh = parts((150, 150, 150), 19)
-    result = run(train, holdout, fresh, progress=heard.append)
-    text = json.dumps(result.to_json(), allow_nan=False) + " ".join(heard)
-    assert heard and not any(word in text for word in ("gold", "iron", "2020-", "2021-"))
-    assert [estimate.name for estimate in result.estimates] == [spec.name for spec in Fidelity.statistics]
-    assert all(estimate.low <= estimate.value <= estimate.high for estimate in result.estimates)
-    assert MetricResult.from_json(json.loads(json.dumps(result.to_json()))).estimate("prediction").value > 0.5
-    assert math.isnan(result.estimate("prediction").minimum_detectable_effect)
 
 
 def test_nearly_unique_texts_and_many_categories() -> None:

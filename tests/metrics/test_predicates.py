@@ -127,7 +127,7 @@ def as_sets(queries: Queries) -> set[frozenset[tuple[int, int, int]]]:
     return {frozenset(zip(*row, strict=True)) for row in rows}
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 8])
+@pytest.mark.parametrize("width", [1, 3, 8])
 @pytest.mark.parametrize("kind", [threshold_scheme, bin_scheme])
 def test_queries_isolate_one_target_and_are_distinct(kind, width: int, tables) -> None:
     coded = tables[3]
@@ -167,6 +167,7 @@ def test_columns_and_targets_are_drawn_evenly() -> None:
 def test_univariate_queries_are_the_unique_and_extreme_values_of_the_synthetic_table(tables) -> None:
     schema, synthetic, _, coded, _ = tables
     queries = univariate(coded, 10_000, np.random.default_rng(0))
+    assert len(univariate(coded, 5, np.random.default_rng(0))) == 5
     masks = set()
     for name in schema.names:
         column = synthetic[name]
@@ -183,18 +184,7 @@ def test_univariate_queries_are_the_unique_and_extreme_values_of_the_synthetic_t
     assert smallest
 
 
-def test_one_missing_value_is_a_query_and_two_are_none() -> None:
-    frame = pd.DataFrame({"a": [1.0, 1.0, np.nan, 1.0], "b": [None, None, "x", "x"]})
-    coded = code(frame)
-    queries = univariate(coded, 10, np.random.default_rng(0))
-    assert as_sets(queries) == {frozenset({(0, 0, 0)})}
-
-
-def test_univariate_takes_at_most_what_is_wanted(tables) -> None:
-    assert len(univariate(tables[3], 5, np.random.default_rng(0))) == 5
-
-
-@pytest.mark.parametrize(("share", "words"), [(0.05, 1), (0.4, 3), (0.95, 2)])
+@pytest.mark.parametrize(("share", "words"), [(0.05, 1), (0.95, 2)])
 def test_matches_and_relabelled_hits_are_counted_by_subject(share: float, words: int, tables) -> None:
     coded, real = tables[3:]
     rng = np.random.default_rng(5)
@@ -217,22 +207,10 @@ def test_matches_and_relabelled_hits_are_counted_by_subject(share: float, words:
 
 def test_a_coarse_table_runs_dry_instead_of_searching_on() -> None:
     frame = pd.DataFrame({"a": [0, 0, 1, 1, 0], "b": ["x", "x", "x", "y", "y"]})
-    coded = code(frame, a="categorical")
-    queries = multivariate(
-        coded,
-        threshold_scheme(coded),
-        np.arange(5),
-        2,
-        2_000,
-        np.random.default_rng(0),
-        candidates=10**9,
-        patience=1_000,
-    )
-    assert len(queries) == 3
-    repeated = code(pd.concat([frame, frame]), a="categorical")
-    args = (repeated, threshold_scheme(repeated), np.arange(10), 2, 2_000, np.random.default_rng(0))
-    assert len(multivariate(*args, candidates=10**9, patience=1_000)) == 0
-    assert len(univariate(repeated, 10, np.random.default_rng(0))) == 0
+    for rows, targets, found in ((frame, 5, 3), (pd.concat([frame, frame]), 10, 0), (frame, 0, 0)):
+        coded, rng = code(rows, a="categorical"), np.random.default_rng(0)
+        given = (coded, threshold_scheme(coded), np.arange(targets), 2, 2_000, rng)
+        assert len(multivariate(*given, candidates=10**9, patience=1_000)) == found
 
 
 def test_repeated_queries_do_not_end_the_search_while_there_are_others() -> None:
@@ -242,8 +220,3 @@ def test_repeated_queries_do_not_end_the_search_while_there_are_others() -> None
     args = (coded, Scheme(equality, equality), np.arange(60), 1, 110)
     for seed in range(20):  # 110 of the 120 queries that there are
         assert len(multivariate(*args, np.random.default_rng(seed), candidates=10**6, patience=1_000)) == 110
-
-
-def test_no_targets_give_no_queries(tables) -> None:
-    args = (tables[3], threshold_scheme(tables[3]), np.zeros(0, dtype=np.int64), 3, 10, np.random.default_rng(0))
-    assert len(multivariate(*args, candidates=100, patience=100)) == 0

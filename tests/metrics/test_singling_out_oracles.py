@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from oracles.anonymeter_singling_out import COPIES, digest, tables
+from test_predicates import WORDS, mixed
 
 from privacy_assets.evaluation import prepare_inputs
 from privacy_assets.metrics.singling_out import SinglingOut
@@ -42,51 +42,6 @@ def test_rates_and_giomis_risk_are_anonymeters(found: dict, request: pytest.Fixt
 
 # ---- the twin ----
 
-WORDS = ["it's", 'a "b"', "a\\b", "two\nlines", "é", "e\u0301", "", " ", "x & y", "@z", "\U0001f600"]
-
-
-def odd(rows: int, seed: int, words: list[str]) -> pd.DataFrame:
-    """Every kind of column as users have them, with values that text queries trip over."""
-    g = np.random.default_rng(seed)
-    frame = pd.DataFrame(
-        {
-            "number": np.where(g.random(rows) < 0.2, -0.0, np.round(g.normal(size=rows), 1)),
-            "huge": pd.array(2**62 + g.integers(0, 9, rows), dtype="Int64"),
-            "word": pd.Series(g.choice(words, rows), dtype=object),
-            "sort": pd.Categorical(g.choice(words, rows), categories=[*words, "nobody's"]),
-            "flag": pd.Series(g.random(rows) < 0.3, dtype="boolean"),
-            "time": pd.Timestamp("2020-01-01", tz="Europe/Vienna") + pd.to_timedelta(g.integers(0, 99, rows), unit="h"),
-            "constant": np.full(rows, 2.5),
-        }
-    )
-    holes = g.random((rows, 6)) < 0.08
-    for at, name in enumerate(frame.columns[:6]):
-        frame[name] = frame[name].mask(holes[:, at], None if name == "word" else pd.NA)
-    return frame
-
-
-@dataclass
-class Asked:
-    """What the metric asked and counted, in the order of its configurations."""
-
-    queries: list[Queries]
-    counts: list[np.ndarray]
-
-
-def asked_of(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    kept = Asked([], [])
-    asks = singling_out.matched_subjects
-
-    def keep(queries: Queries, *others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        counts, hits = asks(queries, *others)
-        kept.queries.append(queries)
-        kept.counts.append(counts)
-        return counts, hits
-
-    monkeypatch.setattr(singling_out, "matched_subjects", keep)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    return kept
-
 
 def ordered_values(columns: list[pd.Series]) -> list[object]:
     """All values of a column, the smallest first: what the codes 1, 2, ... stand for."""
@@ -107,22 +62,31 @@ def chance_of_one(total: int, marked: int, drawn: int) -> float:
 
 def test_every_query_on_odd_values_is_counted_as_plain_masks_of_the_raw_tables_do(monkeypatch) -> None:
     given = {
-        "train": odd(90, 1, [*WORDS, "train only"]),
-        "holdout": odd(70, 2, [*WORDS, "real only"]),
-        "synthetic": odd(80, 3, [*WORDS, "synthetic only"]),
+        "train": mixed(90, 1, [*WORDS, "train only"]),
+        "holdout": mixed(70, 2, [*WORDS, "real only"]),
+        "synthetic": mixed(80, 3, [*WORDS, "synthetic only"]),
     }
     for role, people in (("train", range(30)), ("holdout", range(30, 65))):
         given[role]["person"] = np.resize(people, len(given[role]))
-    kept = asked_of(monkeypatch)
-    metric = SinglingOut(columns=(1, 2, 3, 7), attacks=150, permutations=99, candidates=20_000, patience=3_000)
+    kept: list[tuple[Queries, np.ndarray]] = []
+    asks = singling_out.matched_subjects
+
+    def keep(queries: Queries, *others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        counts, hits = asks(queries, *others)
+        kept.append((queries, counts))
+        return counts, hits
+
+    monkeypatch.setattr(singling_out, "matched_subjects", keep)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # queries are kept in the order of the configurations
+    metric = SinglingOut(columns=(1, 2, 3, 8), attacks=150, permutations=99, candidates=20_000, patience=3_000)
     result = metric.measure(prepare_inputs(**given, subject="person"))
     names = list(given["synthetic"].columns)
     values = {name: ordered_values([frame[name] for frame in given.values()]) for name in names}
     distinct = given["synthetic"].astype(object).where(given["synthetic"].notna(), None).drop_duplicates()
-    assert [len(queries) for queries in kept.queries] == [row["attacks"] for row in result.tables["configurations"]]
-    assert sum(len(queries) for queries in kept.queries) > 300
+    sizes = [row["attacks"] for row in result.tables["configurations"]]
+    assert [len(queries) for queries, _ in kept] == sizes and sum(sizes) > 300
     missing, excess = 0, []
-    for queries, counts in zip(kept.queries, kept.counts, strict=True):
+    for queries, counts in kept:
         for at, columns in enumerate(queries.columns):
             ranges = list(zip(columns, queries.low[at], queries.high[at], strict=True))
             missing += sum(low == 0 for _, low, _ in ranges)
@@ -137,24 +101,5 @@ def test_every_query_on_odd_values_is_counted_as_plain_masks_of_the_raw_tables_d
             assert counts[at].tolist() == [m, k]
             excess.append((k == 1) - chance_of_one(65, k + m, 30))
     assert missing > 20
-    sizes = np.cumsum([len(queries) for queries in kept.queries])
-    for row, own in zip(result.tables["configurations"], np.split(excess, sizes[:-1]), strict=True):
+    for row, own in zip(result.tables["configurations"], np.split(excess, np.cumsum(sizes)[:-1]), strict=True):
         assert row["risk"] == pytest.approx(min(own.mean() / (1 - 30 / 65), 1), abs=1e-12)
-
-
-@pytest.mark.parametrize("bad", [np.inf, -np.inf])
-@pytest.mark.parametrize("role", ["train", "synthetic"])
-def test_infinite_numbers_are_refused(role: str, bad: float) -> None:
-    given = {name: odd(40, seed, WORDS) for seed, name in enumerate(("train", "holdout", "synthetic"))}
-    given[role].loc[3, "number"] = bad
-    with pytest.raises(ValueError, match="infinite"):
-        prepare_inputs(**given)
-
-
-def test_minus_zero_is_zero() -> None:
-    g = np.random.default_rng(4)
-    frames = [pd.DataFrame({"a": g.integers(-2, 3, 60) / 2, "b": g.normal(size=60).round(1)}) for _ in range(3)]
-    signed = [frame.assign(a=frame["a"].where(frame["a"] != 0, -0.0)) for frame in frames]
-    metric = SinglingOut(columns=(1, 2), attacks=50, permutations=99, patience=1_000)
-    plain = metric.measure(prepare_inputs(*frames))
-    assert metric.measure(prepare_inputs(frames[0], signed[1], signed[2])) == plain

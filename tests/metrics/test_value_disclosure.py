@@ -56,7 +56,8 @@ def test_private_rows_in_a_category_are_foreign(rows: int) -> None:
     smuggled = train.assign(region=told).sample(rows, random_state=0)
     result = ValueDisclosure().evaluate(prepare_inputs(train, holdout, smuggled))
     assert result.estimate("foreign_cells").value == result.estimate("foreign_cells").low == 1
-    assert result.estimate("generated_excess").value == 0 and result.estimate("generated_excess").n == rows
+    none = result.estimate("generated_excess")
+    assert (none.value, none.low, none.high, none.n, none.note) == (0, 0, 0, rows, "no generated column")
     assert verdict(smuggled, train, holdout, Declared()) == "fail"
     assert verdict(holdout, train, holdout, Declared()) == "pass"
     assert "north" not in json.dumps(result.to_json()) and told[0] not in json.dumps(result.to_json())
@@ -113,14 +114,14 @@ def test_other_case_other_signs_and_longer_text_do_not_hide_a_note() -> None:
 
 def test_the_interval_is_calibrated_when_nothing_leaks() -> None:
     false_alarms = 0
-    for seed in range(40):
-        people = real(300, 100 + seed).sample(frac=1, random_state=seed).reset_index(drop=True)
-        invented = real(300, 1000 + seed)
-        invented.loc[:60, ["id", "note"]] = people.loc[::4, ["id", "note"]].to_numpy()[:61]  # of both sides alike
-        found = estimate(invented, people.iloc[:150].reset_index(drop=True), people.iloc[150:].reset_index(drop=True))
+    for seed in range(30):
+        people = real(200, 100 + seed).sample(frac=1, random_state=seed).reset_index(drop=True)
+        invented = real(200, 1000 + seed)
+        invented.loc[:49, ["id", "note"]] = people.loc[::4, ["id", "note"]].to_numpy()  # of both sides alike
+        found = estimate(invented, people.iloc[:100].reset_index(drop=True), people.iloc[100:].reset_index(drop=True))
         assert found.low <= found.value <= found.high
         false_alarms += found.low > 0 or found.high < 0
-    assert false_alarms <= 3  # at 99 %, and exact: 0.4 expected at most
+    assert false_alarms <= 3  # at 99 %, and exact: 0.3 expected at most
 
 
 def test_an_identifier_of_several_rows_counts_where_no_subject_tells_them_apart() -> None:
@@ -136,13 +137,6 @@ def test_people_of_the_reference_are_unseen_as_those_of_the_holdout_are() -> Non
     assert estimate(few, train, holdout).low <= 0 < estimate(few, train, holdout, reference).low
 
 
-def test_no_generated_column_is_zero_with_its_rows() -> None:
-    train, holdout = (real(100, seed).drop(columns=["id", "note"]) for seed in (0, 1))
-    found = ValueDisclosure().measure(prepare_inputs(train, holdout, holdout)).estimates[1]
-    assert (found.value, found.low, found.high, found.n, found.note) == (0, 0, 0, 100, "no generated column")
-
-
-@pytest.mark.parametrize("settings", [{"lengths": ()}, {"lengths": (24, 12)}, {"few": 0}, {"crowded": 0.0}])
-def test_settings_that_make_no_sense(settings: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="value_disclosure"):
-        ValueDisclosure(**settings)  # type: ignore[arg-type]
+def test_lengths_rise() -> None:
+    with pytest.raises(ConfigError, match="value_disclosure: lengths must rise"):
+        ValueDisclosure(lengths=(24, 12))

@@ -44,12 +44,18 @@ def bits(sets: np.ndarray) -> np.ndarray:
     return np.array([[int(word) >> at & 1 for word in sets] for at in range(64)])
 
 
-@pytest.mark.parametrize(
-    ("people", "size"), [(0, 0), (1, 0), (1, 1), (2, 1), (7, 7), (100, 0), (1000, 633), (1000, 999)]
-)
+@pytest.mark.parametrize(("people", "size"), [(0, 0), (1, 0), (1, 1), (7, 7), (1000, 633)])
 def test_random_sets_have_their_size(people: int, size: int) -> None:
     sets = random_sets(people, size, np.random.default_rng(0))
     assert sets.shape == (people,) and (bits(sets).sum(axis=1) == size).all()
+
+
+def test_people_and_pairs_of_them_join_as_often() -> None:
+    rng, share = np.random.default_rng(1), 297 / 300
+    drawn = np.concatenate([bits(random_sets(300, 297, rng)) for _ in range(100)]).astype(bool)
+    assert np.abs(drawn.sum(axis=0) - 6_400 * share).max() < 4.5 * np.sqrt(6_400 * share * (1 - share))
+    missing, chance = ~drawn, 6_400 * 150 * (1 - share) * 2 / 299
+    assert abs((missing[:, ::2] & missing[:, 1::2]).sum() - chance) < 4.5 * np.sqrt(chance)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])

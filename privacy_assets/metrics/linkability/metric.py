@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
 from privacy_assets.errors import ConfigError, did_you_mean, shown
 from privacy_assets.metrics.base import Measured, Metric
 from privacy_assets.metrics.declarations import Intervals, Plot, Recourses
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.linkability.linkage import Linkage
-from privacy_assets.settings import declared
+from privacy_assets.settings import Tuple, declared
 from privacy_assets.stats import inference
 from privacy_assets.stats.estimates import StatisticSpec
 from privacy_assets.stats.inference import Evidence
@@ -38,25 +38,17 @@ _TOLERATED = (
     "significant at 95 %; tolerated: what trees with leaves of 50 rows show (more in 1 of 400 splits of Adult and "
     "UK census)"
 )
-Pair = tuple[tuple[str, ...], tuple[str, ...]]
+Names = Annotated[tuple[str, ...], Tuple, Field(min_length=1)]
+Pair = tuple[Names, Names]
 _ROLES = ("train", "holdout", "synthetic")
 _MOST_NEIGHBOURS = 10  # of 2,000 synthetic rows, 50 link all of Adult, so that a verbatim copy would pass
 
 
-def _two_sets(columns: Any) -> Any:
-    """Tuples of two disjoint lists of names; ValueError for anything else."""
-    if columns is None:
-        return None
-    wrong = ValueError("must be two lists of column names that share none")
-    if not isinstance(columns, (list, tuple)) or len(columns) != 2:
-        raise wrong
-    first, second = columns
-    if not all(isinstance(names, (list, tuple)) and names for names in columns):
-        raise wrong
-    flat = [*first, *second]
-    if not all(isinstance(name, str) for name in flat) or len(set(flat)) < len(flat):
-        raise wrong
-    return tuple(first), tuple(second)
+def _disjoint(pair: Pair | None) -> Pair | None:
+    names = list(itertools.chain(*pair or ()))
+    if len(set(names)) < len(names):
+        raise ValueError("must be two lists of column names that share none")
+    return pair
 
 
 @declared
@@ -113,7 +105,7 @@ class Linkability(Metric):
     )
     recourses: ClassVar[Recourses] = Recourses(also={"coarser columns": ()})
 
-    columns: Annotated[Pair | None, BeforeValidator(_two_sets)] = Field(
+    columns: Annotated[Pair | None, Tuple, AfterValidator(_disjoint)] = Field(
         default=None,
         title="two lists of column names that share none, or nothing",
         description="what an attacker knows of a person; random halves without",
@@ -136,7 +128,9 @@ class Linkability(Metric):
             return self.not_measurable(reason, people.counts, sets=[])
         rows = target_rows(inputs, people, self.attacks)
         sets = [[[place for name in names for place in places[name]] for names in pair] for pair in pairs]
-        searched = linkage(inputs, rows, list(itertools.chain(*sets[0])))  # all pairs have the same columns
+        real = EncodedTable.stack([inputs.encoded(role) for role in ("train", "holdout")]).take(rows)
+        every = list(itertools.chain(*sets[0]))  # all pairs have the same columns
+        searched = Linkage.of(inputs.encoded("synthetic"), real, every, inputs.device)
         linked = np.empty((len(rows), len(pairs)))
         for at, (first, second) in enumerate(sets):
             inputs.progress(f"linkability: sets {at + 1} of {len(pairs)}")
@@ -211,12 +205,6 @@ def varying_columns(inputs: MetricInputs) -> dict[str, list[int]]:
     varies = np.concatenate([end[:, 0].min(axis=0) < end[:, 1].max(axis=0) for end in ends])
     places = {name: [place for place in own if varies[place]] for name, own in inputs.encoder.places.items()}
     return {name: own for name, own in places.items() if own}
-
-
-def linkage(inputs: MetricInputs, rows: np.ndarray, columns: Sequence[int]) -> Linkage:
-    """The synthetic table beside the rows at these positions of T stacked on H, by these encoded columns."""
-    real = EncodedTable.stack([inputs.encoded(role) for role in ("train", "holdout")]).take(rows)
-    return Linkage.of(inputs.encoded("synthetic"), real, columns, inputs.device)
 
 
 def weigh(

@@ -8,7 +8,8 @@ hypergeometric probability of drawing one of k + m when the members were drawn f
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -20,9 +21,7 @@ from privacy_assets.metrics.declarations import Intervals, Plot, Recourses
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.singling_out.evidence import Configuration, describe, label_sets, risks
 from privacy_assets.metrics.singling_out.predicates import (
-    CodedTable,
     Queries,
-    Scheme,
     bin_scheme,
     code_tables,
     matched_subjects,
@@ -36,7 +35,7 @@ from privacy_assets.stats.inference import Evidence, reaching
 from privacy_assets.stats.limits import Limit
 from privacy_assets.stats.subjects import Subjects
 
-_Plan = tuple[str, int, Scheme | None, np.ndarray]  # attack, columns, what queries ask, rows they aim at
+_Plan = tuple[str, int, Callable[[np.random.Generator], Queries]]  # attack, columns, and how queries are drawn
 
 POOL_FROM = 6  # configurations of this many columns and more are pooled in the limited statistics
 _UP_TO_1 = (-math.inf, 1.0)  # where others match too a risk can exceed 1
@@ -169,35 +168,26 @@ class SinglingOut(Metric):
         # Distinct synthetic rows, shuffled from an order that only their content decides.
         distinct = np.unique(inputs.row_ids["synthetic"], return_index=True)[1]
         rows = inputs.rng("singling_out rows").permutation(distinct)
-        targets = np.arange(len(rows))
         table, real = code_tables([[inputs.synthetic], [inputs.train, inputs.holdout]], inputs.schema, rows)
         widths = sorted({min(width, len(table.start)) for width in self.columns})
-        plans: list[_Plan] = [("univariate", 1, None, targets)]
-        thresholds = threshold_scheme(table)
-        plans += [("multivariate", width, thresholds, targets) for width in widths]
+        plans: list[_Plan] = [("univariate", 1, partial(univariate, table, self.attacks))]
+        aims = [("multivariate", threshold_scheme(table), np.arange(len(rows)))]
         if inputs.embedder is not None:
             outliers = _outliers(inputs.embedded("synthetic")[rows], self.outliers, inputs.device)
-            bins = bin_scheme(table)
-            plans += [("embedded", width, bins, outliers) for width in widths]
+            aims.append(("embedded", bin_scheme(table), outliers))
+        sought = partial(multivariate, table, candidates=self.candidates, patience=self.patience)
+        for name, scheme, targets in aims:
+            for width in widths:
+                plans.append((name, width, partial(sought, scheme, targets, width, self.attacks)))
         labels = label_sets(people, self.permutations, inputs.rng("singling_out labels"))
 
         def attack(planned: tuple[_Plan, np.random.Generator]) -> Configuration:
-            (name, width, scheme, aims), rng = planned
-            queries = self._queries(table, scheme, aims, width, rng)
-            counts, hits = matched_subjects(queries, real, people.codes, people.member, labels)
+            (name, width, draw), rng = planned
+            counts, hits = matched_subjects(draw(rng), real, people.codes, people.member, labels)
             return Configuration(name, width, counts[:, 1], counts[:, 0], hits[: self.permutations])
 
         inputs.progress(f"singling out: {len(plans)} configurations of queries")
         return in_parallel(attack, [(plan, inputs.rng(f"singling_out {plan[0]} {plan[1]}")) for plan in plans])
-
-    def _queries(
-        self, table: CodedTable, scheme: Scheme | None, targets: np.ndarray, width: int, rng: np.random.Generator
-    ) -> Queries:
-        if scheme is None:
-            return univariate(table, self.attacks, rng)
-        return multivariate(
-            table, scheme, targets, width, self.attacks, rng, candidates=self.candidates, patience=self.patience
-        )
 
 
 def _outliers(embedding: np.ndarray, number: int, device: str) -> np.ndarray:
