@@ -126,7 +126,7 @@ class Layout:
 
         every = np.zeros((len(self.scales), len(codes)), dtype=np.uint32)
         every[self.choices] = codes.T
-        cells: np.ndarray = decode(every, *self.domains.flat, rng)
+        cells: np.ndarray = decode(every, self.domains.flat, rng)
         for at, place in enumerate(self.numbers):
             scale = self.scales[place]
             if scale is not None:
