@@ -9,13 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from privacy_assets.errors import ConfigError
-from privacy_assets.generators.base import (
-    FittedGenerator,
-    PrivacyBudget,
-    Training,
-    read_train,
-    write_table,
-)
+from privacy_assets.generators.base import FittedGenerator, PrivacyBudget, Training, read_train, write_table
 from privacy_assets.generators.programs import MODEL, FittedModel, FittedProgram, Model, ProgramGenerator
 from privacy_assets.settings import Tuple, declared
 from privacy_assets.tables.schema import TableSchema

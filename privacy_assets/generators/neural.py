@@ -118,7 +118,7 @@ def shape_of(layout: Layout) -> Shape:
         wrong = f"its columns have {sum(layout.sizes):,} different categories, more than {_WIDEST:,}"
         fix = "drop identifiers and names, or group rare categories"
         raise InputError(wrong, where="train", fix=fix)
-    return Shape(len(layout.numbers), layout.sizes)
+    return Shape(len(layout.scales), layout.sizes)
 
 
 def weights_of(network: nn.Module) -> dict[str, np.ndarray]:

@@ -117,26 +117,23 @@ def test_fresh_rows_are_no_outliers_beyond_the_quantile_and_strange_ones_are():
     assert with_one.radius == pytest.approx(fitted.radius, rel=0.02), "one outlier does not move the radius"
 
 
-def letters(cells):
-    return Table.read(pd.DataFrame({"a": cells}))
+FOURS = [*range(8), *(8 + np.arange(8) // 4), *[10] * 4]  # of y and z each person has four rows
+SMALL = [
+    (OutlierFilter(neighbours=3, radius=0.5), "x" * 8 + "y" * 8 + "z" * 4, None, ""),
+    (OutlierFilter(neighbours=3, radius=0.5), "x" * 8 + "y" * 8 + "z" * 4, FOURS, "yz"),
+    (SimilarityFilter(), "x" * 6 + "y" * 4, None, "xy"),
+    (MemorizationFilter(), "x" * 6 + "y" * 4, None, "y"),
+    (MemorizationFilter(radius=0.0), "x" * 6 + "y" * 4 + "z", None, "yz"),
+    (MemorizationFilter(radius=0.0), "x" * 6 + "y" * 4 + "z", [0] * 6 + [1, 2, 3, 4, 5], "xyz"),
+]
 
 
-def test_rows_of_one_person_are_no_company():
-    """Four equal rows of one person count as one; four people are four."""
-    asked = letters(["x", "y", "z"])
-    real, schema = letters(["x"] * 8 + ["y"] * 8 + ["z"] * 4), asked.schema
-    chosen = OutlierFilter(neighbours=3, radius=0.5)
-    assert chosen.fit([real], schema).exposed(asked).tolist() == [False, False, False]
-    subjects = np.array([*range(8), *(8 + np.arange(8) // 4), *[10] * 4])
-    assert chosen.fit([real], schema, subjects).exposed(asked).tolist() == [False, True, True]
-
-
-def test_crowds_go_by_similarity_and_stay_by_memorization():
-    asked = letters(["x", "y", "z"])
-    real, schema = letters(["x"] * 6 + ["y"] * 4), asked.schema
-    assert SimilarityFilter().fit([real], schema).radius == 0.0
-    assert SimilarityFilter().fit([real], schema).exposed(asked).tolist() == [True, True, False]
-    assert MemorizationFilter().fit([real], schema).exposed(asked).tolist() == [False, True, False]
+@pytest.mark.parametrize(("chosen", "real", "subjects", "gone"), SMALL)
+def test_people_are_counted_and_not_rows(chosen, real, subjects, gone):
+    """Equal rows of one person are one; a crowd hides a row from the memorisation filter, and from no other."""
+    known, asked = (Table.read(pd.DataFrame({"a": list(cells)})) for cells in (real, "xyz"))
+    fitted = chosen.fit([known], asked.schema, None if subjects is None else np.array(subjects))
+    assert fitted.exposed(asked).tolist() == [letter in gone for letter in "xyz"]
 
 
 @pytest.mark.parametrize("name", ["similarity", "memorization"])
@@ -146,15 +143,6 @@ def test_copies_of_any_real_side_go_and_rows_near_nobody_stay(name):
     for side in (train, holdout, reference):
         assert fitted.exposed(side).all()
     assert fitted.exposed(fresh).mean() < 0.1
-
-
-def test_a_crowd_hides_a_row_and_one_person_is_no_crowd():
-    asked = letters(["x", "y", "z"])
-    real, schema = letters(["x"] * 6 + ["y"] * 4 + ["z"]), asked.schema
-    fitted = MemorizationFilter(radius=0.0).fit([real], schema)
-    assert fitted.exposed(asked).tolist() == [False, True, True]
-    alone = MemorizationFilter(radius=0.0).fit([real], schema, np.array([0] * 6 + [1, 2, 3, 4, 5]))
-    assert alone.exposed(asked).tolist() == [True, True, True]
 
 
 @pytest.mark.parametrize("chosen", [build_filter(name, {"quantile": 0.5}) for name in FILTERS], ids=FILTERS)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from privacy_assets.errors import ConfigError
 from privacy_assets.generators._tree_kernels import classes, draw_codes, fit_tree, grow, level_scores
@@ -43,22 +40,6 @@ def grid(kinds: int, n: int, seed: int, levels: int | None = None) -> tuple[np.n
 
 
 # Growing
-
-
-@pytest.mark.parametrize(
-    ("kinds", "smallest", "n"), [(0, 1, 120), (0, 5, 300), (0, 40, 700), (2, 60, 900), (3, 60, 900), (7, 80, 1000)]
-)
-@pytest.mark.parametrize("seed", range(3))
-def test_leaves_are_those_of_scikit_learn(kinds: int, smallest: int, n: int, seed: int) -> None:
-    """Where splits are equally good, theirs is drawn as well: then ours is one that they can draw."""
-    places, goal = grid(kinds, n, seed)
-    ours = leaves(grown(places, goal, kinds, smallest))
-    kind = DecisionTreeClassifier if kinds else DecisionTreeRegressor
-    theirs = []
-    for state in range(20 if kinds else 1):
-        found = kind(min_samples_leaf=smallest, random_state=state).fit(places.T, goal).apply(places.T)
-        theirs.append({frozenset(np.flatnonzero(found == leaf).tolist()) for leaf in set(found)})
-    assert len(ours) > 4 and ours in theirs
 
 
 def cost(goal: np.ndarray, kinds: int) -> float:
@@ -337,20 +318,3 @@ def test_drawn_cells_are_distributed_as_those_of_the_fitted_generator(visit: lis
                 for cells in (ours, theirs)
             ]
             assert abs(ab[0] - ab[1]) < 0.05, (a, b)
-
-
-def test_seeds_threads_repeats_and_single_rows() -> None:
-    draw = SynthPop(min_leaf=5).drawer(CELLS, CODING)
-    sets = [np.random.default_rng(seed).integers(0, 400, 200) for seed in range(40)]
-    alone = [draw(rows, 50, seed) for seed, rows in enumerate(sets)]
-    np.testing.assert_array_equal(draw(sets[0], 50, 0), alone[0])
-    assert not np.array_equal(draw(sets[0], 50, 1), alone[0], equal_nan=True)
-    with ThreadPoolExecutor(8) as pool:
-        for one, other in zip(alone, pool.map(draw, sets, [50] * 40, range(40)), strict=True):
-            np.testing.assert_array_equal(one, other)
-    for rows in ([7], [7, 7, 7], [3, 4]):
-        drawn = draw(np.array(rows), 20, 0)
-        for column in range(8):
-            assert {*drawn[column].tolist(), "nan"} <= {*CELLS[column, rows].tolist(), "nan"} or np.isnan(
-                drawn[column]
-            ).any()
