@@ -77,6 +77,18 @@ def _places(table: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 @compiled
+def _rank_places(table: np.ndarray) -> tuple[np.ndarray, int]:
+    """:func:`_places` of a table of ranks whose last value is their mean, without sorting."""
+    known = len(table) - 1
+    below = int(table[known])
+    apart = known > 0 and table[known] > below
+    out = np.arange(known + 1).astype(np.int32)
+    out[below + 1 :] += apart
+    out[known] = below + apart
+    return out, max(known + apart, 1)
+
+
+@compiled
 def grow(
     places: np.ndarray, spans: np.ndarray, goal: np.ndarray, kinds: int, smallest: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -231,14 +243,15 @@ def fit_tree(
         for part in range(2 if missing > 0 else 1):
             end = begin + known + 1
             if part == 1:
-                table = np.zeros(known + 1, dtype=np.float32)
-                table[known] = 1
+                table, place, span = np.zeros(known + 1, dtype=np.float32), np.zeros(known + 1, dtype=np.int32), 2
+                table[known], place[known] = 1, 1
             elif is_number[column]:
                 table = np.arange(known + 1).astype(np.float32)
                 table[known] = (own.sum() - missing * known) / max(len(own) - missing, 1)
+                place, span = _rank_places(table)
             else:
                 table = level_scores(own[rows], known + 1, goal, kinds, smallest)
-            place, span = _places(table)
+                place, span = _places(table)
             tables[begin:end] = table
             for level in range(known + 1):
                 ranked[begin + place[level]] = table[level]
@@ -337,10 +350,12 @@ def fit_and_draw(
     levels, known = np.empty(columns, dtype=np.int64), np.empty((columns, n))
     for column in range(columns):
         own = everyone[column][rows]
-        distinct = np.unique(own)
-        codes[column] = np.searchsorted(distinct, own)
+        seen = np.zeros(own.max() + 1, dtype=np.int32)
+        seen[own] = 1
+        codes[column] = np.cumsum(seen)[own] - 1
         known[column][codes[column]] = held[column]
-        levels[column] = len(distinct) - int(np.isnan(known[column, len(distinct) - 1]))
+        last = codes[column].max()
+        levels[column] = last + 1 - int(np.isnan(known[column, last]))
     drawn, out = np.empty((columns, size), dtype=np.int32), np.empty((columns, size))
     for column in range(columns):
         drawn[column] = -1
