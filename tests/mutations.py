@@ -288,13 +288,13 @@ MUTATIONS = [
         "generators/baynet.py",
         "rng, sizes = np.random.default_rng(seed), self.domains.sizes",
         "rng, sizes = np.random.default_rng(0), self.domains.sizes",
-        ("generators/test_generators.py", "generators/test_baynet.py"),
+        ("generators/test_every_generator.py", "generators/test_baynet.py"),
     ),
     Mutation(
         "seed of the trees ignored",
         "generators/synthpop.py",
         "np.random.SeedSequence(seed, spawn_key=(place,))", "np.random.SeedSequence(0, spawn_key=(place,))",
-        ("generators/test_generators.py", "generators/test_trees.py"),
+        ("generators/test_every_generator.py", "generators/test_trees.py"),
     ),
 ]  # fmt: skip
 

@@ -11,6 +11,9 @@ import numpy as np
 
 from privacy_assets.compute.compiling import compiled
 
+Conditional = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+Flat = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
 _SAME = 1e-9  # nats; mutual informations that differ by less are equal but for rounding
 
 
@@ -224,9 +227,7 @@ def learn_structure(
 
 
 @compiled
-def conditional(
-    pairs: np.ndarray, levels: int, weights: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def conditional(pairs: np.ndarray, levels: int, weights: np.ndarray) -> Conditional:
     """Distribution of a column of ``levels`` codes given its parents, from weighted cells of their joint table.
 
     ``pairs`` (int64, ascending, repeats allowed) are key of the parents * levels + code. Returns (groups, starts,
@@ -294,7 +295,7 @@ def learn_conditionals(
     parents: np.ndarray,
     scale: float,
     noise: np.random.Generator,
-) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+) -> list[Conditional]:
     """A :func:`conditional` for each column of ``order`` (Zhang et al. 2017, algorithms 1 and 3), from codes (F, n).
 
     The first k + 1 of the F columns share one joint table, k = min(degree, F - 1), so that there are F - k tables; one
@@ -312,9 +313,7 @@ def learn_conditionals(
 
 
 @compiled
-def _derived(
-    cells: np.ndarray, weights: np.ndarray, sizes: np.ndarray, last: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _derived(cells: np.ndarray, weights: np.ndarray, sizes: np.ndarray, last: np.ndarray) -> Conditional:
     """Conditional of column ``last[0]`` given those before it, in a joint table that ends in the columns ``last``."""
     tail = 1
     for column in last[1:]:
@@ -324,16 +323,10 @@ def _derived(
 
 @compiled
 def draw_column(
-    groups: np.ndarray,
-    starts: np.ndarray,
-    values: np.ndarray,
-    ends: np.ndarray,
-    keys: np.ndarray,
-    span: int,
-    rng: np.random.Generator,
-    lookup: np.ndarray,
+    given: Conditional, keys: np.ndarray, span: int, rng: np.random.Generator, lookup: np.ndarray
 ) -> np.ndarray:
     """One code (uint32) for each of the keys of its parents, from a :func:`conditional`; unseen keys take all rows."""
+    groups, starts, values, ends = given
     out = np.empty(len(keys), dtype=np.uint32)
     dense = span <= len(lookup)
     if dense:
@@ -362,15 +355,9 @@ def draw_column(
 
 
 @compiled
-def decode(
-    codes: np.ndarray,
-    first: np.ndarray,
-    starts: np.ndarray,
-    spans: np.ndarray,
-    whole: np.ndarray,
-    rng: np.random.Generator,
-) -> np.ndarray:
-    """Cells float64 (F, size) of codes (F, size): uniform within the bin of each, see :class:`domains.Domains`."""
+def decode(codes: np.ndarray, flat: Flat, rng: np.random.Generator) -> np.ndarray:
+    """Cells float64 (F, size) of codes (F, size): uniform within the bin of each, see :attr:`domains.Domains.flat`."""
+    first, starts, spans, whole = flat
     cells = np.empty(codes.shape)
     for column in range(len(codes)):
         for i in range(codes.shape[1]):
@@ -388,10 +375,7 @@ def decode(
 def fit_and_draw(
     everyone: np.ndarray,
     sizes: np.ndarray,
-    first: np.ndarray,
-    starts: np.ndarray,
-    spans: np.ndarray,
-    whole: np.ndarray,
+    flat: Flat,
     degree: int,
     rate: float,
     scale: float,
@@ -404,16 +388,12 @@ def fit_and_draw(
 
     ``rate`` and ``scale`` are those of :func:`learn_structure` and :func:`learn_conditionals`.
     """
-    codes = np.empty((len(everyone), len(rows)), dtype=np.uint32)
-    for column in range(len(everyone)):
-        for i in range(len(rows)):
-            codes[column, i] = everyone[column, rows[i]]
+    codes = everyone[:, rows]
     order, parents = learn_structure(codes, sizes, degree, rng.integers(0, len(codes)), rate, noise)
     drawn = np.empty((len(codes), size), dtype=np.uint32)
     lookup = np.zeros(room(size), dtype=np.uint32)
     conditionals = learn_conditionals(codes, sizes, order, parents, scale, noise)
     for i in range(len(order)):
-        groups, begins, values, ends = conditionals[i]
         keys, span = keys_of(drawn, sizes, parents[i])
-        drawn[order[i]] = draw_column(groups, begins, values, ends, keys, span, rng, lookup)
-    return decode(drawn, first, starts, spans, whole, rng)
+        drawn[order[i]] = draw_column(conditionals[i], keys, span, rng, lookup)
+    return decode(drawn, flat, rng)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from privacy_assets.compute.compiling import compiled
+from privacy_assets.generators.trees import Tree
 
 MOST_CLASSES = 64
 _SAME = 1e-9  # of the largest gain that a node allows: splits that differ by less are equal but for rounding
@@ -17,9 +18,7 @@ _SAME = 1e-9  # of the largest gain that a node allows: splits that differ by le
 @compiled
 def classes(codes: np.ndarray, levels: int) -> tuple[np.ndarray, int]:
     """Class of each code < ``levels`` by falling frequency (float64), and how many; from 64 on they share the last."""
-    counts = np.zeros(levels, dtype=np.int64)
-    for code in codes:
-        counts[code] += 1
+    counts = np.bincount(codes, minlength=levels)
     place, found = np.full(levels, MOST_CLASSES - 1.0), 0
     for level in np.argsort(-counts, kind="mergesort")[:MOST_CLASSES]:
         if counts[level] > 0:
@@ -37,9 +36,7 @@ def level_scores(codes: np.ndarray, levels: int, goal: np.ndarray, kinds: int, s
     than ``smallest`` rows are taken together, levels without rows stand with them: the mean goal of a level of few rows
     is that of its rows, and would let the tree look the target up.
     """
-    counts = np.zeros(levels, dtype=np.int64)
-    for code in codes:
-        counts[code] += 1
+    counts = np.bincount(codes, minlength=levels)
     group, groups = np.zeros(levels, dtype=np.int64), 1
     for level in range(levels):
         if counts[level] >= smallest:
@@ -80,18 +77,15 @@ def _places(table: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 @compiled
-def _rank_places(known: int, mean: float) -> tuple[np.ndarray, np.ndarray, int]:
-    """Table of a number: its rank, the mean rank for missing; the places of the table's values, and their number."""
-    table = np.empty(known + 1, dtype=np.float32)
-    places = np.empty(known + 1, dtype=np.int32)
-    table[known] = mean
-    below = int(np.floor(table[known]))
+def _rank_places(table: np.ndarray) -> tuple[np.ndarray, int]:
+    """:func:`_places` of a table of ranks whose last value is their mean, without sorting."""
+    known = len(table) - 1
+    below = int(table[known])
     apart = known > 0 and table[known] > below
-    for rank in range(known):
-        table[rank] = rank
-        places[rank] = rank + (apart and rank > below)
-    places[known] = below + apart
-    return table, places, known + apart if known > 0 else 1
+    out = np.arange(known + 1).astype(np.int32)
+    out[below + 1 :] += apart
+    out[known] = below + apart
+    return out, max(known + apart, 1)
 
 
 @compiled
@@ -232,11 +226,11 @@ def fit_tree(
     donors: np.ndarray,
     smallest: int,
     rng: np.random.Generator,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+) -> Tree:
     """Tree of ``goal`` on all columns ``codes`` (f, n), grown on some ``rows``, that keeps their ``donors``.
 
     A number is its rank, missing the mean rank, with an indicator where there is missing; a category has its
-    :func:`level_scores`. Returns the arrays of a :class:`trees.Tree`.
+    :func:`level_scores`.
     """
     columns, ends, held = np.empty(2 * len(codes), dtype=np.int64), np.empty(2 * len(codes), dtype=np.int64), 0
     tables = np.empty(2 * (levels[: len(codes)].sum() + len(codes)), dtype=np.float32)
@@ -245,18 +239,16 @@ def fit_tree(
     begin = 0
     for column in range(len(codes)):
         own, known = codes[column], levels[column]
-        missing, total = 0, 0
-        if is_number[column]:
-            for code in own:
-                missing += code == known
-                total += code if code < known else 0
+        missing = (own == known).sum() if is_number[column] else 0
         for part in range(2 if missing > 0 else 1):
             end = begin + known + 1
             if part == 1:
                 table, place, span = np.zeros(known + 1, dtype=np.float32), np.zeros(known + 1, dtype=np.int32), 2
                 table[known], place[known] = 1, 1
             elif is_number[column]:
-                table, place, span = _rank_places(known, total / max(len(own) - missing, 1))
+                table = np.arange(known + 1).astype(np.float32)
+                table[known] = (own.sum() - missing * known) / max(len(own) - missing, 1)
+                place, span = _rank_places(table)
             else:
                 table = level_scores(own[rows], known + 1, goal, kinds, smallest)
                 place, span = _places(table)
@@ -273,16 +265,15 @@ def fit_tree(
         if feature[node] >= 0:
             first = ends[feature[node] - 1] if feature[node] > 0 else 0
             threshold[node] = (np.float64(ranked[first + low[node]]) + np.float64(ranked[first + high[node]])) / 2
-    return columns[:held], ends[:held], tables[:begin], feature, threshold, right, start, donors[order]
+    return Tree(columns[:held], ends[:held], tables[:begin], feature, threshold, right, start, donors[order])
 
 
 @compiled
 def has_part(own: np.ndarray, known: int, is_number: bool, part: int) -> bool:
     """True when a column ``own`` of ``known`` values has the tree ``part``, 0 or 1, see :func:`fit_part`."""
-    missing = 0
-    for code in own:
-        missing += code == known
-    return (part == 0) if not is_number else missing > 0 if part == 0 else missing < len(own)
+    if not is_number:
+        return part == 0
+    return bool((own == known).any()) if part == 0 else bool((own < known).any())
 
 
 @compiled
@@ -295,7 +286,7 @@ def fit_part(
     part: int,
     smallest: int,
     rng: np.random.Generator,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+) -> Tree:
     """One of the trees of ``column`` given those before it; ``numbers`` (n,) are its values, if it is a number.
 
     A category has tree 0, whose donors are codes. A number has tree 0 when it misses values, whose donors are
@@ -323,23 +314,12 @@ def _standardised(values: np.ndarray) -> np.ndarray:
 
 
 @compiled
-def draw_codes(
-    columns: np.ndarray,
-    ends: np.ndarray,
-    tables: np.ndarray,
-    feature: np.ndarray,
-    threshold: np.ndarray,
-    right: np.ndarray,
-    start: np.ndarray,
-    donors: np.ndarray,
-    codes: np.ndarray,
-    out: np.ndarray,
-    rng: np.random.Generator,
-) -> None:
+def draw_codes(tree: Tree, codes: np.ndarray, out: np.ndarray, rng: np.random.Generator) -> None:
     """Write one donor for each of the rows ``codes`` (f, rows) into ``out`` int32 (rows,), where that is still below 0.
 
-    It is drawn uniformly from the leaf of the row. The first eight are the arrays of a :class:`trees.Tree`.
+    It is drawn uniformly from the leaf of the row.
     """
+    columns, ends, tables, feature, threshold, right, start, donors = tree
     for i in range(len(out)):
         if out[i] < 0:
             node = 0
@@ -354,7 +334,6 @@ def draw_codes(
 @compiled
 def fit_and_draw(
     everyone: np.ndarray,
-    spans: np.ndarray,
     is_number: np.ndarray,
     cells: np.ndarray,
     smallest: int,
@@ -364,55 +343,27 @@ def fit_and_draw(
 ) -> np.ndarray:
     """Cells (F, size) from trees grown on the columns ``rows`` of ``cells`` (F, N), all in the order of the trees.
 
-    ``everyone`` are the ranks of all cells, int32 (F, N), ``spans`` (F,) their numbers; of a number that misses values
-    the last rank is that of missing.
+    ``everyone`` are the ranks of all cells, int32 (F, N); of a number that misses values the last is that of missing.
     """
     columns, n = len(everyone), len(rows)
-    codes, held = np.empty((columns, n), dtype=np.int32), np.empty((columns, n))
+    codes, held = np.empty((columns, n), dtype=np.int32), cells[:, rows]
     levels, known = np.empty(columns, dtype=np.int64), np.empty((columns, n))
     for column in range(columns):
-        for i in range(n):
-            held[column, i] = cells[column, rows[i]]
-        levels[column] = _own_codes(everyone[column], spans[column], rows, held[column], codes[column], known[column])
+        own = everyone[column][rows]
+        seen = np.zeros(own.max() + 1, dtype=np.int32)
+        seen[own] = 1
+        codes[column] = np.cumsum(seen)[own] - 1
+        known[column][codes[column]] = held[column]
+        last = codes[column].max()
+        levels[column] = last + 1 - int(np.isnan(known[column, last]))
     drawn, out = np.empty((columns, size), dtype=np.int32), np.empty((columns, size))
     for column in range(columns):
         drawn[column] = -1
         for part in range(2):
             if has_part(codes[column], levels[column], is_number[column], part):
-                heads, ends, tables, feature, threshold, right, start, donors = fit_part(
-                    codes, levels, is_number, held[column], column, part, smallest, rng
-                )
-                before, own = drawn[:column], drawn[column]
-                draw_codes(heads, ends, tables, feature, threshold, right, start, donors, before, own, rng)
+                tree = fit_part(codes, levels, is_number, held[column], column, part, smallest, rng)
+                draw_codes(tree, drawn[:column], drawn[column], rng)
         for i in range(size):
             code = drawn[column, i]
             out[column, i] = known[column, code] if code < levels[column] else np.nan
     return out
-
-
-@compiled
-def _own_codes(
-    ranks: np.ndarray, span: int, rows: np.ndarray, held: np.ndarray, codes: np.ndarray, known: np.ndarray
-) -> int:
-    """Write the codes of the cells ``held`` in ``rows`` among their own values, and these; return their number."""
-    own = ranks[rows]
-    if span <= 8 * len(rows):
-        seen = np.zeros(span, dtype=np.int32)
-        for rank in own:
-            seen[rank] = 1
-        found = 0
-        for rank in range(span):
-            if seen[rank]:
-                seen[rank] = found
-                found += 1
-        for i in range(len(own)):
-            codes[i] = seen[own[i]]
-            known[codes[i]] = held[i]
-    else:
-        order, found = np.argsort(own), 0
-        for k in range(len(own)):
-            found += k > 0 and own[order[k]] != own[order[k - 1]]
-            codes[order[k]] = found
-            known[found] = held[order[k]]
-        found += 1
-    return found - int(np.isnan(known[found - 1]))

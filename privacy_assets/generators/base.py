@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
@@ -24,9 +22,8 @@ from privacy_assets.tables.conversion import column_of
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
-DAMAGED = (OSError, KeyError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)  # what a file may raise
-
 MANIFEST = "generator.json"
+ARRAYS = "arrays.npz"
 TRAIN = "train.parquet"
 
 
@@ -121,10 +118,12 @@ class Generator(ABC):
     def _fit(self, train: Table, training: Training) -> FittedGenerator:
         """Fit to checked input."""
 
-    @classmethod
     @abstractmethod
-    def load(cls, folder: Path, manifest: Mapping[str, Any]) -> FittedGenerator:
-        """Read what :meth:`FittedGenerator.save` wrote; ``manifest`` is the content of its JSON file."""
+    def load(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
+        """Read what :meth:`FittedGenerator.save` wrote; ``manifest`` is the content of its JSON file.
+
+        Whatever a damaged file raises becomes an InputError in ``load_generator``.
+        """
 
     def settings(self) -> dict[str, Any]:
         """The settings as a plain mapping that JSON can hold."""
@@ -234,11 +233,24 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     return manifest
 
 
-def write_train(train: Table, folder: Path) -> None:
-    """Keep a training table beside the manifest."""
-    pq.write_table(pa.Table.from_pandas(train.frame(), preserve_index=False), folder / TRAIN)
+def write_arrays(folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Keep arrays beside the manifest."""
+    np.savez_compressed(folder / ARRAYS, **arrays)  # type: ignore[arg-type]
+
+
+def read_arrays(folder: Path) -> dict[str, np.ndarray]:
+    """Inverse of :func:`write_arrays`."""
+    with np.load(folder / ARRAYS, allow_pickle=False) as stored:
+        return dict(stored)
+
+
+def write_table(frame: pd.DataFrame, folder: Path) -> Path:
+    """Write a training table, beside the manifest or where a program reads it; the path of the Parquet file."""
+    path = folder / TRAIN
+    pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), path)
+    return path
 
 
 def read_train(folder: Path, schema: TableSchema) -> Table:
-    """Inverse of :func:`write_train`."""
+    """Inverse of :func:`write_table`."""
     return Table.of(pq.ParquetFile(folder / TRAIN).read().to_pandas(), schema, where=str(folder / TRAIN))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,14 @@ import numpy as np
 from pydantic import Field
 
 from privacy_assets.errors import InputError
-from privacy_assets.generators.base import FittedGenerator, Generator, PrivacyBudget, Training
+from privacy_assets.generators.base import (
+    FittedGenerator,
+    Generator,
+    PrivacyBudget,
+    Training,
+    read_arrays,
+    write_arrays,
+)
 from privacy_assets.generators.domains import Domains
 from privacy_assets.generators.shadow_fits import CodedGenerator, Draw
 from privacy_assets.settings import declared
@@ -21,8 +27,6 @@ from privacy_assets.tables.table import Table
 
 Conditional = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
-_ARRAYS = "network.npz"
-_VALUES = "values.json"
 _PARTS = ("groups", "starts", "values", "ends")
 _MOST_KEYS = 2.0**62
 
@@ -57,30 +61,27 @@ class BayNet(CodedGenerator):
         coding = self._coding(train)
         cells = coding.code(train)
         domains = self._domains(cells, coding)
-        codes, (rate, scale), (rng, noise) = (
-            domains.encode(cells),
-            self._noise(len(cells)),
-            self._streams(training.seed),
-        )
+        codes, (rate, scale) = domains.encode(cells), self._noise(len(cells))
+        rng, noise = self._streams(training.seed)
         training.progress("learning the structure of the network")
         root = int(rng.integers(len(codes)))
         order, parents = learn_structure(codes, domains.sizes, self.degree, root, rate, noise)
         training.progress("counting the conditional distributions")
         conditionals = learn_conditionals(codes, domains.sizes, order, parents, scale, noise)
-        return FittedNetwork(self, coding, domains, order, parents, conditionals, self._spent(train.schema))
+        fitted = FittedNetwork(self, coding, domains, order, parents, conditionals)
+        fitted.privacy = self._spent(train.schema)
+        return fitted
 
     def drawer(self, cells: np.ndarray, coding: Coding) -> Draw:
         """See :meth:`CodedGenerator.drawer`."""
         from privacy_assets.generators._bayes_kernels import fit_and_draw
 
         domains = self._domains(cells, coding)
-        codes, noise = domains.encode(cells), self._noise(len(cells))
+        known = domains.encode(cells), domains.sizes, domains.flat, self.degree, *self._noise(len(cells))
 
         def draw(rows: np.ndarray, size: int, seed: int) -> np.ndarray:
-            own, streams = np.ascontiguousarray(rows, dtype=np.int64), self._streams(seed)
-            drawn: np.ndarray = fit_and_draw(
-                codes, domains.sizes, *domains.flat, self.degree, *noise, own, size, *streams
-            )
+            own = np.ascontiguousarray(rows, dtype=np.int64)
+            drawn: np.ndarray = fit_and_draw(*known, own, size, *self._streams(seed))
             return drawn
 
         return draw
@@ -107,10 +108,13 @@ class BayNet(CodedGenerator):
     def _spent(self, schema: TableSchema) -> PrivacyBudget:
         return PrivacyBudget()
 
-    @classmethod
-    def load(cls, folder: Path, manifest: Mapping[str, Any]) -> FittedGenerator:
+    def load(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
         """See :meth:`Generator.load`."""
-        return FittedNetwork.read(cls(**manifest["settings"]), folder, manifest)
+        arrays = read_arrays(folder)
+        order, parents = arrays["order"], arrays["parents"]
+        made: Any = [tuple(arrays[f"{name}.of.{i}"] for name in _PARTS) for i in range(len(order))]
+        coding, domains = Coding.of_plain(schema, manifest["values"]), Domains.from_arrays(arrays)
+        return FittedNetwork(self, coding, domains, order, parents, made)
 
 
 class FittedNetwork(FittedGenerator):
@@ -127,11 +131,9 @@ class FittedNetwork(FittedGenerator):
         order: np.ndarray,
         parents: np.ndarray,
         conditionals: Sequence[Conditional],
-        privacy: PrivacyBudget,
     ) -> None:
         self.generator, self.schema, self.coding, self.domains = generator, coding.schema, coding, domains
         self.order, self.parents, self.conditionals = order, parents, conditionals
-        self.privacy = privacy
 
     def _sample(self, rows: int, seed: int) -> Table:
         from privacy_assets.generators._bayes_kernels import decode, draw_column, keys_of, room
@@ -139,33 +141,12 @@ class FittedNetwork(FittedGenerator):
         rng, sizes = np.random.default_rng(seed), self.domains.sizes
         codes, lookup = np.empty((len(sizes), rows), dtype=np.uint32), np.zeros(room(rows), dtype=np.uint32)
         for i, column in enumerate(self.order):
-            codes[column] = draw_column(*self.conditionals[i], *keys_of(codes, sizes, self.parents[i]), rng, lookup)
-        return self.coding.table(decode(codes, *self.domains.flat, rng))
+            codes[column] = draw_column(self.conditionals[i], *keys_of(codes, sizes, self.parents[i]), rng, lookup)
+        return self.coding.table(decode(codes, self.domains.flat, rng))
 
     def _save(self, folder: Path) -> dict[str, Any]:
         arrays = {"order": self.order, "parents": self.parents, **self.domains.to_arrays()}
         for i, parts in enumerate(self.conditionals):
             arrays.update({f"{name}.of.{i}": part for name, part in zip(_PARTS, parts, strict=True)})
-        np.savez_compressed(folder / _ARRAYS, **arrays)  # type: ignore[arg-type]
-        (folder / _VALUES).write_text(json.dumps(self.coding.plain_values()), encoding="utf-8")
-        return {}
-
-    @classmethod
-    def read(cls, generator: Generator, folder: Path, manifest: Mapping[str, Any]) -> FittedNetwork:
-        """Inverse of :meth:`save` for the ``generator`` of the ``manifest``; InputError when a part is missing."""
-        try:
-            plain = json.loads((folder / _VALUES).read_text(encoding="utf-8"))
-            with np.load(folder / _ARRAYS, allow_pickle=False) as stored:
-                arrays = dict(stored)
-            order, parents = arrays["order"], arrays["parents"]
-            conditionals = [
-                (arrays[f"groups.of.{i}"], arrays[f"starts.of.{i}"], arrays[f"values.of.{i}"], arrays[f"ends.of.{i}"])
-                for i in range(len(order))
-            ]
-            domains = Domains.from_arrays(arrays)
-        except (OSError, KeyError, ValueError) as error:
-            wrong = f"the fitted generator is not complete ({type(error).__name__})"
-            raise InputError(wrong, where=str(folder), fix="fit it again") from None
-        coding = Coding.of_plain(TableSchema.from_json(manifest["schema"]), plain)
-        privacy = PrivacyBudget(**manifest["privacy"])
-        return cls(generator, coding, domains, order, parents, conditionals, privacy)
+        write_arrays(folder, arrays)
+        return {"values": self.coding.plain_values()}

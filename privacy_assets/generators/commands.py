@@ -9,15 +9,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from privacy_assets.errors import ConfigError
-from privacy_assets.generators.base import FittedGenerator, PrivacyBudget, Training, read_train, write_train
-from privacy_assets.generators.programs import (
-    MODEL,
-    FittedModel,
-    FittedProgram,
-    Model,
-    ProgramGenerator,
-    written_table,
-)
+from privacy_assets.generators.base import FittedGenerator, PrivacyBudget, Training, read_train, write_table
+from privacy_assets.generators.programs import MODEL, FittedModel, FittedProgram, Model, ProgramGenerator
 from privacy_assets.settings import Tuple, declared
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
@@ -76,19 +69,17 @@ class CommandGenerator(ProgramGenerator):
 
     def _fit(self, train: Table, training: Training) -> FittedGenerator:
         if self.train is None:
-            return FittedCommand(self, train.schema, train)
+            return FittedCommand(self, train)
         model, reports = self.trained(self.train, train.restored(), training)
         fitted = FittedCommandModel(self, train.schema, model)
         fitted.history = tuple(reports.rows)
         return fitted
 
-    @classmethod
-    def load(cls, folder: Path, manifest: Mapping[str, Any]) -> FittedGenerator:
+    def load(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
         """See :meth:`Generator.load`."""
-        generator, schema = cls(**manifest["settings"]), TableSchema.from_json(manifest["schema"])
-        if generator.train is None:
-            return FittedCommand(generator, schema, read_train(folder, schema))
-        return FittedCommandModel(generator, schema, Model(folder / MODEL))
+        if self.train is None:
+            return FittedCommand(self, read_train(folder, schema))
+        return FittedCommandModel(self, schema, Model(folder / MODEL))
 
 
 class FittedCommand(FittedProgram):
@@ -96,15 +87,15 @@ class FittedCommand(FittedProgram):
 
     privacy = PrivacyBudget(known=False)
 
-    def __init__(self, generator: ProgramGenerator, schema: TableSchema, train: Table) -> None:
-        self.generator, self.schema, self.train = generator, schema, train
+    def __init__(self, generator: ProgramGenerator, train: Table) -> None:
+        self.generator, self.schema, self.train = generator, train.schema, train
 
     def given(self, folder: Path) -> dict[str, str]:
         """See :meth:`FittedProgram.given`."""
-        return {"{train}": str(written_table(self.train.restored(), folder))}
+        return {"{train}": str(write_table(self.train.restored(), folder))}
 
     def _save(self, folder: Path) -> dict[str, Any]:
-        write_train(self.train, folder)
+        write_table(self.train.frame(), folder)
         return {}
 
 

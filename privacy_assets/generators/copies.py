@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pydantic import Field
 
-from privacy_assets.generators.base import FittedGenerator, Generator, Training, read_train, write_train
+from privacy_assets.generators.base import FittedGenerator, Generator, Training, read_train, write_table
 from privacy_assets.settings import declared
 from privacy_assets.tables.column import Column
 from privacy_assets.tables.precision import UNITS, decimals_of, round_decimals, unit_of, whole_decimals_of
@@ -31,13 +30,15 @@ class Copy(Generator):
         return ""
 
     def _fit(self, train: Table, training: Training) -> FittedGenerator:
-        return FittedCopy(self, train.schema, train)
+        return FittedCopy(self, train)
 
-    @classmethod
-    def load(cls, folder: Path, manifest: Mapping[str, Any]) -> FittedGenerator:
+    def load(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
         """See :meth:`Generator.load`."""
-        schema = TableSchema.from_json(manifest["schema"])
-        return FittedCopy(cls(**manifest["settings"]), schema, read_train(folder, schema))
+        return FittedCopy(self, read_train(folder, schema))
+
+    def changed(self, drawn: Table, train: Table, rng: np.random.Generator) -> Table:
+        """What becomes of the rows ``drawn`` from ``train``: nothing."""
+        return drawn
 
 
 @declared
@@ -57,52 +58,37 @@ class NoisyCopy(Copy):
     noise: float = Field(default=0.1, ge=0, description="standard deviations by which numbers move")
     redraw: float = Field(default=0.05, ge=0, le=1, description="probability that a category is resampled")
 
-    def _fit(self, train: Table, training: Training) -> FittedGenerator:
-        return FittedNoisyCopy(self, train.schema, train)
+    def changed(self, drawn: Table, train: Table, rng: np.random.Generator) -> Table:
+        """The rows ``drawn`` from ``train`` with noise on them."""
 
-    @classmethod
-    def load(cls, folder: Path, manifest: Mapping[str, Any]) -> FittedGenerator:
-        """See :meth:`Generator.load`."""
-        schema = TableSchema.from_json(manifest["schema"])
-        return FittedNoisyCopy(cls(**manifest["settings"]), schema, read_train(folder, schema))
+        def noisy(column: Column) -> Column:
+            known = train[column.name].present()
+            if len(known) == 0:
+                return column
+            if column.values is not None:
+                return resampled(column, known, self.redraw, rng)
+            return jittered(column, known, self.noise, rng)
+
+        return drawn.map(noisy)
 
 
 class FittedCopy(FittedGenerator):
     """The training table itself."""
 
-    def __init__(self, generator: Copy, schema: TableSchema, train: Table) -> None:
-        self.generator, self.schema, self.train = generator, schema, train
+    generator: Copy
+
+    def __init__(self, generator: Copy, train: Table) -> None:
+        self.generator, self.schema, self.train = generator, train.schema, train
 
     def _sample(self, rows: int, seed: int) -> Table:
-        return self._drawn(rows, np.random.default_rng(seed))
-
-    def _drawn(self, rows: int, rng: np.random.Generator) -> Table:
-        n = len(self.train)
+        rng, n = np.random.default_rng(seed), len(self.train)
         once = rng.permutation(n)[:rows]
         again = rng.integers(0, n, max(rows - n, 0))
-        return self.train.take(np.concatenate([once, again]))
+        return self.generator.changed(self.train.take(np.concatenate([once, again])), self.train, rng)
 
     def _save(self, folder: Path) -> dict[str, Any]:
-        write_train(self.train, folder)
+        write_table(self.train.frame(), folder)
         return {}
-
-
-class FittedNoisyCopy(FittedCopy):
-    """The training table and the noise to put on it."""
-
-    generator: NoisyCopy
-
-    def _sample(self, rows: int, seed: int) -> Table:
-        rng = np.random.default_rng(seed)
-        return self._drawn(rows, rng).map(partial(self._changed, rng))
-
-    def _changed(self, rng: np.random.Generator, column: Column) -> Column:
-        known = self.train[column.name].present()
-        if len(known) == 0:
-            return column
-        if column.values is not None:
-            return resampled(column, known, self.generator.redraw, rng)
-        return jittered(column, known, self.generator.noise, rng)
 
 
 def resampled(column: Column, known: Column, probability: float, rng: np.random.Generator) -> Column:

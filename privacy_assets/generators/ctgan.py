@@ -5,7 +5,6 @@ The library is imported where it is used: its licence, BUSL-1.1, is not that of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +12,7 @@ import pandas as pd
 from pydantic import Field
 
 from privacy_assets.errors import ConfigError
-from privacy_assets.generators.ctgan_columns import Span
-from privacy_assets.generators.ctgan_fitting import LARGEST, LibraryGenerator
+from privacy_assets.generators.ctgan_fitting import LARGEST, FittedLibrary, LibraryGenerator
 from privacy_assets.settings import Layers, declared
 
 if TYPE_CHECKING:
@@ -93,25 +91,18 @@ class CTGAN(LibraryGenerator):
                 module.track_running_stats = False
         return network
 
-    def batch(
-        self,
-        network: nn.Module,
-        spans: Sequence[Span],
-        conditions: np.ndarray,
-        noise: torch.Generator,
-        rng: np.random.RandomState,
-    ) -> np.ndarray:
+    def batch(self, fitted: FittedLibrary, noise: torch.Generator, rng: np.random.RandomState) -> np.ndarray:
         """See :meth:`LibraryGenerator.batch`."""
         import torch
 
-        size, places = self.batch_size, len(conditions)
+        size, places = self.batch_size, len(fitted.conditions)
         zeros = torch.zeros(size, self.embedding_dim)
         fed = torch.normal(zeros, zeros + 1, generator=noise)
         if places:
-            chosen = torch.from_numpy(rng.choice(places, size, p=conditions))
+            chosen = torch.from_numpy(rng.choice(places, size, p=fitted.conditions))
             fed = torch.cat([fed, torch.nn.functional.one_hot(chosen, places).to(fed.dtype)], dim=1)
-        raw, start, out = network(fed), 0, np.empty((len(spans), size))
-        for row, span in zip(out, spans, strict=True):
+        raw, start, out = fitted.network(fed), 0, np.empty((len(fitted.spans), size))
+        for row, span in zip(out, fitted.spans, strict=True):
             within = torch.tanh(raw[:, start]).numpy().astype(np.float64)
             logits = raw[:, start + span.is_number : start + span.width]
             gumbel = -torch.empty(logits.shape).exponential_(generator=noise).log()
@@ -166,21 +157,14 @@ class TVAE(LibraryGenerator):
         network: nn.Module = Decoder(self.embedding_dim, self.decompress_dims, width)
         return network
 
-    def batch(
-        self,
-        network: nn.Module,
-        spans: Sequence[Span],
-        conditions: np.ndarray,
-        noise: torch.Generator,
-        rng: np.random.RandomState,
-    ) -> np.ndarray:
+    def batch(self, fitted: FittedLibrary, noise: torch.Generator, rng: np.random.RandomState) -> np.ndarray:
         """See :meth:`LibraryGenerator.batch`."""
         import torch
 
         zeros = torch.zeros(self.batch_size, self.embedding_dim)
-        raw, deviations = network(torch.normal(zeros, zeros + 1, generator=noise))
-        made, start, out = torch.tanh(raw).numpy(), 0, np.empty((len(spans), self.batch_size))
-        for row, span in zip(out, spans, strict=True):
+        raw, deviations = fitted.network(torch.normal(zeros, zeros + 1, generator=noise))
+        made, start, out = torch.tanh(raw).numpy(), 0, np.empty((len(fitted.spans), self.batch_size))
+        for row, span in zip(out, fitted.spans, strict=True):
             within = made[:, start].astype(np.float64)
             if span.is_number:
                 within = rng.normal(within, deviations[start].item())

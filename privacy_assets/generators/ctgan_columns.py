@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,15 +88,6 @@ class Given:
             else:
                 out[place][row == 1] = np.nan
         return out
-
-    def to_arrays(self) -> dict[str, np.ndarray]:
-        """Arrays to store."""
-        return {"base": self.base, "parts": self.parts, "scales": self.scales, "whole": self.whole}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Given:
-        """Inverse of :meth:`to_arrays`; KeyError when one is missing."""
-        return cls(arrays["base"], arrays["parts"], arrays["scales"], arrays["whole"])
 
 
 @dataclass(frozen=True, eq=False)

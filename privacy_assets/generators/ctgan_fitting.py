@@ -7,10 +7,10 @@ Sampling is our own, on the CPU and from generators of its own.
 from __future__ import annotations
 
 import math
-import zipfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,9 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.errors import InputError
-from privacy_assets.generators.base import FittedGenerator, Generator, Training
+from privacy_assets.generators.base import FittedGenerator, Generator, Training, read_arrays, write_arrays
 from privacy_assets.generators.ctgan_columns import CODE, NUMBER, Given, Span, spans_of
+from privacy_assets.generators.neural import weights_of, with_weights
 from privacy_assets.tables.coding import Coding
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-_ARRAYS = "ctgan.npz"
-_WEIGHTS = "network."
 LARGEST = 1e38  # of a rate or a weight: beyond it, a short float is infinite
 
 
@@ -64,14 +63,7 @@ class LibraryGenerator(Generator):
         """A network of that form with ``width`` outputs."""
 
     @abstractmethod
-    def batch(
-        self,
-        network: nn.Module,
-        spans: Sequence[Span],
-        conditions: np.ndarray,
-        noise: torch.Generator,
-        rng: np.random.RandomState,
-    ) -> np.ndarray:
+    def batch(self, fitted: FittedLibrary, noise: torch.Generator, rng: np.random.RandomState) -> np.ndarray:
         """Draw ``batch_size`` rows, float64 (spans, batch_size), in the order in which the library draws."""
 
     def train(self, table: pd.DataFrame, codes: list[str], training: Training) -> tuple[Any, list[dict[str, float]]]:
@@ -109,29 +101,19 @@ class LibraryGenerator(Generator):
             return FittedLibrary(self, coding, given, (), np.empty(0), {})
         model, history = self.train(*given.table(cells), training)
         network, conditions = self.learned(model)
-        weights = {name: weight.detach().cpu().numpy() for name, weight in network.state_dict().items()}
         transformer = model._transformer if hasattr(model, "_transformer") else model.transformer
-        fitted = FittedLibrary(self, coding, given, spans_of(transformer), conditions, weights)
+        fitted = FittedLibrary(self, coding, given, spans_of(transformer), conditions, weights_of(network))
         fitted.history = tuple(history)
         return fitted
 
-    @classmethod
-    def load(cls, folder: Path, manifest: Mapping[str, Any]) -> FittedGenerator:
-        """See :meth:`Generator.load`; InputError when a part is missing or does not fit the others."""
-        try:
-            with np.load(folder / _ARRAYS, allow_pickle=False) as stored:
-                arrays = dict(stored)
-            coding = Coding.of_plain(TableSchema.from_json(manifest["schema"]), manifest["values"])
-            spans = tuple(
-                Span(arrays[f"values.{at}"], arrays[f"deviations.{at}"]) for at in range(len(arrays["parts"]))
-            )
-            weights = {name.removeprefix(_WEIGHTS): part for name, part in arrays.items() if name.startswith(_WEIGHTS)}
-            generator, given = cls(**manifest["settings"]), Given.from_arrays(arrays)
-            _check_parts(coding, given, spans, arrays["conditions"])
-            return FittedLibrary(generator, coding, given, spans, arrays["conditions"], weights)
-        except (OSError, EOFError, LookupError, TypeError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
-            wrong = f"the fitted generator is not complete ({type(error).__name__})"
-        raise InputError(wrong, where=str(folder), fix="fit it again")  # outside: the other message is not ours
+    def load(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
+        """See :meth:`Generator.load`; ValueError when a part does not fit the others."""
+        arrays, coding = read_arrays(folder), Coding.of_plain(schema, manifest["values"])
+        given = Given(*(arrays[field.name] for field in fields(Given)))
+        conditions = arrays["conditions"]
+        spans = tuple(Span(arrays[f"values.{at}"], arrays[f"deviations.{at}"]) for at in range(len(given.parts)))
+        _check_parts(coding, given, spans, conditions)
+        return FittedLibrary(self, coding, given, spans, conditions, arrays)
 
     def diverged(self) -> InputError:
         """The error of a training that came to nothing."""
@@ -153,20 +135,17 @@ class FittedLibrary(FittedGenerator):
         conditions: np.ndarray,
         weights: Mapping[str, np.ndarray],
     ) -> None:
-        self.generator, self.schema, self.coding = generator, coding.schema, coding
-        self.given, self.spans, self.conditions, self.weights = given, spans, conditions, weights
-        self.network = self._network() if spans else None
-
-    def _network(self) -> nn.Module:
         """Raises RuntimeError when the weights do not fit spans, conditions and settings; InputError for NaN."""
         import torch
 
-        if not all(np.isfinite(weight).all() for weight in self.weights.values()):
-            raise self.generator.diverged()
-        with torch.device("meta"):  # draws no weights from the global generator
-            network = self.generator.network(sum(span.width for span in self.spans), len(self.conditions))
-        network.load_state_dict({name: torch.from_numpy(part) for name, part in self.weights.items()}, assign=True)
-        return network
+        self.generator, self.schema, self.coding = generator, coding.schema, coding
+        self.given, self.spans, self.conditions = given, spans, conditions
+        self.network: nn.Module = torch.nn.Identity()
+        if spans:
+            width = sum(span.width for span in spans)
+            self.network = with_weights(lambda: generator.network(width, len(conditions)), weights)
+        if not all(part.isfinite().all() for part in self.network.state_dict().values()):
+            raise generator.diverged()
 
     def draw(self, rows: int, state: int) -> np.ndarray:
         """Values float64 (C, rows) of the given columns, from two generators of random numbers that begin at ``state``.
@@ -179,13 +158,12 @@ class FittedLibrary(FittedGenerator):
 
         from privacy_assets.embedding.network import one_thread
 
-        if self.network is None:
+        if not self.spans:
             return np.empty((0, rows))
         noise, rng = torch.Generator().manual_seed(state), np.random.RandomState(state)  # the library's kind
         with one_thread(), torch.inference_mode():
             batches = [
-                self.generator.batch(self.network, self.spans, self.conditions, noise, rng)
-                for _ in range(math.ceil(rows / self.generator.batch_size))
+                self.generator.batch(self, noise, rng) for _ in range(math.ceil(rows / self.generator.batch_size))
             ]
         return np.concatenate(batches, axis=1)[:, :rows]
 
@@ -196,11 +174,10 @@ class FittedLibrary(FittedGenerator):
         return self.coding.table(self.given.cells(values))
 
     def _save(self, folder: Path) -> dict[str, Any]:
-        arrays = {"conditions": self.conditions, **self.given.to_arrays()}
+        arrays = {"conditions": self.conditions, **vars(self.given)}
         for at, span in enumerate(self.spans):
             arrays |= {f"values.{at}": span.values, f"deviations.{at}": span.deviations}
-        arrays |= {f"{_WEIGHTS}{name}": weight for name, weight in self.weights.items()}
-        np.savez_compressed(folder / _ARRAYS, **arrays)  # type: ignore[arg-type]
+        write_arrays(folder, arrays | weights_of(self.network))
         return {"values": self.coding.plain_values()}
 
 

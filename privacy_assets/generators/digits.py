@@ -115,14 +115,13 @@ class DigitCoding:
     def to_json(self) -> dict[str, Any]:
         """Values of the private table, as JSON can hold them."""
         grids = [None if grid is None else [grid.low, grid.decimals, grid.unit, grid.gaps] for grid in self.grids]
-        values = [None if known is None else [_plain(value) for value in known] for known in self.coding.values]
-        return {"values": values, "grids": grids}
+        return {"values": self.coding.plain_values(), "grids": grids}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], schema: TableSchema) -> DigitCoding:
         """Inverse of :meth:`to_json`."""
-        values = tuple(None if known is None else tuple(known) for known in data["values"])
-        return cls(Coding(schema, values), tuple(None if grid is None else Grid(*grid) for grid in data["grids"]))
+        grids = tuple(None if grid is None else Grid(*grid) for grid in data["grids"])
+        return cls(Coding.of_plain(schema, data["values"]), grids)
 
     def _missing(self, place: int) -> int:
         return len(self.coding.values[place] or ())
@@ -134,10 +133,6 @@ class DigitCoding:
                 columns.append(ColumnSchema(f"c{place}m", "categorical", False, "object"))
             columns.append(ColumnSchema(f"c{place}", "categorical" if grid is None else "integer", False, "object"))
         return TableSchema(tuple(columns))
-
-
-def _plain(value: object) -> object:
-    return bool(value) if isinstance(value, np.bool_) else value
 
 
 def _codes(texts: Column, last: int, where: str) -> np.ndarray:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 
 from privacy_assets.generators.private_gan import PrivateGan
 from privacy_assets.settings import declared
-
-if TYPE_CHECKING:
-    from privacy_assets.generators.networks.blocks import Sampler, Shape
 
 
 @declared
@@ -25,9 +20,3 @@ class DPGAN(PrivateGan):
     WASSERSTEIN = 0.05
 
     learning_rate: float = Field(default=5e-4, ge=1e-8, le=1, description="of Adam")
-
-    def sampler(self, shape: Shape) -> Sampler:
-        """See :meth:`NeuralGenerator.sampler`."""
-        from privacy_assets.generators.networks.blocks import GanSampler
-
-        return GanSampler(shape, self.hidden, self.noise)

@@ -96,13 +96,11 @@ class CallableGenerator(ProgramGenerator):
         return super().failed(self.reference, what)
 
     def _fit(self, train: Table, training: Training) -> FittedGenerator:
-        return FittedCommand(self, train.schema, train)
+        return FittedCommand(self, train)
 
-    @classmethod
-    def load(cls, folder: Path, manifest: Mapping[str, Any]) -> FittedGenerator:
-        """See :meth:`Generator.load`; ConfigError when the function's module is not there any more."""
-        schema = TableSchema.from_json(manifest["schema"])
-        return FittedCommand(cls(**manifest["settings"]), schema, read_train(folder, schema))
+    def load(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
+        """See :meth:`Generator.load`."""
+        return FittedCommand(self, read_train(folder, schema))
 
 
 def _label(function: object) -> str:

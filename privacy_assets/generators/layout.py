@@ -66,36 +66,30 @@ class Scale:
 @dataclass(frozen=True, eq=False)
 class Layout:
     """What each column of the cells (F, n) of a :class:`Coding` becomes: a code of ``domains`` (all columns), and of
-    numbers with a scale (``scales`` has None for all others) a level besides; their codes say "there" and "missing".
+    numbers with a scale (``scales``, by place) a level besides; their codes say "there" and "missing".
     """
 
     domains: Domains
-    scales: tuple[Scale | None, ...]
+    scales: Mapping[int, Scale]
 
     @classmethod
     def of_cells(cls, cells: np.ndarray, coding: Coding) -> Layout:
         """Scales and categories of the cells (F, n), n >= 1. A column without any value has a code for missing only."""
         domains: list[Domain] = []
-        scales: list[Scale | None] = []
-        for row, number in zip(cells, coding.is_number, strict=True):
+        scales: dict[int, Scale] = {}
+        for place, row in enumerate(cells):
             missing = np.isnan(row)
-            if not number or missing.all():
+            if coding.is_number[place] and not missing.all():
+                domains.append(Domain.of_values(np.array([0.0, np.nan][: 1 + missing.any()])))
+                scales[place] = Scale.of_cells(row[~missing])
+            else:
                 domains.append(Domain.of_values(np.unique(row)))
-                scales.append(None)
-                continue
-            domains.append(Domain.of_values(np.array([0.0, np.nan][: 1 + missing.any()])))
-            scales.append(Scale.of_cells(row[~missing]))
-        return cls(Domains(tuple(domains)), tuple(scales))
+        return cls(Domains(tuple(domains)), scales)
 
     @classmethod
     def of_domains(cls, domains: Domains) -> Layout:
         """Codes for every column, numbers in bins."""
-        return cls(domains, (None,) * len(domains.columns))
-
-    @cached_property
-    def numbers(self) -> list[int]:
-        """Places of the columns that have levels."""
-        return [place for place, scale in enumerate(self.scales) if scale is not None]
+        return cls(domains, {})
 
     @cached_property
     def choices(self) -> list[int]:
@@ -109,13 +103,12 @@ class Layout:
 
     def encode(self, cells: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Levels float32 (n, numbers), random where missing, and codes int64 (n, choices)."""
-        levels = np.empty((cells.shape[1], len(self.numbers)), dtype=np.float32)
+        levels = np.empty((cells.shape[1], len(self.scales)), dtype=np.float32)
         plain = cells.copy()
-        for at, place in enumerate(self.numbers):
-            missing, scale = np.isnan(cells[place]), self.scales[place]
+        for at, (place, scale) in enumerate(self.scales.items()):
+            missing = np.isnan(cells[place])
             levels[:, at] = rng.random(len(missing))
-            if scale is not None:
-                levels[~missing, at] = scale.encode(cells[place][~missing], rng)
+            levels[~missing, at] = scale.encode(cells[place][~missing], rng)
             plain[place] = np.where(missing, np.nan, 0.0)
         codes = self.domains.encode(plain)[self.choices].T
         return levels, np.ascontiguousarray(codes, dtype=np.int64)
@@ -124,36 +117,26 @@ class Layout:
         """Cells float64 (F, n); numbers in bins are drawn at random within their bin."""
         from privacy_assets.generators._bayes_kernels import decode
 
-        every = np.zeros((len(self.scales), len(codes)), dtype=np.uint32)
+        every = np.zeros((len(self.domains.columns), len(codes)), dtype=np.uint32)
         every[self.choices] = codes.T
-        cells: np.ndarray = decode(every, *self.domains.flat, rng)
-        for at, place in enumerate(self.numbers):
-            scale = self.scales[place]
-            if scale is not None:
-                cells[place] = np.where(np.isnan(cells[place]), np.nan, scale.decode(levels[:, at].astype(np.float64)))
+        cells: np.ndarray = decode(every, self.domains.flat, rng)
+        for at, (place, scale) in enumerate(self.scales.items()):
+            cells[place] = np.where(np.isnan(cells[place]), np.nan, scale.decode(levels[:, at].astype(np.float64)))
         return cells
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Arrays to store."""
-        out = self.domains.to_arrays()
-        for place in self.numbers:
-            scale = self.scales[place]
-            if scale is not None:
-                out |= {f"scale.values.{place}": scale.values, f"scale.levels.{place}": scale.levels}
-                out[f"scale.flags.{place}"] = np.array([scale.steps, scale.decimals], dtype=np.int64)
+        flags = [(place, scale.steps, scale.decimals) for place, scale in self.scales.items()]
+        out = {**self.domains.to_arrays(), "scales": np.array(flags, dtype=np.int64).reshape(-1, 3)}
+        for place, scale in self.scales.items():
+            out |= {f"scale.values.{place}": scale.values, f"scale.levels.{place}": scale.levels}
         return out
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Layout:
         """Inverse of :meth:`to_arrays`; KeyError when one is missing."""
-        domains = Domains.from_arrays(arrays)
-        scales: list[Scale | None] = []
-        for place in range(len(domains.columns)):
-            if f"scale.flags.{place}" not in arrays:
-                scales.append(None)
-                continue
-            steps, decimals = arrays[f"scale.flags.{place}"].tolist()
-            scales.append(
-                Scale(arrays[f"scale.values.{place}"], arrays[f"scale.levels.{place}"], bool(steps), decimals)
-            )
-        return cls(domains, tuple(scales))
+        scales = {}
+        for place, steps, decimals in arrays["scales"].tolist():
+            values, levels = arrays[f"scale.values.{place}"], arrays[f"scale.levels.{place}"]
+            scales[place] = Scale(values, levels, bool(steps), decimals)
+        return cls(Domains.from_arrays(arrays), scales)

@@ -1,10 +1,9 @@
-"""What the neural generators share: settings that are checked, and the fitted network with its layout."""
+"""What the neural generators share: how a table becomes what a network learns, and the fitted network."""
 
 from __future__ import annotations
 
-import json
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,18 +11,30 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from privacy_assets.errors import InputError
-from privacy_assets.generators.base import DAMAGED, FittedGenerator, Generator, PrivacyBudget, Training
+from privacy_assets.generators.base import (
+    FittedGenerator,
+    Generator,
+    PrivacyBudget,
+    Training,
+    read_arrays,
+    write_arrays,
+)
 from privacy_assets.generators.layout import Layout
+from privacy_assets.settings import Layers
 from privacy_assets.tables.coding import Coding
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from privacy_assets.generators.networks.blocks import Sampler, Shape
 
-_WEIGHTS, _ARRAYS, _VALUES = "network.safetensors", "layout.npz", "values.json"
+_WEIGHTS = "network."
 _WIDEST = 10_000  # entries of a one-hot vector
 _BLOCK = 4096  # rows that go through the network at once when rows are drawn
+
+History = tuple[Mapping[str, float], ...]
 
 
 class NeuralGenerator(Generator):
@@ -32,39 +43,52 @@ class NeuralGenerator(Generator):
     modules: ClassVar[tuple[str, ...]] = ("torch",)
     extra: ClassVar[str | None] = "torch"
 
+    hidden: Layers
+    noise: int
+
     def _fit(self, train: Table, training: Training) -> FittedGenerator:
-        # MPS lacks double precision and some of the functions, and its random state cannot be set aside.
-        return self._learn(train, replace(training, device="cpu") if training.device == "mps" else training)
+        if training.device == "mps":  # lacks double precision, some functions, and a random state to set aside
+            training = replace(training, device="cpu")
+        cells, coding, layout = self._coded(train)
+        network, history = self._train(cells, layout, training)
+        fitted = FittedNeural(self, coding, layout, network)
+        fitted.history, fitted.privacy = history, self._spent(train.schema, training)
+        return fitted
+
+    def _coded(self, train: Table) -> tuple[np.ndarray, Coding, Layout]:
+        """Cells (F, n), and what they stand for."""
+        coding = Coding.fit([train], train.schema)
+        cells = coding.code(train)
+        return cells, coding, Layout.of_cells(cells, coding)
 
     @abstractmethod
-    def _learn(self, train: Table, training: Training) -> FittedGenerator:
-        """Fit to checked input on the CPU or CUDA."""
+    def _train(self, cells: np.ndarray, layout: Layout, training: Training) -> tuple[Sampler, History]:
+        """Train on the cells (F, n), on the CPU or CUDA."""
 
-    @abstractmethod
+    def _spent(self, schema: TableSchema, training: Training) -> PrivacyBudget:
+        return PrivacyBudget()
+
     def sampler(self, shape: Shape) -> Sampler:
-        """The network that makes rows of this ``shape``, with weights from torch's global random state."""
+        """The network that makes rows of this ``shape``, with weights from torch's global random state: a GAN's."""
+        from privacy_assets.generators.networks.blocks import GanSampler
 
-    @classmethod
-    def load(cls, folder: Path, manifest: Mapping[str, Any]) -> FittedGenerator:
+        return GanSampler(shape, self.hidden, self.noise)
+
+    def load(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
         """See :meth:`Generator.load`."""
-        return FittedNeural.read(cls(**manifest["settings"]), folder, manifest)
+        arrays = read_arrays(folder)
+        layout = Layout.from_arrays(arrays)
+        shape = shape_of(layout)
+        network = with_weights(lambda: self.sampler(shape), arrays)
+        return FittedNeural(self, Coding.of_plain(schema, manifest["values"]), layout, network)
 
 
 class FittedNeural(FittedGenerator):
     """A trained network, and what its outputs stand for."""
 
-    def __init__(
-        self,
-        generator: NeuralGenerator,
-        coding: Coding,
-        layout: Layout,
-        network: Sampler,
-        history: tuple[Mapping[str, float], ...],
-        privacy: PrivacyBudget | None = None,
-    ) -> None:
+    def __init__(self, generator: NeuralGenerator, coding: Coding, layout: Layout, network: Any) -> None:
         self.generator, self.schema, self.coding, self.layout = generator, coding.schema, coding, layout
-        self.network, self.history = network.cpu().eval(), history
-        self.privacy = privacy or PrivacyBudget()
+        self.network = network.cpu().eval()
 
     def _sample(self, rows: int, seed: int) -> Table:
         import torch
@@ -76,37 +100,14 @@ class FittedNeural(FittedGenerator):
         device = torch.device("cpu")
         with torch.inference_mode(), seeded(stream, device):
             sizes = [min(_BLOCK, rows - start) for start in range(0, rows, _BLOCK)]
-            parts = [self.network.draw(size, device) for size in sizes]
-            levels = torch.cat([part[0] for part in parts]).numpy()
-            codes = torch.cat([part[1] for part in parts]).numpy()
+            parts = zip(*[self.network.draw(size, device) for size in sizes], strict=True)
+            levels, codes = (torch.cat(part).numpy() for part in parts)
         cells = self.layout.decode(levels, codes, np.random.default_rng([seed, 2]))
         return self.coding.table(cells)
 
     def _save(self, folder: Path) -> dict[str, Any]:
-        from safetensors.torch import save_file
-
-        save_file(self.network.state_dict(), folder / _WEIGHTS)
-        np.savez_compressed(folder / _ARRAYS, **self.layout.to_arrays())  # type: ignore[arg-type]
-        (folder / _VALUES).write_text(json.dumps(self.coding.plain_values()), encoding="utf-8")
-        return {}
-
-    @classmethod
-    def read(cls, generator: NeuralGenerator, folder: Path, manifest: Mapping[str, Any]) -> FittedNeural:
-        """Inverse of :meth:`save`; InputError when a part is missing or does not fit."""
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
-        try:
-            schema = TableSchema.from_json(manifest["schema"])
-            coding = Coding.of_plain(schema, json.loads((folder / _VALUES).read_text(encoding="utf-8")))
-            with np.load(folder / _ARRAYS, allow_pickle=False) as stored:
-                layout = Layout.from_arrays(dict(stored))
-            network = generator.sampler(shape_of(layout))
-            network.load_state_dict(load_file(folder / _WEIGHTS))
-        except (*DAMAGED, RuntimeError, SafetensorError) as error:
-            wrong = f"the fitted generator is not complete ({type(error).__name__})"
-            raise InputError(wrong, where=str(folder), fix="fit it again") from None
-        return cls(generator, coding, layout, network, ())
+        write_arrays(folder, weights_of(self.network) | self.layout.to_arrays())
+        return {"values": self.coding.plain_values()}
 
 
 def shape_of(layout: Layout) -> Shape:
@@ -117,4 +118,20 @@ def shape_of(layout: Layout) -> Shape:
         wrong = f"its columns have {sum(layout.sizes):,} different categories, more than {_WIDEST:,}"
         fix = "drop identifiers and names, or group rare categories"
         raise InputError(wrong, where="train", fix=fix)
-    return Shape(len(layout.numbers), layout.sizes)
+    return Shape(len(layout.scales), layout.sizes)
+
+
+def weights_of(network: nn.Module) -> dict[str, np.ndarray]:
+    """Arrays to store of a network."""
+    return {f"{_WEIGHTS}{name}": part.detach().cpu().numpy() for name, part in network.state_dict().items()}
+
+
+def with_weights(make: Callable[[], nn.Module], arrays: Mapping[str, np.ndarray]) -> nn.Module:
+    """The network of ``make`` with the weights of :func:`weights_of`; RuntimeError when they do not fit it."""
+    import torch
+
+    with torch.device("meta"):  # draws no weights from the global generator
+        network = make()
+    own = {name.removeprefix(_WEIGHTS): part for name, part in arrays.items() if name.startswith(_WEIGHTS)}
+    network.load_state_dict({name: torch.from_numpy(part) for name, part in own.items()}, assign=True)
+    return network

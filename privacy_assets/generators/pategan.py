@@ -10,13 +10,13 @@ from pydantic import Field
 from privacy_assets.errors import InputError
 from privacy_assets.generators.base import Training
 from privacy_assets.generators.layout import Layout
-from privacy_assets.generators.neural import shape_of
+from privacy_assets.generators.neural import History, shape_of
 from privacy_assets.generators.private_gan import PrivateNetwork, noise_stream
 from privacy_assets.settings import declared
 from privacy_assets.tables.fingerprints import cells_fingerprint
 
 if TYPE_CHECKING:
-    from privacy_assets.generators.networks.blocks import Sampler, Shape
+    from privacy_assets.generators.networks.blocks import Sampler
 
 _FEWEST_ROWS = 2  # of a teacher
 
@@ -58,13 +58,7 @@ class PATEGAN(PrivateNetwork):
         """See :meth:`Generator.overfitting_protection`."""
         return "learns from noisy votes, never from rows"
 
-    def sampler(self, shape: Shape) -> Sampler:
-        """See :meth:`NeuralGenerator.sampler`."""
-        from privacy_assets.generators.networks.blocks import GanSampler
-
-        return GanSampler(shape, self.hidden, self.noise)
-
-    def _train(self, cells: np.ndarray, layout: Layout, training: Training) -> tuple[Any, tuple[dict[str, float], ...]]:
+    def _train(self, cells: np.ndarray, layout: Layout, training: Training) -> tuple[Sampler, History]:
         import torch
 
         from privacy_assets.generators.networks.blocks import seeded

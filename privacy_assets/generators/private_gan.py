@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from pydantic import Field
 
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.generators.base import FittedGenerator, PrivacyBudget, Training
+from privacy_assets.generators.base import PrivacyBudget, Training
 from privacy_assets.generators.layout import Layout
-from privacy_assets.generators.neural import FittedNeural, NeuralGenerator, shape_of
-from privacy_assets.generators.public import PublicKnowledge, freeze_public
+from privacy_assets.generators.neural import History, NeuralGenerator, shape_of
+from privacy_assets.generators.public import Bounds, Categories, PublicKnowledge
 from privacy_assets.settings import Layers, declared
+from privacy_assets.tables.coding import Coding
 from privacy_assets.tables.fingerprints import cells_fingerprint
+from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
+
+if TYPE_CHECKING:
+    from privacy_assets.generators.networks.blocks import Sampler
 
 
 @declared
-class PrivateNetwork(NeuralGenerator):
+class PrivateNetwork(PublicKnowledge, NeuralGenerator):
     """A network under (``epsilon``, ``delta``)-differential privacy that learns codes only: numbers stand in ``bins``.
 
     ``bounds``, ``categories`` and ``bins`` are those of ``privbayes``: what they do not give is read from the private
@@ -35,31 +40,22 @@ class PrivateNetwork(NeuralGenerator):
     epsilon: float = Field(default=1.0, ge=1e-3, le=1e6, description="privacy budget")
     delta: float = Field(default=1e-5, ge=1e-12, le=0.1, description="of the guarantee")
     bins: int = Field(default=20, ge=1, le=10_000, description="bins of a number")
-    bounds: Any = Field(
-        default=None, title="a mapping of columns to lists", description="public [low, high], dates as text"
-    )
-    categories: Any = Field(default=None, title="a mapping of columns to lists", description="public values")
+    bounds: Bounds = None
+    categories: Categories = None
 
-    def __post_init__(self) -> None:
-        freeze_public(self)
-
-    def _learn(self, train: Table, training: Training) -> FittedGenerator:
-        public = PublicKnowledge(self.name, self.bins, self.bounds, self.categories)
-        coding = public.coding(train)
+    def _coded(self, train: Table) -> tuple[np.ndarray, Coding, Layout]:
+        coding = self.public_coding(train)
         cells = coding.code(train)
-        layout = Layout.of_domains(public.domains(cells, coding))
+        layout = Layout.of_domains(self.public_domains(cells, coding))
         if not layout.choices:
             fix = "give bounds or categories, or leave the table to another generator"
             raise InputError("no column has more than one value", where="train", fix=fix)
-        network, history = self._train(cells, layout, training)
-        covers = f"{self._covers(training)}, towards those who do not know the seed"
-        outside_guarantee = public.outside_guarantee(train.schema)
-        spent = PrivacyBudget(float(self.epsilon), float(self.delta), outside_guarantee, self.ACCOUNTANT, covers)
-        return FittedNeural(self, coding, layout, network, history, spent)
+        return cells, coding, layout
 
-    @abstractmethod
-    def _train(self, cells: np.ndarray, layout: Layout, training: Training) -> tuple[Any, tuple[dict[str, float], ...]]:
-        """Train on the cells (F, n); returns the network and its history."""
+    def _spent(self, schema: TableSchema, training: Training) -> PrivacyBudget:
+        covers = f"{self._covers(training)}, towards those who do not know the seed"
+        outside = self.outside_guarantee(schema)
+        return PrivacyBudget(float(self.epsilon), float(self.delta), outside, self.ACCOUNTANT, covers)
 
     @abstractmethod
     def _covers(self, training: Training) -> str:
@@ -88,7 +84,7 @@ class PrivateGan(PrivateNetwork):
     critic_steps: int = Field(default=1, ge=1, le=100, description="steps of the critic for one of the generator")
     clip: float = Field(default=1.0, ge=1e-6, le=1e6, description="norm to which the gradient of a row is clipped")
 
-    def _train(self, cells: np.ndarray, layout: Layout, training: Training) -> tuple[Any, tuple[dict[str, float], ...]]:
+    def _train(self, cells: np.ndarray, layout: Layout, training: Training) -> tuple[Sampler, History]:
         import torch
 
         from privacy_assets.generators.networks.blocks import layers, seeded

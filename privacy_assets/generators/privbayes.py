@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from pydantic import Field
 
@@ -11,7 +9,7 @@ from privacy_assets.errors import InputError
 from privacy_assets.generators.base import PrivacyBudget
 from privacy_assets.generators.baynet import BayNet
 from privacy_assets.generators.domains import Domains
-from privacy_assets.generators.public import PublicKnowledge, freeze_public
+from privacy_assets.generators.public import Bounds, Categories, PublicKnowledge
 from privacy_assets.settings import declared
 from privacy_assets.tables.coding import Coding
 from privacy_assets.tables.schema import TableSchema
@@ -21,7 +19,7 @@ _MOST_CELLS = 2**22
 
 
 @declared
-class PrivBayes(BayNet):
+class PrivBayes(PublicKnowledge, BayNet):
     """The network of ``baynet`` with noise: ``epsilon``-differentially private for the replacement of one row.
 
     It protects a row, not a person with several rows, towards those who do not know the seed; the number of rows is
@@ -45,27 +43,18 @@ class PrivBayes(BayNet):
 
     epsilon: float = Field(default=1.0, gt=0, description="privacy budget")
     structure_share: float = Field(default=0.5, gt=0, lt=1, description="share of the budget for the structure")
-    bounds: Any = Field(
-        default=None, title="a mapping of columns to lists", description="public [low, high], dates as text"
-    )
-    categories: Any = Field(default=None, title="a mapping of columns to lists", description="public values")
-
-    def __post_init__(self) -> None:
-        freeze_public(self)
+    bounds: Bounds = None
+    categories: Categories = None
 
     def _coding(self, train: Table) -> Coding:
-        return self._public.coding(train)
+        return self.public_coding(train)
 
     def _domains(self, cells: np.ndarray, coding: Coding) -> Domains:
-        domains = self._public.domains(cells, coding)
+        domains = self.public_domains(cells, coding)
         if np.prod(np.sort(domains.sizes)[-self.degree - 1 :].astype(np.float64)) > _MOST_CELLS:
             fix = "lower degree or bins, or drop columns with many categories"
             raise InputError(f"a noisy table may need more than {_MOST_CELLS:,} cells", where="train", fix=fix)
         return domains
-
-    @property
-    def _public(self) -> PublicKnowledge:
-        return PublicKnowledge(self.name, self.bins, self.bounds, self.categories)
 
     def _noise(self, columns: int) -> tuple[float, float]:
         structure = self.epsilon * self.structure_share if columns > 2 else 0.0
@@ -78,4 +67,4 @@ class PrivBayes(BayNet):
     def _spent(self, schema: TableSchema) -> PrivacyBudget:
         accountant = "the sum over the noisy choices and tables"
         covers = "the replacement of one row, towards those who do not know the seed"
-        return PrivacyBudget(float(self.epsilon), 0.0, self._public.outside_guarantee(schema), accountant, covers)
+        return PrivacyBudget(float(self.epsilon), 0.0, self.outside_guarantee(schema), accountant, covers)

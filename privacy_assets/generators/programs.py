@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from privacy_assets.compute.progress import Progress, silent
 from privacy_assets.errors import StepError
 from privacy_assets.generators import _program_supervisor as supervisor
-from privacy_assets.generators.base import FittedGenerator, Generator, Training
+from privacy_assets.generators.base import FittedGenerator, Generator, Training, write_table
 from privacy_assets.generators.reports import Reports, channel_in
 from privacy_assets.storage.work import WorkFolder
 from privacy_assets.tables.schema import TableSchema
@@ -140,7 +140,7 @@ class ProgramGenerator(Generator):
         """The model folder that ``arguments`` make of ``table``, and what the program reported."""
         model = Model()
         with WorkFolder() as folder:
-            written = {"{train}": str(written_table(table, folder)), "{model}": str(model.path)}
+            written = {"{train}": str(write_table(table, folder)), "{model}": str(model.path)}
             numbers = {"{seed}": str(training.seed), "{device}": training.device}
             reports = self.run(arguments, {**written, **numbers}, folder, training.progress)
         if not model.path.is_dir() or not any(model.path.iterdir()):
@@ -212,13 +212,6 @@ class FittedModel(FittedProgram):
     def _save(self, folder: Path) -> dict[str, Any]:
         self.model.copy(folder)
         return {}
-
-
-def written_table(frame: pd.DataFrame, folder: Path) -> Path:
-    """The Parquet file in ``folder`` that a program reads its training table from."""
-    path = folder / "train.parquet"
-    pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), path)
-    return path
 
 
 def _filled(part: str, given: Mapping[str, str]) -> str:

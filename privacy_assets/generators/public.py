@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import isfinite
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import pandas as pd
+from pydantic import Field
 
 from privacy_assets.errors import ConfigError, did_you_mean, shown
 from privacy_assets.generators.domains import Domain, Domains
@@ -17,13 +17,13 @@ from privacy_assets.tables.coding import Coding
 from privacy_assets.tables.schema import ColumnSchema, TableSchema
 from privacy_assets.tables.table import Table
 
-Bounds = Mapping[str, Sequence[float] | Sequence[str]]
-Categories = Mapping[str, Sequence[str]]
+_LISTS = "a mapping of columns to lists"
+Bounds = Annotated[Any, Field(title=_LISTS, description="public [low, high], dates as text")]
+Categories = Annotated[Any, Field(title=_LISTS, description="public values")]
 
 
-@dataclass(frozen=True)
 class PublicKnowledge:
-    """The settings ``bounds`` ({number: [low, high]}, dates as text) and ``categories`` ({column: [texts]}).
+    """A generator's settings ``bounds`` ({number: [low, high]}, dates as text) and ``categories`` ({column: [texts]}).
 
     Numbers stand in ``bins`` of equal width between their bounds, beyond which they count to the nearest bin; texts
     that are no category count as missing. The schema is public: names, kinds and precision of columns, which have gaps,
@@ -31,20 +31,34 @@ class PublicKnowledge:
     it.
     """
 
-    generator: str
+    name: ClassVar[str]
     bins: int
-    bounds: Bounds | None = None
-    categories: Categories | None = None
+    bounds: Mapping[str, Sequence[Any]] | None
+    categories: Mapping[str, Sequence[str]] | None
 
-    def coding(self, train: Table) -> Coding:
-        """The coding of ``train`` that knows public values where they are given; ConfigError as :meth:`domains`."""
+    def __post_init__(self) -> None:
+        """Check the two, and make them unchangeable."""
+        for setting in ("bounds", "categories"):
+            value = getattr(self, setting)
+            if value is None:
+                continue
+            if not isinstance(value, Mapping) or not all(isinstance(one, list | tuple) for one in value.values()):
+                raise ConfigError(f"{self.name}: {setting} must give a list for each column.")
+            plain = {str(name): tuple(_as_text(end) for end in one) for name, one in value.items()}
+            object.__setattr__(self, setting, plain)
+        for name, texts in (self.categories or {}).items():
+            if not texts or not all(isinstance(text, str) for text in texts):
+                raise ConfigError(f"{self.name}: categories of {shown(name)} must be one or more texts.")
+
+    def public_coding(self, train: Table) -> Coding:
+        """The coding of ``train`` that knows public values where they are given; ConfigError as for domains."""
         schema = train.schema
         self._check_names(schema)
         found = Coding.fit([train], schema)
         public = [self._values(column) for column in schema.columns]
         return Coding(schema, tuple(own or read for own, read in zip(public, found.values, strict=True)))
 
-    def domains(self, cells: np.ndarray, coding: Coding) -> Domains:
+    def public_domains(self, cells: np.ndarray, coding: Coding) -> Domains:
         """The domains of cells (F, n); ConfigError when a setting names an unknown column or one of another kind."""
         self._check_names(coding.schema)
         given = {}
@@ -70,7 +84,7 @@ class PublicKnowledge:
         return None if given is None else tuple(sorted(set(given)))
 
     def _of_bounds(self, column: ColumnSchema, cells: np.ndarray) -> Domain:
-        wrong = f"{self.generator}: bounds of {shown(column.name)} must be [low, high], "
+        wrong = f"{self.name}: bounds of {shown(column.name)} must be [low, high], "
         pair = (self.bounds or {})[column.name]
         if column.kind == "datetime":
             try:
@@ -94,25 +108,10 @@ class PublicKnowledge:
             for name in getattr(self, setting) or {}:
                 if name not in schema.names:
                     hint = did_you_mean(name, schema.names)
-                    raise ConfigError(f"{self.generator}: {setting} names the unknown column {shown(name)}.{hint}")
+                    raise ConfigError(f"{self.name}: {setting} names the unknown column {shown(name)}.{hint}")
                 if schema[name].kind not in kinds:
                     wrong = f"{setting} cannot be given for the {schema[name].kind} {shown(name)}."
-                    raise ConfigError(f"{self.generator}: {wrong}")
-
-
-def freeze_public(generator: Any) -> None:
-    """Check the settings ``bounds`` and ``categories`` of a frozen generator, and make them unchangeable."""
-    for setting in ("bounds", "categories"):
-        value = getattr(generator, setting)
-        if value is None:
-            continue
-        if not isinstance(value, Mapping) or not all(isinstance(one, list | tuple) for one in value.values()):
-            raise ConfigError(f"{generator.name}: {setting} must give a list for each column.")
-        plain = {str(name): tuple(_as_text(end) for end in one) for name, one in value.items()}
-        object.__setattr__(generator, setting, plain)
-    for name, texts in (generator.categories or {}).items():
-        if not texts or not all(isinstance(text, str) for text in texts):
-            raise ConfigError(f"{generator.name}: categories of {shown(name)} must be one or more texts.")
+                    raise ConfigError(f"{self.name}: {wrong}")
 
 
 def _as_text(value: object) -> object:

@@ -28,7 +28,6 @@ INSTALL = (
     "python -m venv rtf && "
     "rtf/bin/pip install 'realtabformer>=0.2.4,<0.3' 'transformers<5' 'datasets<5' 'pandas<3' pyarrow"
 )
-_COLUMNS = "columns.json"
 
 
 @declared
@@ -113,28 +112,24 @@ class RealTabFormer(ProgramGenerator):
         arguments = [*self._worker("fit"), "{train}", "{model}", "{seed}", "{device}", told]
         table = coding.code(train).iloc[np.argsort(aside, kind="stable")].reset_index(drop=True)  # those held last
         model, reports = self.trained(arguments, table, training)
-        fitted = FittedRealTabFormer(self, train.schema, model, coding)
+        fitted = FittedRealTabFormer(self, model, coding)
         fitted.history = tuple(reports.rows)
         return fitted
 
-    @classmethod
-    def load(cls, folder: Path, manifest: Mapping[str, Any]) -> FittedGenerator:
+    def load(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
         """See :meth:`Generator.load`."""
-        schema = TableSchema.from_json(manifest["schema"])
-        coding = DigitCoding.from_json(json.loads((folder / _COLUMNS).read_text(encoding="utf-8")), schema)
-        return FittedRealTabFormer(cls(**manifest["settings"]), schema, Model(folder / MODEL), coding)
+        return FittedRealTabFormer(self, Model(folder / MODEL), DigitCoding.from_json(manifest["columns"], schema))
 
 
 class FittedRealTabFormer(FittedModel):
     """The trained network, and how the columns were written for it."""
 
-    def __init__(self, generator: RealTabFormer, schema: TableSchema, model: Model, coding: DigitCoding) -> None:
-        super().__init__(generator, schema, model)
+    def __init__(self, generator: RealTabFormer, model: Model, coding: DigitCoding) -> None:
+        super().__init__(generator, coding.coding.schema, model)
         self.coding = coding
 
     def _sample(self, rows: int, seed: int) -> Table:
         return self.coding.table(self.written(rows, seed), where=self.where)
 
     def _save(self, folder: Path) -> dict[str, Any]:
-        (folder / _COLUMNS).write_text(json.dumps(self.coding.to_json()), encoding="utf-8")
-        return super()._save(folder)
+        return {**super()._save(folder), "columns": self.coding.to_json()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from importlib.util import find_spec
@@ -11,9 +13,10 @@ from typing import Any
 import pandas as pd
 
 from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, did_you_mean, shown
-from privacy_assets.generators.base import DAMAGED, FittedGenerator, Generator, PrivacyBudget, read_manifest
+from privacy_assets.generators.base import FittedGenerator, Generator, PrivacyBudget, read_manifest
 from privacy_assets.generators.functions import CallableGenerator
 from privacy_assets.settings import default_of, parts_at
+from privacy_assets.tables.schema import TableSchema
 
 GENERATORS: dict[str, type[Generator]] = parts_at(
     "privacy_assets.generators.synthpop:SynthPop",
@@ -32,6 +35,9 @@ GENERATORS: dict[str, type[Generator]] = parts_at(
     "privacy_assets.generators.functions:CallableGenerator",
     "privacy_assets.generators.commands:CommandGenerator",
 )
+
+# What reading a file that was damaged or changed may raise; RuntimeError: weights that do not fit their network.
+_DAMAGED = (OSError, LookupError, ValueError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 GeneratorLike = str | Mapping[str, Any] | Callable[[pd.DataFrame, int, int], pd.DataFrame] | Generator
 
@@ -113,15 +119,12 @@ def build_generator(
         raise ConfigError(f"unknown generator {shown(generator)}.{did_you_mean(generator, GENERATORS)}")
     kind = GENERATORS[generator]
     info = GeneratorInfo.of(kind)
-    known = {*info.settings, *info.required}
-    for key in given:
-        if key not in known:
-            raise ConfigError(f"generator {generator} has no setting {shown(key)}.{did_you_mean(key, known)}")
     absent = [key for key in info.required if key not in given]
     if absent:
         raise ConfigError(f"generator {generator} needs the settings {', '.join(absent)}.")
+    built = kind(**given)
     info.check_available()
-    return kind(**given)
+    return built
 
 
 def as_generator(given: GeneratorLike) -> Generator:
@@ -149,15 +152,16 @@ def load_generator(folder: str | Path) -> FittedGenerator:
         raise InputError(f"unknown generator {shown(name)}.{did_you_mean(name, GENERATORS)}", where=str(folder))
     GeneratorInfo.of(GENERATORS[name]).check_available()
     try:
-        fitted = GENERATORS[name].load(Path(folder), manifest)
+        generator, schema = GENERATORS[name](**manifest["settings"]), TableSchema.from_json(manifest["schema"])
+        fitted = generator.load(Path(folder), schema, manifest)
         fitted.history, fitted.privacy = tuple(manifest["history"]), PrivacyBudget(**manifest["privacy"])
         fitted.levels = manifest["levels"]
+        return fitted
     except PrivacyAssetsError:
         raise
-    except DAMAGED as error:
+    except _DAMAGED as error:
         wrong = f"the fitted generator is not complete ({type(error).__name__})"
-        raise InputError(wrong, where=str(folder), fix="fit it again") from None
-    return fitted
+    raise InputError(wrong, where=str(folder), fix="fit it again")  # outside: the other message is not ours
 
 
 def _there(module: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,17 +9,14 @@ import numpy as np
 from pydantic import Field
 
 from privacy_assets.errors import InputError
-from privacy_assets.generators.base import FittedGenerator, Training
+from privacy_assets.generators.base import Training
 from privacy_assets.generators.layout import Layout
-from privacy_assets.generators.neural import FittedNeural, NeuralGenerator, shape_of
+from privacy_assets.generators.neural import History, NeuralGenerator, shape_of
 from privacy_assets.settings import Layers, declared
-from privacy_assets.tables.coding import Coding
 from privacy_assets.tables.fingerprints import cells_fingerprint
-from privacy_assets.tables.table import Table
 
 if TYPE_CHECKING:
     from privacy_assets.generators.networks.blocks import Sampler, Shape
-    from privacy_assets.generators.networks.rvae import RvaeNetwork
 
 _OVERFIT_EPOCHS = 100
 
@@ -52,22 +48,68 @@ class RVAE(NeuralGenerator):
     patience: int = Field(default=20, ge=1, le=100_000, description="epochs without a better loss that end training")
     overfit: float | None = Field(default=None, ge=1, le=2, description="how far it is over-fitted on purpose")
 
-    def _learn(self, train: Table, training: Training) -> FittedGenerator:
-        coding = Coding.fit([train], train.schema)
-        cells = coding.code(train)
-        layout = Layout.of_cells(cells, coding)
-        run = _Run(self, cells, layout, training)
-        network, history = run.train(self)
-        if self.overfit is not None and self.overfit > 1:
-            network, history = run.overfit(self.overfit, min(row["validation_loss"] for row in history))
-            if history[-1]["overfitting_ratio"] < self.overfit:
-                reached = f"{history[-1]['overfitting_ratio']:.3g} after {len(history)} epochs"
-                training.progress(f"{self.name}: over-fitting ended at {reached}, {self.overfit:g} was not reached")
-        return FittedNeural(self, coding, layout, network, history)
+    @property
+    def _overfits(self) -> bool:
+        return self.overfit is not None and self.overfit > 1
+
+    def _train(self, cells: np.ndarray, layout: Layout, training: Training) -> tuple[Sampler, History]:
+        network, history = self._trained(cells, layout, training)
+        if not self._overfits:
+            return network, history
+        best = min(row["validation_loss"] for row in history)
+        if best <= 0:
+            fix = "leave overfit out: with so many numbers among the columns the ratio of losses says nothing"
+            raise InputError("the best validation loss is not positive", where="train", fix=fix)
+        training.progress(f"{self.name}: over-fitting on purpose to {self.overfit:g} times {best:.4g}")
+        aside = None if training.checkpoint is None else training.checkpoint / "overfit"
+        again = replace(self, dropout=0.0, epochs=_OVERFIT_EPOCHS)
+        network, history = again._trained(cells, layout, replace(training, checkpoint=aside), best)
+        if history[-1]["overfitting_ratio"] < (self.overfit or 1):
+            reached = f"{history[-1]['overfitting_ratio']:.3g} after {len(history)} epochs"
+            training.progress(f"{self.name}: over-fitting ended at {reached}, {self.overfit:g} was not reached")
+        return network, history
+
+    def _trained(
+        self, cells: np.ndarray, layout: Layout, training: Training, best: float | None = None
+    ) -> tuple[Sampler, History]:
+        """Train; with a ``best`` loss L*, until it is exceeded by the factor asked for."""
+        import torch
+
+        from privacy_assets.generators.networks.blocks import seeded
+        from privacy_assets.generators.networks.training import Loop, batches, split_rows, step
+
+        device = torch.device(training.device)
+        learned, judged = split_rows(layout, cells, self.validation, training)
+        with seeded(training.seed, torch.device("cpu")):
+            network: Any = self.sampler(shape_of(layout))
+        network.to(device)
+        optimiser = torch.optim.Adam(network.parameters(), lr=self.learning_rate)
+
+        def epoch(number: int) -> dict[str, float]:
+            network.train()
+            losses = []
+            for rows in batches(len(learned[0]), self.batch):
+                some = [part[rows.to(device)] for part in learned]
+                losses.append(step(optimiser, network.loss(*some, self.clean)))
+            network.eval()
+            torch.manual_seed(0)  # the same noise for every epoch, so that losses can be compared
+            with torch.no_grad():
+                loss = float(network.loss(*judged, self.clean))
+            told = {"loss": sum(losses) / len(losses), "validation_loss": loss}
+            return told if best is None else {**told, "overfitting_ratio": loss / best}
+
+        def exceeded(history: list[dict[str, float]]) -> bool:
+            """True once the loss has passed its lowest point and is as many times ``best`` as was asked for."""
+            losses = [row["validation_loss"] for row in history]
+            return best is not None and losses[-1] > min(losses) and losses[-1] >= (self.overfit or 1) * best
+
+        parts = {"network": network, "optimiser": optimiser}
+        loop = Loop(self.name, training, parts, self.epochs, self.patience if best is None else None, exceeded)
+        return network, loop.run(epoch, cells_fingerprint(cells, self.settings(), best))
 
     def overfitting_protection(self) -> str:
         """See :meth:`Generator.overfitting_protection`."""
-        if self.overfit is not None and self.overfit > 1:
+        if self._overfits:
             return ""
         stops = f"early stopping after {self.patience} epochs without a better loss on unseen people"
         return f"{stops}, dropout {self.dropout:g}"
@@ -77,75 +119,3 @@ class RVAE(NeuralGenerator):
         from privacy_assets.generators.networks.rvae import RvaeNetwork
 
         return RvaeNetwork(shape, self.hidden, self.latent, self.dropout)
-
-
-class _Run:
-    """Training of RVAE on the cells (F, n)."""
-
-    def __init__(self, generator: RVAE, cells: np.ndarray, layout: Layout, training: Training) -> None:
-        import torch
-
-        from privacy_assets.generators.networks.training import split_rows
-
-        self.generator, self.layout, self.training, self.cells = generator, layout, training, cells
-        self.device = torch.device(training.device)
-        self.learned, self.judged = split_rows(layout, cells, generator.validation, training)
-
-    def train(self, chosen: RVAE, best: float | None = None) -> tuple[RvaeNetwork, tuple[dict[str, float], ...]]:
-        """Train with the settings ``chosen``; with a ``best`` loss L*, until it is exceeded by the factor asked for."""
-        import torch
-
-        from privacy_assets.generators.networks.blocks import seeded
-        from privacy_assets.generators.networks.training import Loop, batches
-
-        with seeded(self.training.seed, torch.device("cpu")):
-            network: Any = chosen.sampler(shape_of(self.layout))
-        network.to(self.device)
-        optimiser = torch.optim.Adam(network.parameters(), lr=chosen.learning_rate)
-
-        def epoch(number: int) -> dict[str, float]:
-            network.train()
-            parts = batches(len(self.learned[0]), chosen.batch)
-            losses = [_step(network, optimiser, self.learned, rows.to(self.device), chosen.clean) for rows in parts]
-            network.eval()
-            torch.manual_seed(0)  # the same noise for every epoch, so that losses can be compared
-            with torch.no_grad():
-                judged = float(network.loss(*self.judged, chosen.clean))
-            told = {"loss": sum(losses) / len(losses), "validation_loss": judged}
-            return told if best is None else {**told, "overfitting_ratio": judged / best}
-
-        patience = chosen.patience if best is None else None
-        parts = {"network": network, "optimiser": optimiser}
-        loop = Loop(chosen.name, self.training, parts, chosen.epochs, patience, _exceeds(chosen.overfit or 1, best))
-        mark = cells_fingerprint(self.cells, chosen.settings(), best)
-        return network, loop.run(epoch, mark)
-
-    def overfit(self, ratio: float, best: float) -> tuple[RvaeNetwork, tuple[dict[str, float], ...]]:
-        """Train again until the validation loss is ``ratio`` times ``best``."""
-        if best <= 0:
-            fix = "leave overfit out: with so many numbers among the columns the ratio of losses says nothing"
-            raise InputError("the best validation loss is not positive", where="train", fix=fix)
-        self.training.progress(f"{self.generator.name}: over-fitting on purpose to {ratio:g} times {best:.4g}")
-        aside = None if self.training.checkpoint is None else self.training.checkpoint / "overfit"
-        self.training = replace(self.training, checkpoint=aside)
-        return self.train(replace(self.generator, dropout=0.0, epochs=_OVERFIT_EPOCHS), best)
-
-
-def _step(network: Any, optimiser: Any, data: Sequence[Any], rows: Any, clean: float) -> float:
-    loss = network.loss(*[part[rows] for part in data], clean)
-    optimiser.zero_grad(set_to_none=True)
-    loss.backward()
-    optimiser.step()
-    return float(loss.detach())
-
-
-def _exceeds(ratio: float, best: float | None) -> Any:
-    """True once the loss has passed its lowest point and is ``ratio`` times ``best``."""
-
-    def stop(history: list[dict[str, float]]) -> bool:
-        if best is None:
-            return False
-        losses = [row["validation_loss"] for row in history]
-        return losses[-1] > min(losses) and losses[-1] >= ratio * best
-
-    return stop

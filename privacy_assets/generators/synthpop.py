@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,18 +9,15 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from privacy_assets.errors import ConfigError, InputError, did_you_mean, shown
-from privacy_assets.generators.base import FittedGenerator, Training
+from privacy_assets.errors import ConfigError, did_you_mean, shown
+from privacy_assets.generators.base import FittedGenerator, Training, read_arrays, write_arrays
 from privacy_assets.generators.shadow_fits import CodedGenerator, Draw
 from privacy_assets.generators.trees import Tree
 from privacy_assets.settings import Tuple, declared
 from privacy_assets.tables.coding import Coding
 from privacy_assets.tables.column import Column, ranked
-from privacy_assets.tables.schema import ColumnSchema, TableSchema
+from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
-
-_ARRAYS = "trees.npz"
-_TEXTS = "categories.json"
 
 
 @declared
@@ -70,7 +66,7 @@ class SynthPop(CodedGenerator):
             training.progress(f"growing the tree of column {place + 1} of {len(order)}")
             rng = np.random.default_rng(np.random.SeedSequence(training.seed, spawn_key=(place,)))
             trees = [
-                Tree(*fit_part(codes, levels, is_number, numbers, place, part, self.min_leaf, rng))
+                fit_part(codes, levels, is_number, numbers, place, part, self.min_leaf, rng)
                 for part in range(2)
                 if has_part(codes[place], levels[place], is_number[place], part)
             ]
@@ -84,15 +80,13 @@ class SynthPop(CodedGenerator):
         names = coding.schema.names
         order = np.array([names.index(name) for name in self._order(names)])
         held = np.ascontiguousarray(cells[order], dtype=np.float64)
-        found = [np.unique(row, return_inverse=True) for row in held]
-        ranks = np.stack([rank.astype(np.int32) for _, rank in found])
-        spans = np.array([len(values) for values, _ in found], dtype=np.int64)
+        ranks = np.stack([np.unique(row, return_inverse=True)[1].astype(np.int32) for row in held])
         is_number = coding.is_number[order]
 
         def draw(rows: np.ndarray, size: int, seed: int) -> np.ndarray:
             own, rng = np.ascontiguousarray(rows, dtype=np.int64), np.random.default_rng(seed)
             out = np.empty((len(order), size))
-            out[order] = fit_and_draw(ranks, spans, is_number, held, self.min_leaf, own, size, rng)
+            out[order] = fit_and_draw(ranks, is_number, held, self.min_leaf, own, size, rng)
             return out
 
         return draw
@@ -106,22 +100,23 @@ class SynthPop(CodedGenerator):
             raise ConfigError("synthpop: visit must name every column once.")
         return order
 
-    @classmethod
-    def load(cls, folder: Path, manifest: Mapping[str, Any]) -> FittedGenerator:
+    def load(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
         """See :meth:`Generator.load`."""
-        generator, schema = cls(**manifest["settings"]), TableSchema.from_json(manifest["schema"])
-        texts = json.loads((folder / _TEXTS).read_text(encoding="utf-8"))
-        with np.load(folder / _ARRAYS, allow_pickle=False) as arrays:
-            stored = dict(arrays)
-        values = {c.name: _read_values(c, i, stored, texts) for i, c in enumerate(schema.columns)}
-        try:
-            steps = [
-                [Tree.from_arrays(stored, f"tree.{position}.{part}") for part in range(parts)]
-                for position, parts in enumerate(manifest["trees"])
-            ]
-        except KeyError:
-            raise InputError("the fitted generator is not complete", where=str(folder), fix="fit it again") from None
-        return FittedSynthPop(generator, schema, list(manifest["visit"]), values, steps)
+        arrays, texts = read_arrays(folder), manifest["texts"]
+        values = {}
+        for place, column in enumerate(schema.columns):
+            if column.kind == "categorical":
+                known = texts[str(place)]
+                values[column.name] = Column.of_codes(column.name, column.kind, np.arange(len(known)), known)
+            elif column.kind == "boolean":
+                values[column.name] = Column.of_codes(column.name, column.kind, arrays[f"values.{place}"])
+            else:
+                values[column.name] = Column(column.name, column.kind, arrays[f"values.{place}"])
+        steps = [
+            [Tree(*(arrays[f"tree.{place}.{part}.{name}"] for name in Tree._fields)) for part in range(parts)]
+            for place, parts in enumerate(manifest["trees"])
+        ]
+        return FittedSynthPop(self, schema, list(manifest["visit"]), values, steps)
 
 
 class FittedSynthPop(FittedGenerator):
@@ -143,11 +138,13 @@ class FittedSynthPop(FittedGenerator):
         self.order, self.values, self.steps = order, values, steps
 
     def _sample(self, rows: int, seed: int) -> Table:
+        from privacy_assets.generators._tree_kernels import draw_codes
+
         codes = np.full((len(self.order), rows), -1, dtype=np.int32)
         for place, trees in enumerate(self.steps):
             rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(place,)))
             for tree in trees:
-                tree.draw(codes[:place], codes[place], rng)
+                draw_codes(tree, codes[:place], codes[place], rng)
         drawn = dict(zip(self.order, codes, strict=True))
         places = {name: np.where(own == len(self.values[name]), -1, own) for name, own in drawn.items()}
         return Table.of_columns(self.schema, {name: self.values[name].at(own) for name, own in places.items()})
@@ -155,29 +152,13 @@ class FittedSynthPop(FittedGenerator):
     def _save(self, folder: Path) -> dict[str, Any]:
         arrays: dict[str, np.ndarray] = {}
         texts: dict[str, list[str]] = {}
-        for position, column in enumerate(self.schema.columns):
+        for place, column in enumerate(self.schema.columns):
             if column.kind == "categorical":
-                texts[str(position)] = self.values[column.name].objects()
+                texts[str(place)] = self.values[column.name].objects()
             else:
-                arrays[f"values.{position}"] = self.values[column.name].cells
-        for position, trees in enumerate(self.steps):
+                arrays[f"values.{place}"] = self.values[column.name].cells
+        for place, trees in enumerate(self.steps):
             for part, tree in enumerate(trees):
-                arrays.update(tree.to_arrays(f"tree.{position}.{part}"))
-        np.savez_compressed(folder / _ARRAYS, **arrays)  # type: ignore[arg-type]
-        (folder / _TEXTS).write_text(json.dumps(texts), encoding="utf-8")
-        return {"visit": self.order, "trees": [len(trees) for trees in self.steps]}
-
-
-def _read_values(
-    column: ColumnSchema, position: int, arrays: Mapping[str, np.ndarray], texts: Mapping[str, list[str]]
-) -> Column:
-    try:
-        if column.kind == "categorical":
-            known = texts[str(position)]
-            return Column.of_codes(column.name, column.kind, np.arange(len(known)), known)
-        cells = arrays[f"values.{position}"]
-    except KeyError:
-        raise InputError("the fitted generator is not complete", column=column.name, fix="fit it again") from None
-    if column.kind == "boolean":
-        return Column.of_codes(column.name, column.kind, cells)
-    return Column(column.name, column.kind, cells)
+                arrays |= {f"tree.{place}.{part}.{name}": array for name, array in tree._asdict().items()}
+        write_arrays(folder, arrays)
+        return {"visit": self.order, "trees": [len(trees) for trees in self.steps], "texts": texts}

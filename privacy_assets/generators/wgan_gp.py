@@ -8,16 +8,14 @@ import numpy as np
 from pydantic import Field
 
 from privacy_assets.errors import InputError
-from privacy_assets.generators.base import FittedGenerator, Training
+from privacy_assets.generators.base import Training
 from privacy_assets.generators.layout import Layout
-from privacy_assets.generators.neural import FittedNeural, NeuralGenerator, shape_of
+from privacy_assets.generators.neural import History, NeuralGenerator, shape_of
 from privacy_assets.settings import Layers, declared
-from privacy_assets.tables.coding import Coding
 from privacy_assets.tables.fingerprints import cells_fingerprint
-from privacy_assets.tables.table import Table
 
 if TYPE_CHECKING:
-    from privacy_assets.generators.networks.blocks import Sampler, Shape
+    from privacy_assets.generators.networks.blocks import Sampler
 
 _BETAS = (0.5, 0.9)
 
@@ -45,71 +43,46 @@ class WGANGP(NeuralGenerator):
     validation: float = Field(default=0.1, ge=0.01, le=0.5, description="share of people held out for early stopping")
     patience: int = Field(default=50, ge=1, le=100_000, description="epochs without a better loss that end training")
 
-    def _learn(self, train: Table, training: Training) -> FittedGenerator:
-        coding = Coding.fit([train], train.schema)
-        cells = coding.code(train)
-        layout = Layout.of_cells(cells, coding)
-        network, history = _train(self, cells, layout, training)
-        return FittedNeural(self, coding, layout, network, history)
-
     def overfitting_protection(self) -> str:
         """See :meth:`Generator.overfitting_protection`."""
         return f"early stopping after {self.patience} epochs without getting nearer to unseen people"
 
-    def sampler(self, shape: Shape) -> Sampler:
-        """See :meth:`NeuralGenerator.sampler`."""
-        from privacy_assets.generators.networks.blocks import GanSampler
+    def _train(self, cells: np.ndarray, layout: Layout, training: Training) -> tuple[Sampler, History]:
+        import torch
 
-        return GanSampler(shape, self.hidden, self.noise)
+        from privacy_assets.generators.networks.blocks import layers, seeded
+        from privacy_assets.generators.networks.gan import gradient_penalty, sliced_distance
+        from privacy_assets.generators.networks.training import Loop, batches, split_rows, step
 
+        device = torch.device(training.device)
+        shape = shape_of(layout)
+        if cells.shape[1] < 2:
+            raise InputError("one row is too few to learn from", where="train", fix="give more rows")
+        learned, judged = split_rows(layout, cells, self.validation, training)
+        with seeded(training.seed, torch.device("cpu")):
+            network: Any = self.sampler(shape)
+            critic: Any = layers(shape.width, self.hidden, 1, slope=0.2)
+        network.to(device), critic.to(device)
+        own, other = (torch.optim.Adam(part.parameters(), self.learning_rate, _BETAS) for part in (network, critic))
 
-def _train(
-    chosen: WGANGP, cells: np.ndarray, layout: Layout, training: Training
-) -> tuple[Sampler, tuple[dict[str, float], ...]]:
-    import torch
+        def epoch(number: int) -> dict[str, float]:
+            network.train()
+            losses = []
+            for size in [len(part) for part in batches(len(learned[0]), self.batch)]:
+                for _ in range(self.critic_steps):
+                    rows = torch.randint(len(learned[0]), (size,), device=device)
+                    real, fake = shape.expand(*[part[rows] for part in learned]), network.rows(size, device).detach()
+                    distance = critic(fake).mean() - critic(real).mean()
+                    gap = step(other, distance + self.penalty * gradient_penalty(critic, real, fake))
+                losses.append((step(own, -critic(network.rows(size, device)).mean()), gap))
+            network.eval()
+            torch.manual_seed(0)  # the same noise for every epoch, so that distances can be compared
+            with torch.no_grad():
+                made = shape.expand(*network.draw(len(judged[0]), device))
+                distance_now = sliced_distance(shape.expand(*judged), made, 0)
+            loss, gap = np.mean(losses, axis=0).tolist()
+            return {"generator_loss": loss, "critic_loss": gap, "validation_loss": distance_now}
 
-    from privacy_assets.generators.networks.blocks import layers, seeded
-    from privacy_assets.generators.networks.gan import gradient_penalty, sliced_distance
-    from privacy_assets.generators.networks.training import Loop, batches, split_rows
-
-    device = torch.device(training.device)
-    shape = shape_of(layout)
-    if cells.shape[1] < 2:
-        raise InputError("one row is too few to learn from", where="train", fix="give more rows")
-    learned, judged = split_rows(layout, cells, chosen.validation, training)
-    with seeded(training.seed, torch.device("cpu")):
-        network: Any = chosen.sampler(shape)
-        critic: Any = layers(shape.width, chosen.hidden, 1, slope=0.2)
-    network.to(device), critic.to(device)
-    steps = {
-        "generator": torch.optim.Adam(network.parameters(), chosen.learning_rate, _BETAS),
-        "critic": torch.optim.Adam(critic.parameters(), chosen.learning_rate, _BETAS),
-    }
-
-    def learn(which: str, loss: Any) -> float:
-        steps[which].zero_grad(set_to_none=True)
-        loss.backward()
-        steps[which].step()
-        return float(loss.detach())
-
-    def epoch(number: int) -> dict[str, float]:
-        network.train()
-        losses = []
-        for size in [len(part) for part in batches(len(learned[0]), chosen.batch)]:
-            for _ in range(chosen.critic_steps):
-                rows = torch.randint(len(learned[0]), (size,), device=device)
-                real, fake = shape.expand(*[part[rows] for part in learned]), network.rows(size, device).detach()
-                distance = critic(fake).mean() - critic(real).mean()
-                gap = learn("critic", distance + chosen.penalty * gradient_penalty(critic, real, fake))
-            losses.append((learn("generator", -critic(network.rows(size, device)).mean()), gap))
-        network.eval()
-        torch.manual_seed(0)  # the same noise for every epoch, so that distances can be compared
-        with torch.no_grad():
-            made = shape.expand(*network.draw(len(judged[0]), device))
-            distance_now = sliced_distance(shape.expand(*judged), made, 0)
-        own, other = np.mean(losses, axis=0).tolist()
-        return {"generator_loss": own, "critic_loss": other, "validation_loss": distance_now}
-
-    parts = {"network": network, "critic": critic, **{f"{name}_optimiser": one for name, one in steps.items()}}
-    loop = Loop(chosen.name, training, parts, chosen.epochs, chosen.patience)
-    return network, loop.run(epoch, cells_fingerprint(cells, chosen.settings()))
+        parts = {"network": network, "critic": critic, "generator_optimiser": own, "critic_optimiser": other}
+        loop = Loop(self.name, training, parts, self.epochs, self.patience)
+        return network, loop.run(epoch, cells_fingerprint(cells, self.settings()))

@@ -261,7 +261,7 @@ def test_device_checkpoint_seed_and_progress_reach_the_training(
     def fit(self: Copy, train: Table, training: Training) -> FittedCopy:
         given.append(training)
         training.progress("epoch 1 of 1")
-        return FittedCopy(self, train.schema, train)
+        return FittedCopy(self, train)
 
     monkeypatch.setattr(Copy, "_fit", fit)
     monkeypatch.setattr(Copy, "modules", modules)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections import Counter
 from collections.abc import Iterator
 from itertools import product
@@ -15,30 +16,21 @@ import pytest
 from scipy import stats
 
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.generators import build_generator, load_generator
+from privacy_assets.generators import build_generator
 from privacy_assets.generators._bayes_kernels import learn_conditionals, learn_structure, sensitivity
 from privacy_assets.generators.baynet import BayNet, FittedNetwork
 from privacy_assets.generators.privbayes import PrivBayes
 from privacy_assets.tables.coding import Coding
-from privacy_assets.tables.schema import TableSchema, infer_schema
 from privacy_assets.tables.table import Table
-from tests.tables import as_table
+from tests.generators.known import TRAIN, mixed, table
 
-RANGE = "range or few values of"
 RUNS = 10_000
 BITS = np.array(list(product([0, 1], repeat=3)), dtype=np.uint32).T  # column c of (3, 8) is the number c in bits
 
 
-def table(**columns: object) -> tuple[pd.DataFrame, TableSchema]:
-    frame = pd.DataFrame(columns)
-    schema = infer_schema(frame)
-    return Table.of(frame, schema, where="t").frame(), schema
-
-
 def bits(codes: np.ndarray = BITS) -> tuple[np.ndarray, Coding]:
-    frame, schema = table(**{name: np.where(row, "y", "n") for name, row in zip("abc", codes, strict=False)})
-    known = as_table(frame, schema)
-    coding = Coding.fit([known], schema)
+    known = table(**{name: np.where(row, "y", "n") for name, row in zip("abc", codes, strict=False)})
+    coding = Coding.fit([known], known.schema)
     return coding.code(known), coding
 
 
@@ -211,7 +203,7 @@ def found(events: object, columns: int, epsilon: float, quiet: float = 1.0) -> f
     return certified(one, other)
 
 
-TRIED = [(1, 3.0), (2, 1.0)]  # in the quick run
+TRIED = [(2, 1.0)]  # in the quick run
 TRIED += [
     pytest.param(columns, epsilon, marks=pytest.mark.slow)
     for columns in (1, 2, 3) for epsilon in (0.5, 1.0, 3.0) if (columns, epsilon) not in TRIED
@@ -237,90 +229,27 @@ def test_without_noise_far_more_is_certified(columns: int) -> None:
 # As a generator
 
 
-def people(n: int, seed: int = 0, missing: float = 0.1) -> pd.DataFrame:
-    rng = np.random.default_rng(seed)
-    age = rng.integers(18, 90, n)
-    frame = pd.DataFrame(
-        {
-            "age": age,
-            "pay": (age * rng.lognormal(size=n)).round(2),
-            "town": rng.choice(["x", "y", "z"], n),
-            "member": age > 60,
-            "joined": pd.Timestamp("2020-01-01") + pd.to_timedelta(age, unit="D"),
-        }
-    )
-    return frame.astype(object).mask(rng.random(frame.shape) < missing)
-
-
-SCHEMA = infer_schema(people(300))
 PUBLIC = {
     "bounds": {"age": [0, 120], "pay": [0, 500.0], "joined": ["2020-01-01", "2021-01-01"]},
-    "categories": {"town": ["z", "x", "y", "w"]},
+    "categories": {"plan": ["senior", "a", "c", "w"]},
 }
-
-
-def made(n: int, seed: int = 0, missing: float = 0.1) -> pd.DataFrame:
-    return Table.of(people(n, seed, missing), SCHEMA, where="t").frame()
-
-
-@pytest.mark.parametrize(
-    ("settings", "outside_guarantee"),
-    [
-        (
-            {},
-            (
-                "range or few values of age",
-                "range or few values of pay",
-                "values of town",
-                "range or few values of joined",
-            ),
-        ),
-        (
-            {"bounds": {"pay": [0, 9]}},
-            ("range or few values of age", "values of town", "range or few values of joined"),
-        ),
-        (PUBLIC, ()),
-    ],
-)
-def test_what_is_spent_and_what_is_read_besides(
-    settings: dict, outside_guarantee: tuple[str, ...], tmp_path: Path
-) -> None:
-    generator = build_generator("privbayes", {"epsilon": 2, "degree": 2, **settings})
-    fitted = generator.fit(as_table(made(400), SCHEMA), seed=0)
-    assert (fitted.privacy.epsilon, fitted.privacy.delta, fitted.privacy.outside_guarantee) == (
-        2.0,
-        0.0,
-        outside_guarantee,
-    )
-    told, _, besides = str(fitted.privacy).partition("; outside of it: ")
-    assert told.startswith("epsilon 2, delta 0 for the replacement of one row") and besides == ", ".join(
-        outside_guarantee
-    )
-    frame = fitted.sample(500, seed=0).frame()
-    pd.testing.assert_frame_equal(Table.of(frame, SCHEMA, where="t").frame(), frame)
-    again = generator.fit(as_table(made(400), SCHEMA), seed=0).sample(500, seed=0).frame()
-    pd.testing.assert_frame_equal(again, frame)
-    assert not generator.fit(as_table(made(400), SCHEMA), seed=1).sample(500, seed=0).frame().equals(frame)
-    fitted.save(tmp_path)
-    loaded = load_generator(tmp_path)
-    assert loaded.generator == generator and loaded.privacy == fitted.privacy
-    pd.testing.assert_frame_equal(loaded.sample(500, seed=0).frame(), frame)
+NAMES = ["age", "pay", "plan", "retired", "joined"]
+PEOPLE = Table.read(TRAIN.frame()[NAMES])
 
 
 def test_public_domains_do_not_look_at_the_rows(tmp_path: Path) -> None:
-    """Two tables that differ in everything leave the same files but for structure and conditionals."""
+    """Two tables that differ in everything leave the same values and domains."""
     stored = []
-    for place, (n, seed, missing) in enumerate([(400, 0, 0.1), (2, 5, 0.0)]):
-        fitted = PrivBayes(**PUBLIC).fit(as_table(made(n, seed, missing), SCHEMA), seed=0)
+    others = Table.of(mixed(2, 5, 0.0)[NAMES], PEOPLE.schema, where="others")
+    for place, rows in enumerate((PEOPLE, others)):
+        fitted = PrivBayes(**PUBLIC).fit(rows, seed=0)
         fitted.save(tmp_path / str(place))
-        values = (tmp_path / str(place) / "values.json").read_text()
+        values = json.loads((tmp_path / str(place) / "generator.json").read_text())["values"]
         assert isinstance(fitted, FittedNetwork)
         stored.append((values, {k: v.tolist() for k, v in fitted.domains.to_arrays().items()}))
     np.testing.assert_equal(stored[0], stored[1])
-    frame = (
-        PrivBayes(epsilon=0.01, **PUBLIC).fit(as_table(made(2, 5, 0.0), SCHEMA), seed=0).sample(5000, seed=0).frame()
-    )
-    assert set(frame["town"].dropna()) == {"w", "x", "y", "z"} and set(frame["member"].dropna()) == {False, True}
+    frame = PrivBayes(epsilon=0.01, **PUBLIC).fit(others, seed=0).sample(5000, seed=0).frame()
+    assert set(frame["plan"].dropna()) == {"a", "c", "senior", "w"} and set(frame["retired"].dropna()) == {False, True}
     assert frame["age"].max() > 100 and frame["joined"].max() > pd.Timestamp("2020-11-01") and frame.isna().any().all()
     assert (frame["joined"].dropna() == frame["joined"].dropna().dt.normalize()).all()
 
@@ -329,21 +258,19 @@ def test_public_domains_do_not_look_at_the_rows(tmp_path: Path) -> None:
     "ends",
     [["2020-01-01", "2021-01-01"], [dt.date(2020, 1, 1), dt.date(2021, 1, 1)], [pd.Timestamp("2020-01-01"), "2021"]],
 )
-def test_bounds_in_days_leave_the_time_of_day(ends: list, tmp_path: Path) -> None:
+def test_bounds_in_days_leave_the_time_of_day(ends: list) -> None:
     moments = pd.Timestamp("2020-03-01") + pd.to_timedelta(np.arange(200) * 7919, unit="min")
     for whole, when in ((False, moments), (True, moments.normalize())):
-        train, schema = table(when=list(when))
-        fitted = PrivBayes(epsilon=1e6, bounds={"when": ends}).fit(as_table(train, schema), seed=0)
+        train = table(when=list(when))
+        fitted = PrivBayes(epsilon=1e6, bounds={"when": ends}).fit(train, seed=0)
         made_up = fitted.sample(300, seed=0).frame()["when"].dropna()
         assert ((made_up == made_up.dt.normalize()).mean() > 0.5) == whole
-        fitted.save(tmp_path / str(whole))
-        assert load_generator(tmp_path / str(whole)).sample(300, seed=0).frame()["when"].dropna().equals(made_up)
 
 
 def test_values_outside_count_as_missing_or_to_the_nearest_bin() -> None:
     generator = PrivBayes(epsilon=1e9, bins=4, bounds={"n": [0, 40]}, categories={"c": ["a", "b"]})
-    train, schema = table(n=[-5.0, 100.0] * 50, c=["a", "other"] * 50)
-    frame = generator.fit(as_table(train, schema), seed=0).sample(2000, seed=0).frame()
+    train = table(n=[-5.0, 100.0] * 50, c=["a", "other"] * 50)
+    frame = generator.fit(train, seed=0).sample(2000, seed=0).frame()
     assert frame["n"].between(0, 40).all() and not frame["n"].between(10, 30, inclusive="neither").any()
     assert (frame["c"].isna() == (frame["n"] >= 30)).all() and set(frame["c"].dropna()) == {"a"}
 
@@ -356,45 +283,29 @@ def test_drawers_know_public_categories_that_no_cell_has() -> None:
     assert drawn[0].tolist().count(3) > 300, "a value that no cell has gets its share of the noise"
 
 
-def test_one_row_one_column_and_little_epsilon() -> None:
-    for train, schema in (table(a=[1]), table(a=[1], b=["x"], c=[True]), table(a=list(range(50)))):
-        for epsilon in (1e-9, 1.0, 1e9):
-            assert (
-                len(
-                    PrivBayes(epsilon=epsilon, degree=3).fit(as_table(train, schema), seed=0).sample(30, seed=0).frame()
-                )
-                == 30
-            )
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"epsilon": 0}, "epsilon must be a number above 0"),
         ({"epsilon": float("inf")}, "epsilon must be a number above 0"),
-        ({"epsilon": "1"}, "epsilon must be a number above 0"),
         ({"structure_share": 1}, "structure_share"),
-        ({"degree": 4}, "privbayes: degree"),
-        ({"bounds": [1, 2]}, "bounds must give a list"),
-        ({"bounds": {"age": 3}}, "bounds must give a list"),
         ({"bounds": {"age": [3, 1]}}, "low not above high"),
         ({"bounds": {"age": [3]}}, "finite numbers"),
         ({"bounds": {"pay": [0, float("nan")]}}, "finite numbers"),
         ({"bounds": {"joined": ["2020-01-01", "no date"]}}, "dates as text"),
         ({"bounds": {"joined": ["2020-01-01"]}}, "dates as text"),
         ({"bounds": {"aeg": [0, 1]}}, "Did you mean 'age'"),
-        ({"bounds": {"town": [0, 1]}}, "cannot be given for the categorical 'town'"),
+        ({"bounds": {"plan": [0, 1]}}, "cannot be given for the categorical 'plan'"),
         ({"categories": {"age": ["1"]}}, "cannot be given for the integer 'age'"),
-        ({"categories": {"town": []}}, "one or more texts"),
+        ({"categories": {"plan": []}}, "one or more texts"),
     ],
 )
 def test_bad_settings(settings: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        build_generator("privbayes", settings).fit(as_table(made(50), SCHEMA), seed=0)
+        build_generator("privbayes", settings).fit(PEOPLE, seed=0)
 
 
 def test_tables_too_large_for_noise_are_refused() -> None:
-    train, schema = table(**{name: [f"{name}{k}" for k in range(200)] for name in "abc"})
-    PrivBayes(degree=1).fit(as_table(train, schema), seed=0)
+    train = table(**{name: [f"{name}{k}" for k in range(200)] for name in "abc"})
+    PrivBayes(degree=1).fit(train, seed=0)
     with pytest.raises(InputError, match="cells"):
-        PrivBayes(degree=2).fit(as_table(train, schema), seed=0)
+        PrivBayes(degree=2).fit(train, seed=0)

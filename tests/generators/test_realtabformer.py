@@ -17,7 +17,6 @@ from privacy_assets.errors import ConfigError, InputError, StepError
 from privacy_assets.generators import build_generator, generator_info, load_generator, realtabformer
 from privacy_assets.tables.schema import infer_schema
 from privacy_assets.tables.table import Table
-from tests.tables import as_table
 
 ROWS = 120
 _RNG = np.random.default_rng(0)
@@ -32,7 +31,7 @@ FRAME = pd.DataFrame(
 ).mask(_RNG.random((ROWS, 5)) < 0.15)
 FRAME["full"] = np.arange(ROWS)
 SCHEMA = infer_schema(FRAME)
-TABLE = Table.of(FRAME, SCHEMA, where="t").frame()
+TABLE = Table.of(FRAME, SCHEMA, where="t")
 # In place of the worker: keeps its table, gives it back row by row, and does what it is told before it writes.
 STAND_IN = """
 import json, shutil, sys
@@ -60,18 +59,18 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
         worker.write_text(STAND_IN.format(lines=lines))
         monkeypatch.setattr(realtabformer, "WORKER", worker)
         generator = build_generator("realtabformer", {"python": sys.executable, **settings})
-        return generator.fit(as_table(TABLE, SCHEMA), seed=5, device="cuda:1", people=people)
+        return generator.fit(TABLE, seed=5, device="cuda:1", people=people)
 
     return fit
 
 
 def test_rows_come_back_as_they_were_coded(stand_in: object, tmp_path: Path) -> None:
     fitted = stand_in(epochs=3, n_critic=2)  # type: ignore[operator]
-    expected = TABLE.iloc[10:60].reset_index(drop=True)  # with n_critic no rows are held, and none are moved
+    expected = TABLE.take(slice(10, 60)).frame()  # with n_critic no rows are held, and none are moved
     pd.testing.assert_frame_equal(fitted.sample(50, seed=10).frame(), expected)
     fitted.save(tmp_path / "model")
     files = {path.name for path in (tmp_path / "model").rglob("*") if path.is_file()}
-    assert files == {"generator.json", "columns.json", "train.parquet", "given.json"}
+    assert files == {"generator.json", "train.parquet", "given.json"}
     loaded = load_generator(tmp_path / "model")
     pd.testing.assert_frame_equal(loaded.sample(50, seed=10).frame(), expected)
     seed, device, settings = json.loads((tmp_path / "model/model/given.json").read_text())
@@ -83,7 +82,6 @@ def test_rows_come_back_as_they_were_coded(stand_in: object, tmp_path: Path) -> 
     ("lines", "error", "message"),
     [
         ("raise ModuleNotFoundError('Zebulon')", StepError, r"exit status 1 \(ModuleNotFoundError\)"),
-        ("table = table.slice(0, 3)", InputError, "3 rows came where 50 were asked for"),
         ("table = table.drop_columns('c5')", InputError, "column 'c5': the column is missing"),
         ("table = table.set_column(7, 'c4', pa.array(['Zebulon'] * 50))", InputError, "column 'c4', row 0: "),
     ],
@@ -94,26 +92,10 @@ def test_failures_of_the_worker(stand_in: object, lines: str, error: type, messa
     assert "Zebulon" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"epochs": 0}, "epochs must be a whole number of at least 1"),
-        ({"width": 100}, "width must be a whole number, a multiple of 64"),
-        ({"dropout": 1}, "dropout must be a number of at least 0 and below 1"),
-        ({"validation": True}, "validation must be a number"),
-        ({"patience": 1.5}, "patience must be a whole number"),
-        ({"overfit": 3}, "overfit must be a number from 1 to 2"),
-        ({"overfit": 1.5, "patience": 0}, "overfit needs validation and patience above 0"),
-        ({"overfit": 1.5, "n_critic": 1}, "overfit needs validation and patience above 0, and n_critic 0"),
-        ({"timeout": 0}, "timeout must be a number above 0"),
-        ({"python": None}, "realtabformer is not installed here.*pip install 'realtabformer"),
-        ({"pyhton": "x"}, "Did you mean 'python'"),
-    ],
-)
-def test_bad_settings(settings: dict, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_library_it_asks_for_an_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(realtabformer, "find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match=message):
-        build_generator("realtabformer", {"python": sys.executable, **settings})
+    with pytest.raises(ConfigError, match="realtabformer is not installed here.*pip install 'realtabformer"):
+        build_generator("realtabformer")
 
 
 @pytest.mark.parametrize(("settings", "held"), [({}, 12), ({"validation": 0}, 0), ({"n_critic": 1}, 0)])
@@ -143,7 +125,7 @@ def test_it_is_listed_and_its_environment_may_be_elsewhere() -> None:
     assert info.licence == "MIT" and info.extra == "realtabformer" and info.available
     fitted = build_generator("realtabformer", {"python": "/nowhere/python"})
     with pytest.raises(StepError, match=r"python could not be started \(FileNotFoundError\)"):
-        fitted.fit(as_table(TABLE, SCHEMA), seed=0)
+        fitted.fit(TABLE, seed=0)
 
 
 def test_the_page_creates_the_environment_that_the_error_names() -> None:
@@ -166,7 +148,7 @@ def test_the_library_itself(tmp_path: Path, n_critic: int) -> None:
     small = {"python": PYTHON, "epochs": 4, "layers": 1, "width": 64, "n_critic": n_critic, "timeout": 600}
     generator = build_generator("realtabformer", small)
     told: list[str] = []
-    fitted = generator.fit(as_table(TABLE, SCHEMA), seed=0, progress=told.append)
+    fitted = generator.fit(TABLE, seed=0, progress=told.append)
     frame = fitted.sample(90, seed=0).frame()
     assert len(frame) == 90 and frame.isna().mean().drop("full").between(0.01, 0.8).all()
     assert frame["full"].between(0, ROWS - 1).all() and not fitted.sample(90, seed=1).frame().equals(frame)
@@ -177,7 +159,7 @@ def test_the_library_itself(tmp_path: Path, n_critic: int) -> None:
     assert not list((tmp_path / "model").rglob("*.pt"))
     pd.testing.assert_frame_equal(load_generator(tmp_path / "model").sample(90, seed=0).frame(), frame)
     if n_critic == 0:
-        again = replace(generator, sample_batch=128).fit(as_table(TABLE, SCHEMA), seed=0)
+        again = replace(generator, sample_batch=128).fit(TABLE, seed=0)
         pd.testing.assert_frame_equal(again.sample(90, seed=0).frame(), frame)
         assert again.history == fitted.history
 
@@ -188,7 +170,7 @@ def test_over_fitting_on_purpose_stops_at_the_ratio() -> None:
     small = {"epochs": 30, "batch_size": 1, "patience": 1, "layers": 2, "width": 768, "overfit": 1.1, "timeout": 900}
     generator = build_generator("realtabformer", {"python": PYTHON, **small})
     assert generator.overfitting_protection() == ""
-    history = generator.fit(as_table(TABLE, SCHEMA), seed=0, people=np.arange(ROWS) // 2).history
+    history = generator.fit(TABLE, seed=0, people=np.arange(ROWS) // 2).history
     first = [row for row in history if "overfitting_ratio" not in row]
     second = history[len(first) :]
     assert len(first) > 1 and 1 < len(second) < 100

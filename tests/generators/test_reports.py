@@ -8,18 +8,14 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from dagster_pipes import PipesMappingParamsLoader
 
 from privacy_assets.generators import build_generator
 from privacy_assets.generators.reports import MESSAGES, Channel, Reports, encoded, numbers, use_channel
-from privacy_assets.tables.schema import infer_schema
-from privacy_assets.tables.table import Table
-from tests.tables import as_table
+from tests.generators.known import table
 
-SCHEMA = infer_schema(pd.DataFrame({"n": range(40)}))
-TABLE = Table.of(pd.DataFrame({"n": range(40)}), SCHEMA, where="t").frame()
+TABLE = table(n=range(40))
 
 
 def line(method: str, **params: object) -> str:
@@ -137,7 +133,7 @@ def speaker(tmp_path: Path) -> object:
 
 def test_a_program_is_heard_without_an_orchestrator(tmp_path: Path) -> None:
     told: list[str] = []
-    fitted = speaker(tmp_path).fit(as_table(TABLE, SCHEMA), seed=0, progress=told.append)  # type: ignore[attr-defined]
+    fitted = speaker(tmp_path).fit(TABLE, seed=0, progress=told.append)  # type: ignore[attr-defined]
     losses = [1.0, 0.5, 0.333333]
     assert [dict(row) for row in fitted.history] == [
         {"epoch": float(epoch), "loss": loss} for epoch, loss in enumerate(losses, 1)
@@ -150,7 +146,7 @@ def test_an_orchestrator_gives_a_channel_of_its_own(tmp_path: Path) -> None:
     with closing(Reports(tmp_path / "messages", lambda _: None)) as reports:
         variables = {MESSAGES: encoded({"path": str(reports.path)}), "SEEN": "yes"}
         with use_channel(Channel(variables, reports)):
-            fitted = speaker(tmp_path).fit(as_table(TABLE, SCHEMA), seed=0)  # type: ignore[attr-defined]
+            fitted = speaker(tmp_path).fit(TABLE, seed=0)  # type: ignore[attr-defined]
             assert len(reports.rows) == 3 and reports.metadata == {"best_loss": 0.25}
             fitted.sample(5, seed=0).frame()
         assert reports.rows == [] and reports.metadata == {"steps": 8.0}  # those of the last program

@@ -53,12 +53,14 @@ def _gumbel(like: Tensor) -> Tensor:
     return -torch.empty_like(like).exponential_().log()
 
 
-def layers(inputs: int, hidden: Sequence[int], outputs: int, *, slope: float = 0.0, dropout: float = 0.0) -> nn.Module:
-    """Linear layers with (leaky) ReLU and dropout between them."""
+def layers(
+    inputs: int, hidden: Sequence[int], outputs: int, *, slope: float = 0.0, dropout: float | None = None
+) -> nn.Module:
+    """Linear layers with (leaky) ReLU and dropout between them; a dropout of 0 keeps its place among the layers."""
     parts: list[nn.Module] = []
     for size in hidden:
         parts += [nn.Linear(inputs, size), nn.LeakyReLU(slope) if slope else nn.ReLU()]
-        parts += [nn.Dropout(dropout)] if dropout else []
+        parts += [] if dropout is None else [nn.Dropout(dropout)]
         inputs = size
     return nn.Sequential(*parts, nn.Linear(inputs, outputs))
 

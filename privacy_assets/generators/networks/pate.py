@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from privacy_assets.errors import ConfigError
 from privacy_assets.generators.networks.blocks import GanSampler, layers
+from privacy_assets.generators.networks.training import step
 
 ORDERS = np.arange(1.0, 10_001.0)
 ROUNDS = 3  # whose labelled rows the student learns from: older ones are no longer what the generator makes
@@ -97,7 +98,7 @@ class PateSteps:
         real = self.data.gather(1, at[:, :, None].expand(-1, -1, self.data.shape[2]))
         made = self.sampler.rows(self.batch, self.device).detach()
         losses = F.softplus(-self.teachers(real)) + F.softplus(self.teachers(made.expand(count, -1, -1)))
-        self._step("teachers", losses.mean(1).sum())
+        step(self.optimisers["teachers"], losses.mean(1).sum())
 
     def label(self, number: int, rng: np.random.Generator) -> None:
         """Have new rows labelled by the noisy votes, and keep them in place of those of an earlier round."""
@@ -115,14 +116,8 @@ class PateSteps:
         """
         rows, labels = self.student.rows[: number + 1].flatten(0, 1), self.student.labels[: number + 1].flatten()
         some = torch.randint(len(rows), (self.batch,), device=self.device)
-        judged = F.binary_cross_entropy_with_logits(self.student(rows[some]), labels[some])
-        self._step("student", judged)
+        judged = step(
+            self.optimisers["student"], F.binary_cross_entropy_with_logits(self.student(rows[some]), labels[some])
+        )
         deceiving = F.softplus(-self.student(self.sampler.rows(self.batch, self.device))).mean()
-        self._step("sampler", deceiving)
-        return float(judged.detach()), float(deceiving.detach())
-
-    def _step(self, name: str, loss: Tensor) -> None:
-        for optimiser in self.optimisers.values():
-            optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        self.optimisers[name].step()
+        return judged, step(self.optimisers["sampler"], deceiving)

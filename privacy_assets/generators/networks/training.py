@@ -8,7 +8,7 @@ import io
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class Loop:
     parts: Mapping[str, nn.Module | torch.optim.Optimizer]
     epochs: int
     patience: int | None = None
-    stop: Callable[[list[dict[str, float]]], bool] = field(default=lambda history: False)
+    stop: Callable[[list[dict[str, float]]], bool] = lambda history: False
 
     def run(self, epoch: OneEpoch, fingerprint: str) -> tuple[dict[str, float], ...]:
         """Train; returns one mapping an epoch.
@@ -57,7 +57,7 @@ class Loop:
         device = torch.device(self.training.device)
         people = b"" if self.training.people is None else np.asarray(self.training.people, dtype=np.int64).tobytes()
         mark = f"{self.name} {self.training.seed} {hashlib.sha256(people).hexdigest()} {fingerprint}"
-        store = _Store.open(self.training.checkpoint, mark)
+        store = _Store(self.training.checkpoint, f"{ENGINE_VERSION} {mark}")
         history: list[dict[str, float]] = []
         best: dict[str, Any] = {}
         if (kept := store.read()) is not None:
@@ -132,6 +132,14 @@ def batches(rows: int, size: int) -> list[torch.Tensor]:
     return list(torch.randperm(rows).tensor_split(parts))
 
 
+def step(optimiser: torch.optim.Optimizer, loss: torch.Tensor) -> float:
+    """One step down the ``loss``, which is returned."""
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    optimiser.step()
+    return float(loss.detach())
+
+
 def _best(history: list[dict[str, float]]) -> int:
     losses = [losses["validation_loss"] for losses in history]
     return losses.index(min(losses))
@@ -144,12 +152,9 @@ def _seed_of(seed: int, epoch: int) -> int:
 class _Store:
     """Where a run keeps its state; without a folder nowhere."""
 
-    def __init__(self, path: Path | None, mark: str) -> None:
-        self.path, self.mark, self.last = path, mark, time.monotonic()
-
-    @classmethod
-    def open(cls, folder: Path | None, mark: str) -> _Store:
-        return cls(None if folder is None else private_folder(folder) / _STATE, f"{ENGINE_VERSION} {mark}")
+    def __init__(self, folder: Path | None, mark: str) -> None:
+        self.path = None if folder is None else private_folder(folder) / _STATE
+        self.mark, self.last = mark, time.monotonic()
 
     def read(self) -> dict[str, Any] | None:
         """The state, None when there is none; ConfigError when it belongs to another run."""
@@ -167,7 +172,6 @@ class _Store:
     def keep(self, state: Callable[[], dict[str, Any]], *, at_once: bool = False) -> None:
         if self.path is None or (not at_once and time.monotonic() - self.last < _EVERY):
             return
-
         stream = io.BytesIO()
         torch.save({"mark": self.mark, **state()}, stream)
         data = stream.getvalue()
