@@ -200,7 +200,7 @@ def test_neither_a_look_at_the_holder_nor_a_forked_child_ends_its_lease(cards, t
         assert seen.stdout.strip() == "locked"
 
 
-def test_lock_files_that_were_deleted_or_are_links(cards, tmp_path):
+def test_lock_files_that_were_deleted_or_are_links(cards, tmp_path, monkeypatch):
     """A cleaner of temporary files may delete a lock file that nobody holds."""
     with lease_device(tmp_path, timeout=0):
         pass
@@ -208,6 +208,15 @@ def test_lock_files_that_were_deleted_or_are_links(cards, tmp_path):
     path.unlink()
     with lease_device(tmp_path, timeout=0):
         refused(tmp_path)
+    locked, deleted = devices._locked, []
+
+    def just_deleted(descriptor):
+        deleted.append(path.unlink() if not deleted else None)
+        return locked(descriptor)
+
+    monkeypatch.setattr(devices, "_locked", just_deleted)
+    with lease_device(tmp_path, timeout=120):  # of the file that the next one will open
+        assert path.exists() and len(deleted) == 2
     victim = tmp_path / "victim"
     victim.write_text("untouched")
     path.unlink()
