@@ -27,7 +27,7 @@ from privacy_assets.tables.schema import (
     Kind,
     TableSchema,
     check_frame,
-    check_stray,
+    check_same_columns,
     dtype_of,
     infer_kind,
     infer_schema,
@@ -216,12 +216,8 @@ def joint_schema(
     train = frames["train"]
     real = {role: frames[role] for role in REAL_ROLES if role in frames}
     for role, frame in real.items():
-        if set(frame.columns) != set(train.columns):
-            fix = "give every table the same columns"
-            if not set(frame.columns) & set(train.columns):  # one may be turned, its names the cells of a row
-                raise InputError(f"it shares no column with {names['train']}", where=names[role], fix=fix)
-            column = sorted(set(frame.columns) ^ set(train.columns))[0]
-            raise InputError(f"the columns differ from {names['train']}", where=names[role], column=column, fix=fix)
+        fix = "give every table the same columns"
+        check_same_columns(train.columns, names["train"], frame.columns, names[role], fix)
     dtypes = _check_kinds_agree(real, names, kinds or {})
     return infer_schema(StackedTable(list(real.values())), kinds, where=_REAL, dtypes=dtypes)
 
@@ -239,8 +235,6 @@ def _check_kinds_agree(
             if name in kinds or series.isna().all():
                 continue
             kind = infer_kind(series, names[role])
-            if kind == "categorical":
-                check_stray(series, names[role])
             kind = "numeric" if kind == "integer" else kind
             other, where = seen.setdefault(name, (kind, role))
             if kind != other:

@@ -242,13 +242,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _MEMORY_TEXTS)
 
 
-def halve_on_out_of_memory(
-    fn: Callable[[int], T], batch: int, minimum: int = 1, say: Say = _LOGGER.warning
-) -> tuple[T, int]:
+def halve_on_out_of_memory(fn: Callable[[int], T], batch: int, minimum: int = 1) -> tuple[T, int]:
     """Call ``fn(batch)``, and again with half the batch as often as memory runs out.
 
     Returns the result and the batch size that fitted: go on with that. At ``minimum`` the error is raised; other errors
-    are raised at once. ``say`` is told of each halving.
+    are raised at once. The log is told of each halving.
     """
     while True:
         try:
@@ -259,7 +257,7 @@ def halve_on_out_of_memory(
         # Outside the handler: until here the traceback kept the tensors of the failed call alive.
         batch = max(minimum, batch // 2)
         _free_cached_memory()
-        say(f"out of memory: going on with batches of {batch} rows")
+        _LOGGER.warning("out of memory: going on with batches of %d rows", batch)
 
 
 def _free_cached_memory() -> None:

@@ -51,7 +51,7 @@ class RayWorkers:
         return max(1, int(_ray().cluster_resources().get("CPU", 0)))
 
     def run(self, work: Callable[[_Part], _Done], parts: Sequence[_Part]) -> list[_Done]:
-        """Results of ``work`` on each part, in order.
+        """Results of ``work`` on each part, in order; ``work`` and parts are sent to the workers.
 
         An error of ``work`` is raised here as it is, or, when it cannot be sent, as a StepError that hides what it
         says; it stands in no log of the cluster, and neither does what the work prints. ClusterError when parts were

@@ -11,28 +11,20 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from privacy_assets.compute.on_ray import RayWorkers
 
 _Part = TypeVar("_Part")
 _Done = TypeVar("_Done")
 
 
-class Workers(Protocol):
-    """Processes elsewhere that do the engine's work, see :class:`privacy_assets.compute.on_ray.RayWorkers`."""
-
-    @property
-    def count(self) -> int:
-        """How many parts they do at once."""
-
-    def run(self, work: Callable[[_Part], _Done], parts: Sequence[_Part]) -> list[_Done]:
-        """Results of ``work`` on each part, in order; ``work`` and parts are sent to the workers."""
-
-
-_IN_USE: ContextVar[Workers | None] = ContextVar("workers", default=None)
+_IN_USE: ContextVar[RayWorkers | None] = ContextVar("workers", default=None)
 
 
 @contextmanager
-def using(workers: Workers) -> Iterator[None]:
+def using(workers: RayWorkers) -> Iterator[None]:
     """Let ``workers`` do what :func:`in_parallel` is asked for in the ``with`` block, by this thread."""
     before = _IN_USE.set(workers)
     try:

@@ -66,8 +66,7 @@ class Embedder:
 
         from privacy_assets.embedding.network import one_thread
 
-        cells = np.concatenate(_cells(table, self.schema, self.encoder), axis=1, dtype=np.float64)
-        distinct, inverse = distinct_rows(cells)
+        distinct, inverse = distinct_rows(_cells(table, self.schema, self.encoder))
         on = torch.device("cpu" if device.startswith("mps") else device)
         network = copy.deepcopy(self.network).double().to(on)
         out = np.zeros((len(distinct), self.dims), dtype=np.float32)
@@ -147,7 +146,7 @@ def train_embedder(
     if sum(map(len, tables)) == 0:
         raise InputError("there are no rows to train the embedder on", fix="give at least one real row")
     encoder = Encoder.fit(tables, schema)
-    cells = [np.concatenate(_cells(table, schema, encoder), axis=1, dtype=np.float64) for table in tables if len(table)]
+    cells = [_cells(table, schema, encoder) for table in tables if len(table)]
     distinct, inverse = distinct_rows(np.concatenate(cells))
     rows = distinct[np.sort(inverse)]
     network = _network(schema, encoder, settings)
@@ -157,8 +156,8 @@ def train_embedder(
     return Embedder(schema, encoder, settings, seed, history, network.cpu())
 
 
-def _cells(table: Table, schema: TableSchema, encoder: Encoder) -> tuple[np.ndarray, np.ndarray]:
-    """Float32 values (n, p) of the numbers, and int64 codes (n, columns): numbers first, then categories.
+def _cells(table: Table, schema: TableSchema, encoder: Encoder) -> np.ndarray:
+    """Float64 (n, p + columns): values of the p numbers beside codes of all columns, numbers first, then categories.
 
     The code of a number says present (0) or missing (1); a category's is that of the encoder. Masked comes after these.
     """
@@ -166,10 +165,9 @@ def _cells(table: Table, schema: TableSchema, encoder: Encoder) -> tuple[np.ndar
     if absent:
         raise InputError("the column is missing", column=absent[0], fix="embed tables of the embedder's schema")
     encoded = encoder.transform(table)
-    missing = [table[number.name].missing for number in encoder.numbers]
-    states = np.array(missing, dtype=np.int64).reshape(len(missing), len(table)).T
+    missing = [table[number.name].missing[:, None] for number in encoder.numbers]
     own = encoded.codes[:, encoded.codes.shape[1] - len(encoder.categories) :]
-    return encoded.numeric, np.concatenate([states, own], axis=1, dtype=np.int64)
+    return np.concatenate([encoded.numeric, *missing, own], axis=1, dtype=np.float64)
 
 
 def _network(schema: TableSchema, encoder: Encoder, settings: EmbedderSettings) -> EmbedderNetwork:

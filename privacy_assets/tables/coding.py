@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from privacy_assets.errors import InputError
-from privacy_assets.tables.column import MISSING, Column, looked_up
+from privacy_assets.tables.column import MISSING, Column, looked_up, vocabulary
 from privacy_assets.tables.schema import ColumnSchema, TableSchema
 from privacy_assets.tables.table import Table
 
@@ -29,9 +29,9 @@ class Coding:
     @classmethod
     def fit(cls, tables: Sequence[Table], schema: TableSchema) -> Coding:
         """Know all values of the ``tables``, whatever the order of their rows."""
-        return cls(
-            schema, tuple(_values([table[column.name] for table in tables], column) for column in schema.columns)
-        )
+        coded = schema.of_kind("categorical", "boolean")
+        known = {name: vocabulary([table[name] for table in tables]) for name in coded}
+        return cls(schema, tuple(known.get(name) for name in schema.names))
 
     @cached_property
     def is_number(self) -> np.ndarray:
@@ -47,22 +47,13 @@ class Coding:
         """Cells float64 (F, n), C order, of a table with the columns of the schema."""
         cells = np.empty((len(self.values), len(table)))
         for place, (column, values) in enumerate(zip(self.schema.columns, self.values, strict=True)):
-            own = table[column.name]
-            if values is None:
-                cells[place] = own.floats()
-                continue
-            places = {value: at for at, value in enumerate(values)}
-            found = [places.get(value, len(values) + 1) for value in own.values or ()]
-            cells[place] = np.array([*found, len(values)], dtype=np.float64)[own.cells]  # -1, missing, is the last
+            own, known = table[column.name], len(values or ())
+            cells[place] = own.floats() if values is None else own.places_in(values, unknown=known + 1, missing=known)
         return cells
 
     def plain_values(self) -> list[list[object] | None]:
         """The ``values`` as JSON can hold them; :meth:`of_plain` takes them back."""
-        plain = zip(self.schema.columns, self.values, strict=True)
-        return [
-            values if values is None else [value if c.kind == "categorical" else bool(value) for value in values]
-            for c, values in plain
-        ]
+        return [None if values is None else list(values) for values in self.values]
 
     @classmethod
     def of_plain(cls, schema: TableSchema, plain: Sequence[Sequence[object] | None]) -> Coding:
@@ -73,12 +64,6 @@ class Coding:
         """Inverse of :meth:`code`. Whole numbers are rounded; unknown values become missing."""
         columns = zip(self.schema.columns, self.values, cells, strict=True)
         return Table.of_columns(self.schema, {c.name: _column(c, values, row) for c, values, row in columns})
-
-
-def _values(parts: Sequence[Column], column: ColumnSchema) -> tuple[object, ...] | None:
-    if column.kind not in ("categorical", "boolean"):
-        return None
-    return tuple(sorted({value for part in parts for value in part.distinct().objects()}))
 
 
 def _column(column: ColumnSchema, values: tuple[object, ...] | None, row: np.ndarray) -> Column:

@@ -71,17 +71,27 @@ class Column:
 
     def take(self, rows: np.ndarray | slice) -> Column:
         """The cells at these positions, or where bool (n,) says so."""
-        return replace(self, cells=self.cells[rows] if isinstance(rows, slice) else taken(self.cells, rows))
+        return replace(self, cells=taken(self.cells, rows))
 
     def at(self, places: np.ndarray) -> Column:
         """The cells at these positions (n,); missing where a position is -1."""
         nothing = -1 if self.values is not None else np.nan if self.kind == "numeric" else MISSING
         return replace(self, cells=np.append(self.cells, np.array([nothing], dtype=self.cells.dtype))[places])
 
+    def places_in(self, values: Sequence[Any], *, unknown: int = -1, missing: int = -1) -> np.ndarray:
+        """Int32 (n,): the place among ``values`` of each cell of a category or boolean, and what else there is."""
+        place = {value: at for at, value in enumerate(values)}
+        return looked_up([place.get(value, unknown) for value in self.values or ()], self.cells, missing)
+
     def where(self, keep: np.ndarray, other: Column) -> Column:
         """Its own cells where ``keep`` (n,) says so, else those of ``other``, of as many rows."""
         first, second = of_one_vocabulary([self, other])
         return replace(first, cells=np.where(keep, first.cells, second.cells))
+
+    def equals(self, other: Column) -> bool:
+        """True where both hold the same values in the same order; missing equals missing."""
+        first, second = of_one_vocabulary([self, other])
+        return np.array_equal(first.cells, second.cells, equal_nan=self.kind == "numeric")
 
     def objects(self) -> list[Any]:
         """The values (n,) as str, bool, float, int or Timestamp; None where missing."""
@@ -111,18 +121,12 @@ def of_one_vocabulary(columns: Sequence[Column]) -> list[Column]:
     if first is None or all(column.values is first or column.values == first for column in columns):
         return [replace(column, values=first) for column in columns]
     every = tuple(sorted(set().union(*(column.values or () for column in columns))))
-    place = {value: at for at, value in enumerate(every)}
-    return [
-        Column.of_codes(
-            column.name, column.kind, looked_up([place[value] for value in column.values or ()], column.cells), every
-        )
-        for column in columns
-    ]
+    return [Column.of_codes(one.name, one.kind, one.places_in(every), every) for one in columns]
 
 
-def looked_up(places: Sequence[int], codes: np.ndarray) -> np.ndarray:
-    """``places[code]`` of each of the codes (n,), -1 of a code of -1."""
-    table = np.array([*places, -1], dtype=np.int32)
+def looked_up(places: Sequence[int], codes: np.ndarray, missing: int = -1) -> np.ndarray:
+    """``places[code]`` of each of the codes (n,), ``missing`` of a code of -1; int32."""
+    table = np.array([*places, missing], dtype=np.int32)
     out = block(len(codes), np.int32)
     np.take(table, codes, out=out, mode="wrap")  # -1 is the last
     return out
@@ -134,6 +138,11 @@ def stacked(columns: Sequence[Column]) -> Column:
         return columns[0]
     alike = of_one_vocabulary(columns)
     return replace(alike[0], cells=joined([column.cells for column in alike]))
+
+
+def vocabulary(columns: Sequence[Column]) -> tuple[Any, ...]:
+    """The different values of the same column of several tables, ascending."""
+    return tuple(stacked(columns).distinct().objects())
 
 
 def ranked(columns: Sequence[Column]) -> tuple[list[np.ndarray], Column]:

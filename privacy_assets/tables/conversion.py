@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.errors import InputError
-from privacy_assets.tables.column import MISSING, Column, looked_up, of_one_vocabulary
+from privacy_assets.tables.column import MISSING, Column, looked_up
 from privacy_assets.tables.memory_mapping import copied
 from privacy_assets.tables.precision import (
     UNITS,
@@ -29,6 +29,7 @@ _WORDS = {"true": True, "false": False, 1: True, 0: False}
 # What pandas holds to the nanosecond: the generators compute with these, and the year 9999 means "no date".
 _TIMES = np.array(["1678-01-01", "2261-12-31T23:59:59.999999"], dtype="datetime64[us]").view(np.int64).tolist()
 _YEARS = "a date lies outside of the years 1678 to 2261"
+_INFINITE = "a value is infinite", "replace it by a number or a missing value"
 _CONTAINERS = (bytes, bytearray, list, tuple, dict, set, frozenset, np.ndarray)
 
 
@@ -38,20 +39,20 @@ def column_of(series: pd.Series, column: ColumnSchema, where: str, *, synthetic:
     ``synthetic`` numbers and times are rounded to the precision of the column, which all real ones have: the digits
     after that could carry anything.
     """
+    series = series.reset_index(drop=True)
     if column.kind == "categorical":
-        codes, texts = _texts(series.reset_index(drop=True), column.name, where)
-        order = sorted(range(len(texts)), key=texts.__getitem__)
-        places = np.empty(len(texts), dtype=np.int32)
-        places[order] = np.arange(len(texts))
-        return Column.of_codes(column.name, column.kind, looked_up(places.tolist(), codes), [texts[at] for at in order])
-    converted = _converted(series.reset_index(drop=True), column, where)
+        return Column.of_codes(column.name, column.kind, *_texts(series, column.name, where))
+    converted = {"datetime": _datetimes, "boolean": _booleans}.get(column.kind, _numbers)(series)
+    wrong = (converted.isna() & ~series.isna()).to_numpy()
+    fix = "convert it, or declare the column as categorical"
+    _refuse(wrong, f"a value is not {_A[column.kind]}", fix, column.name, where)
     if column.kind == "boolean":
         codes = converted.to_numpy(np.float64, na_value=-1).astype(np.int8)
         return Column.of_codes(column.name, column.kind, codes)
     if column.kind == "numeric":
         cells = converted.to_numpy(np.float64, na_value=np.nan)
     elif column.kind == "integer":
-        cells = converted.to_numpy(np.int64, na_value=MISSING)
+        cells = _whole(converted, column.name, where)
     else:
         cells = converted.to_numpy().view(np.int64)
     found = Column(column.name, column.kind, copied(cells))  # what was given may change
@@ -59,39 +60,21 @@ def column_of(series: pd.Series, column: ColumnSchema, where: str, *, synthetic:
     return rounded(found, column) if synthetic else found
 
 
-def _converted(series: pd.Series, column: ColumnSchema, where: str) -> pd.Series:
-    """Numbers, times and truth values: Int64, float64, datetime64[us] or boolean, whole numbers within 64 bits."""
-    missing = series.isna()
-    convert = {"datetime": _datetimes, "boolean": _booleans}.get(column.kind, _numbers)
-    converted = convert(series)
-    bad = np.flatnonzero((converted.isna() & ~missing).to_numpy())
-    if len(bad):
-        raise InputError(
-            f"a value is not {_A[column.kind]}", where=where, column=column.name, row=int(bad[0]),
-            fix=f"convert it, or declare the column as categorical; {len(bad)} rows are affected",
-        )  # fmt: skip
-    if column.kind == "integer":
-        _check_finite(converted.to_numpy(dtype=np.float64, na_value=np.nan), column.name, where)
-        return _whole(converted, column.name, where)
-    return converted.astype("float64") if column.kind == "numeric" else converted
-
-
 def check_cells(column: Column, where: str) -> None:
     """InputError for a number that is infinite, and for a date outside of the years that there may be."""
     if column.kind == "numeric":
-        _check_finite(column.cells, column.name, where)
+        _refuse(np.isinf(column.cells), *_INFINITE, column.name, where)
     elif column.kind == "datetime":
-        outside = np.flatnonzero(((column.cells < _TIMES[0]) | (column.cells > _TIMES[1])) & ~column.missing)
-        if len(outside):
-            fix = f"leave it empty where it stands for no date; {len(outside)} rows are affected"
-            raise InputError(_YEARS, where=where, column=column.name, row=int(outside[0]), fix=fix)
+        outside = ((column.cells < _TIMES[0]) | (column.cells > _TIMES[1])) & ~column.missing
+        _refuse(outside, _YEARS, "leave it empty where it stands for no date", column.name, where)
 
 
-def _check_finite(values: np.ndarray, name: str, where: str) -> None:
-    infinite = np.flatnonzero(np.isinf(values))
-    if len(infinite):
-        fix = "replace it by a number or a missing value"
-        raise InputError("a value is infinite", where=where, column=name, row=int(infinite[0]), fix=fix)
+def _refuse(wrong: np.ndarray, problem: str, fix: str, column: str, where: str) -> None:
+    """InputError that names the first row of those where ``wrong`` (n,) is true; nothing where none is."""
+    rows = np.flatnonzero(wrong)
+    if len(rows):
+        fix = f"{fix}; {len(rows)} rows are affected"
+        raise InputError(problem, where=where, column=column, row=int(rows[0]), fix=fix)
 
 
 def precision_of(series: pd.Series, kind: Kind, dtype: str) -> Precision:
@@ -144,7 +127,7 @@ def _float_dtype(name: str) -> np.dtype[Any]:
 
 
 def _texts(series: pd.Series, name: str, where: str) -> tuple[np.ndarray, list[str]]:
-    """Codes (n,) of each value's text, -1 where missing, and the different texts.
+    """Codes (n,) of each value's text, -1 where missing, and the different texts, sorted.
 
     Whole floats read as whole numbers, since CSV and missing values turn codes into floats.
     """
@@ -156,16 +139,17 @@ def _texts(series: pd.Series, name: str, where: str) -> tuple[np.ndarray, list[s
             if isinstance(value, _CONTAINERS):
                 problem, fix = f"a {type(value).__name__} is not a category", "convert it to text"
                 raise InputError(problem, where=where, column=name, row=row, fix=fix)
-        texts = [None if gone else _text(value) for value, gone in zip(series, series.isna(), strict=True)]
-        codes, found = pd.factorize(np.array([*texts, None], dtype=object)[:-1])
+        spelled = [None if gone else _text(value) for value, gone in zip(series, series.isna(), strict=True)]
+        codes, found = pd.factorize(np.array([*spelled, None], dtype=object)[:-1])
         different = pd.Index(found)
     else:
         codes, different = pd.factorize(series)
     every = [_text(value) for value in pd.Series(different).astype(object)]
     seen = np.bincount(codes[codes >= 0], minlength=len(every)) > 0
-    own: dict[str, int] = {}  # different values can have one text, and a dtype texts that no row has
-    places = [own.setdefault(text, len(own)) if there else -1 for text, there in zip(every, seen, strict=True)]
-    return looked_up(places, codes), list(own)
+    # Different values can have one text, and a dtype texts that no row has.
+    texts = sorted({text for text, there in zip(every, seen, strict=True) if there})
+    place = {text: at for at, text in enumerate(texts)}
+    return looked_up([place.get(text, -1) for text in every], codes), texts
 
 
 def _text(value: Any) -> str:
@@ -179,12 +163,9 @@ def _datetimes(series: pd.Series) -> pd.Series:
         return pd.Series(pd.NaT, index=series.index, dtype="datetime64[us]")
     if isinstance(series.dtype, pd.CategoricalDtype):
         series = series.astype(object)
-    times = pd.to_datetime(series, errors="coerce", utc=True, format=None if _is_time(series) else "ISO8601")
+    dated = pd.api.types.is_datetime64_any_dtype(series.dtype)
+    times = pd.to_datetime(series, errors="coerce", utc=True, format=None if dated else "ISO8601")
     return times.dt.tz_localize(None).astype("datetime64[us]")
-
-
-def _is_time(series: pd.Series) -> bool:
-    return pd.api.types.is_datetime64_any_dtype(series.dtype)
 
 
 def _booleans(series: pd.Series) -> pd.Series:
@@ -212,37 +193,32 @@ def _numbers(series: pd.Series) -> pd.Series:
     return pd.Series(np.nan, index=series.index)
 
 
-def _whole(series: pd.Series, name: str, where: str) -> pd.Series:
-    large = np.abs(series.to_numpy(dtype=np.float64, na_value=np.nan)) >= 2**63
-    if large.any():
-        fix = "declare the column as categorical"
-        raise InputError(
-            "a whole number does not fit 64 bits", where=where, column=name, row=int(large.argmax()), fix=fix
-        )
-    if pd.api.types.is_integer_dtype(series.dtype):
-        return series.astype("Int64")
+def _whole(series: pd.Series, name: str, where: str) -> np.ndarray:
+    """Int64 cells of whole numbers that were read as any."""
     values = series.to_numpy(dtype=np.float64, na_value=np.nan)
-    broken = np.flatnonzero(~np.isnan(values) & (values != np.round(values)))
-    if len(broken):
-        fix = f"round it, or declare the column as numeric; {len(broken)} rows are affected"
-        raise InputError("a value is not a whole number", where=where, column=name, row=int(broken[0]), fix=fix)
-    return pd.Series(values, index=series.index, name=series.name).astype("Int64")
+    _refuse(np.isinf(values), *_INFINITE, name, where)
+    large = np.abs(values) >= 2**63
+    _refuse(large, "a whole number does not fit 64 bits", "declare the column as categorical", name, where)
+    if not pd.api.types.is_integer_dtype(series.dtype):
+        broken = ~np.isnan(values) & (values != np.round(values))
+        _refuse(broken, "a value is not a whole number", "round it, or declare the column as numeric", name, where)
+        series = pd.Series(values)
+    cells: np.ndarray = series.astype("Int64").to_numpy(np.int64, na_value=MISSING)
+    return cells
 
 
 def restored(column: Column, schema: ColumnSchema) -> pd.Series:
     """A column in the dtype of the private table; InputError when a value does not survive."""
-    misfit = InputError(
-        f"a value does not fit the dtype {schema.dtype} of the private table", column=schema.name,
-        fix="make the generator keep to the range and form of the column",
-    )  # fmt: skip
+    problem = f"a value does not fit the dtype {schema.dtype} of the private table"
+    fix = "make the generator keep to the range and form of the column"
+    misfit = InputError(problem, column=schema.name, fix=fix)
     try:
         out = _in_dtype(column.series(), schema.dtype)
         again = column_of(out, schema, "restored")
     except (ValueError, TypeError, OverflowError):
         raise misfit from None
     rounds = pd.api.types.is_float_dtype(out.dtype) or pd.api.types.is_datetime64_any_dtype(out.dtype)
-    before, after = of_one_vocabulary([column, again])
-    if not rounds and not np.array_equal(before.cells, after.cells, equal_nan=before.kind == "numeric"):
+    if not rounds and not column.equals(again):
         raise misfit
     return out
 

@@ -16,7 +16,6 @@ from privacy_assets.errors import InputError
 
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null")
 _WIDE = {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}
-_BLOCK = 1 << 20
 _NO_HEADER = "give the file a first line with the names of the columns"
 _LONG = 19  # digits
 _FEWEST_NAMES = 3  # that count up: two numbers always do
@@ -33,23 +32,17 @@ def csv_fault(stream: BinaryIO, where: str) -> InputError | None:
 
 
 def _encoding_fault(stream: BinaryIO, where: str) -> InputError | None:
-    decoder, line, start = codecs.getincrementaldecoder("utf-8")(), 1, 0
-    fix = "save the file as UTF-8"
-    while True:
-        block = stream.read(_BLOCK)
-        if start == 0 and block[:2] in _WIDE:
+    start, fix = 0, "save the file as UTF-8"
+    for number, line in enumerate(stream, start=1):
+        if number == 1 and line[:2] in _WIDE:
             return InputError("it is UTF-16 text, not UTF-8", where=where, fix=fix)
-        waiting = len(decoder.getstate()[0])  # bytes of a character that the last block cut
         try:
-            decoder.decode(block, final=not block)
+            line.decode()
         except UnicodeDecodeError as error:
-            at = start - waiting + error.start
-            line += block[: max(error.start - waiting, 0)].count(b"\n")
-            return InputError(f"line {line} is not UTF-8 text (byte {at} of the file)", where=where, fix=fix)
-        if not block:
-            return None
-        line += block.count(b"\n")
-        start += len(block)
+            at = start + error.start
+            return InputError(f"line {number} is not UTF-8 text (byte {at} of the file)", where=where, fix=fix)
+        start += len(line)
+    return None
 
 
 def _shape_fault(stream: BinaryIO, where: str) -> InputError | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from privacy_assets.tables.column import vocabulary
 from privacy_assets.tables.memory_mapping import block, joined, taken
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
@@ -63,9 +64,7 @@ class EncodedTable:
 
     def take(self, rows: np.ndarray | slice) -> EncodedTable:
         """The given rows."""
-        parts = (self.numeric, self.codes)
-        numeric, codes = (part[rows] if isinstance(rows, slice) else taken(part, rows) for part in parts)
-        return EncodedTable(numeric, codes, self.sizes)
+        return EncodedTable(taken(self.numeric, rows), taken(self.codes, rows), self.sizes)
 
     def pick(self, columns: Sequence[int]) -> EncodedTable:
         """The given encoded columns: ``numeric`` is numbered first, then ``codes``."""
@@ -111,8 +110,7 @@ class Encoder:
         for column in schema.columns:
             parts = [table[column.name] for table in tables]
             if column.kind in ("categorical", "boolean"):
-                known = {value for part in parts for value in part.distinct().objects()}
-                categories.append(_Category(column.name, tuple(sorted(known))))
+                categories.append(_Category(column.name, vocabulary(parts)))
             else:
                 centre, scale = _centre_and_scale(np.sort(np.concatenate([part.present().floats() for part in parts])))
                 missing = any(table[column.name].missing.any() for table in (*tables, *others))
@@ -130,8 +128,7 @@ class Encoder:
 
     def to_json(self) -> dict[str, list[dict[str, Any]]]:
         """Return plain values. They hold category values of the private table."""
-        categories = [{"name": c.name, "values": [_plain(value) for value in c.values]} for c in self.categories]
-        return {"numbers": [asdict(number) for number in self.numbers], "categories": categories}
+        return {"numbers": list(map(asdict, self.numbers)), "categories": list(map(asdict, self.categories))}
 
     @classmethod
     def from_json(cls, data: dict[str, list[dict[str, Any]]]) -> Encoder:
@@ -156,14 +153,10 @@ class Encoder:
             if number.indicator:
                 codes[:, next(coded)] = missing
         for category in self.categories:
-            places, column = {value: place for place, value in enumerate(category.values)}, table[category.name]
-            known = [places.get(value, len(places)) for value in column.values or ()]
-            codes[:, next(coded)] = np.array([*known, len(places) + 1], dtype=np.int32)[column.cells]  # -1 is the last
+            known = len(category.values)
+            column = table[category.name]
+            codes[:, next(coded)] = column.places_in(category.values, unknown=known, missing=known + 1)
         return EncodedTable(numeric, codes, np.array(sizes, dtype=np.int64))
-
-
-def _plain(value: object) -> object:
-    return bool(value) if isinstance(value, np.bool_) else value
 
 
 def _centre_and_scale(ordered: np.ndarray) -> tuple[float, float]:

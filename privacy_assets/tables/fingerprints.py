@@ -32,7 +32,7 @@ def content_fingerprint(columns: Mapping[str, Column], rows: int) -> str:
     coded = {}
     for name, column in columns.items():
         (ranks,), values = ranked([column])
-        coded[name] = ranks, _spelled_cells(values)
+        coded[name] = ranks, _spelled(values.series())
     return _fingerprint(coded, rows)
 
 
@@ -119,15 +119,6 @@ def keyed(fingerprint: str, key: bytes) -> str:
 def derived(secret: bytes, purpose: str) -> bytes:
     """A key for one purpose (32 bytes), derived from ``secret``."""
     return hmac.new(secret, purpose.encode(), hashlib.sha256).digest()
-
-
-def _spelled_cells(column: Column) -> list[bytes]:
-    """:func:`value_bytes` of each value of a column, none of them missing."""
-    if column.values is not None:
-        return [value_bytes(column.values[code]) for code in column.cells.tolist()]
-    if column.kind == "datetime":
-        return [b"t" + text for text in (column.cells * 1000).astype("S").tolist()]  # nanoseconds
-    return _spelled(column.cells)
 
 
 def _spelled(values: Any) -> list[bytes]:

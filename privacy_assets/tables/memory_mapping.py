@@ -55,8 +55,10 @@ def joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate(arrays, out=out)
 
 
-def taken(array: np.ndarray, rows: np.ndarray | Sequence[int]) -> np.ndarray:
-    """``array[rows]``, for positions or bool (n,), in a :func:`block`."""
+def taken(array: np.ndarray, rows: np.ndarray | Sequence[int] | slice) -> np.ndarray:
+    """``array[rows]``: for positions or bool (n,) in a :func:`block`, for a slice a part of the array itself."""
+    if isinstance(rows, slice):
+        return array[rows]
     rows = np.asarray(rows, dtype=None if len(rows) else np.int64)
     rows = np.flatnonzero(rows) if rows.dtype == bool else rows
     if len(rows) * array[:1].nbytes < LARGE:

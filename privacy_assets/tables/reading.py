@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,7 +14,9 @@ from privacy_assets.errors import InputError, shown
 from privacy_assets.storage.objects import Location, ObjectPath, location
 from privacy_assets.tables.csv_faults import MISSING, check_header, csv_fault
 from privacy_assets.tables.files import SUFFIXES, table_files
-from privacy_assets.tables.schema import check_frame
+from privacy_assets.tables.schema import check_frame, check_same_columns
+
+SAME_COLUMNS = "give all files of a glob the same columns"
 
 
 def read_table(path: str | Location) -> pd.DataFrame:
@@ -28,20 +29,10 @@ def read_table(path: str | Location) -> pd.DataFrame:
     frames = [(file, _read_file(file)) for file in table_files(place)]
     first_file, first = frames[0]
     for file, frame in frames[1:]:
-        check_same_columns(first.columns, str(first_file), frame.columns, str(file))
+        check_same_columns(first.columns, str(first_file), frame.columns, str(file), SAME_COLUMNS)
     joined = pd.concat([frame[first.columns] for _, frame in frames], ignore_index=True)
     check_frame(joined, where=str(place))
     return joined
-
-
-def check_same_columns(first: Iterable[str], first_file: str, names: Iterable[str], file: str) -> None:
-    """Raise InputError unless two files have the same columns, in any order."""
-    differing = sorted(set(first) ^ set(names))
-    if differing:
-        fix = "give all files of a glob the same columns"
-        if not set(first) & set(names):
-            raise InputError(f"it shares no column with {first_file}", where=file, fix=fix)
-        raise InputError(f"the columns differ from {first_file}", where=file, column=differing[0], fix=fix)
 
 
 def kind_of(file: Location) -> str:

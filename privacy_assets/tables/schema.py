@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol, get_args
 
@@ -110,9 +110,17 @@ def check_frame(frame: Frame, *, where: str, smallest: int = 1) -> None:
         problem = f"the name of column {repeated[0]} stands twice"
         raise InputError(problem, where=where, fix="rename one of the columns")
     if len(frame) < smallest:
-        raise InputError(
-            f"the table has {len(frame)} rows, at least {smallest} are needed", where=where, fix="add rows"
-        )
+        problem = f"the table has {len(frame)} rows, at least {smallest} are needed"
+        raise InputError(problem, where=where, fix="add rows")
+
+
+def check_same_columns(first: Iterable[str], first_where: str, names: Iterable[str], where: str, fix: str) -> None:
+    """Raise InputError unless two tables have the same columns, in any order; ``fix`` says what to do."""
+    differing = sorted(set(first) ^ set(names))
+    if differing:
+        if not set(first) & set(names):  # one may be turned, its names the cells of a row
+            raise InputError(f"it shares no column with {first_where}", where=where, fix=fix)
+        raise InputError(f"the columns differ from {first_where}", where=where, column=differing[0], fix=fix)
 
 
 def infer_schema(
@@ -132,13 +140,11 @@ def infer_schema(
     overrides = dict(overrides or {})
     for name, kind in overrides.items():
         if name not in frame.columns:
-            raise ConfigError(
-                f"{where}: kind given for unknown column {shown(name)}.{did_you_mean(name, frame.columns)}"
-            )
+            hint = did_you_mean(name, frame.columns)
+            raise ConfigError(f"{where}: kind given for unknown column {shown(name)}.{hint}")
         if kind not in get_args(Kind):
-            raise ConfigError(
-                f"{where}: unknown kind {shown(kind)} of column {shown(name)}.{did_you_mean(kind, get_args(Kind))}"
-            )
+            hint = did_you_mean(kind, get_args(Kind))
+            raise ConfigError(f"{where}: unknown kind {shown(kind)} of column {shown(name)}.{hint}")
     columns = []
     for name in frame.columns:
         series = frame[name]
@@ -147,8 +153,6 @@ def infer_schema(
             fix = "drop the column, fill it, or declare its kind"
             raise InputError("every value is missing", where=where, column=name, fix=fix)
         kind = overrides.get(name) or infer_kind(series, where)
-        if kind == "categorical" and name not in overrides:
-            check_stray(series, where)
         dtype = (dtypes or {}).get(name) or dtype_of(frame, series)
         columns.append(ColumnSchema(name, kind, bool(missing.any()), dtype, precision_of(series, kind, dtype)))
     return TableSchema(tuple(columns))
@@ -160,8 +164,17 @@ def dtype_of(table: Frame, series: pd.Series) -> str:
 
 
 def infer_kind(series: pd.Series, where: str) -> Kind:
-    """Kind of a column that has values; InputError where they are of a type that has none."""
+    """Kind of a column that has values; InputError for values of a type that has none, and for a few stray texts."""
+    kind = _kind_of(series, where)
+    if kind == "categorical":
+        _check_stray(series, where)
+    return kind
+
+
+def _kind_of(series: pd.Series, where: str) -> Kind:
     dtype = series.dtype
+    if pd.api.types.is_object_dtype(dtype):
+        return _infer_object(series, where)
     if pd.api.types.is_bool_dtype(dtype):
         return "boolean"
     if pd.api.types.is_integer_dtype(dtype):
@@ -173,18 +186,10 @@ def infer_kind(series: pd.Series, where: str) -> Kind:
         return "integer" if whole and np.abs(finite).max() < 2**53 else "numeric"
     if pd.api.types.is_datetime64_any_dtype(dtype):
         return "datetime"
-    if isinstance(dtype, pd.CategoricalDtype) or (
-        pd.api.types.is_string_dtype(dtype) and not pd.api.types.is_object_dtype(dtype)
-    ):
+    if isinstance(dtype, pd.CategoricalDtype) or pd.api.types.is_string_dtype(dtype):
         return "categorical"
-    if pd.api.types.is_object_dtype(dtype):
-        return _infer_object(series, where)
-    raise InputError(
-        f"dtype {dtype} is not supported",
-        where=where,
-        column=str(series.name),
-        fix="convert it to a number, date or text",
-    )
+    fix = "convert it to a number, date or text"
+    raise InputError(f"dtype {dtype} is not supported", where=where, column=str(series.name), fix=fix)
 
 
 def _infer_object(series: pd.Series, where: str) -> Kind:
@@ -194,17 +199,16 @@ def _infer_object(series: pd.Series, where: str) -> Kind:
         value = series.iloc[row]
         kind = next((kind for types, kind in _KINDS if isinstance(value, types)), None)
         if kind is None:
-            raise InputError(
-                f"values of type {type(value).__name__} are not supported",
-                where=where, column=str(series.name), row=int(row), fix="convert the column to a number, date or text",
-            )  # fmt: skip
+            problem = f"values of type {type(value).__name__} are not supported"
+            fix = "convert the column to a number, date or text"
+            raise InputError(problem, where=where, column=str(series.name), row=int(row), fix=fix)
         found.add(kind)
     if found == {"integer", "numeric"}:
         return "numeric"
     return found.pop() if len(found) == 1 else "categorical"
 
 
-def check_stray(series: pd.Series, where: str) -> None:
+def _check_stray(series: pd.Series, where: str) -> None:
     """InputError where all but a few texts of a column are numbers: it would become a category that nobody meant."""
     first = series.head(_LOOK).dropna()
     if 2 * len(stray_rows(first)) > len(first):  # texts, as nearly always

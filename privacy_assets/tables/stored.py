@@ -13,14 +13,8 @@ import pyarrow.parquet
 from privacy_assets.storage.objects import Location, ObjectPath, location
 from privacy_assets.tables.files import table_files
 from privacy_assets.tables.memory_mapping import block
-from privacy_assets.tables.reading import (
-    check_same_columns,
-    frame_of,
-    kind_of,
-    read_table,
-    unreadable,
-)
-from privacy_assets.tables.schema import Frame, check_frame
+from privacy_assets.tables.reading import SAME_COLUMNS, frame_of, kind_of, read_table, unreadable
+from privacy_assets.tables.schema import Frame, check_frame, check_same_columns
 
 
 def open_table(path: str | Location) -> pd.DataFrame | StoredTable:
@@ -49,7 +43,7 @@ class StoredTable:
         self._parts = [_Part(file) for file in files]
         first = self._parts[0]
         for part in self._parts[1:]:
-            check_same_columns(first.names, first.where, part.names, part.where)
+            check_same_columns(first.names, first.where, part.names, part.where, SAME_COLUMNS)
         self.columns = pd.Index(first.names)
         dtypes = {name: {part.texts.get(name, "") for part in self._parts} for name in first.names}
         self.texts = {name: min(found) for name, found in dtypes.items() if len(found) == 1 and min(found)}

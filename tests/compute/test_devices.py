@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -20,33 +19,42 @@ from privacy_assets.errors import ConfigError, LeaseTimeout
 
 CARD = Device("cuda:0", "cuda-GPU-0")
 CARDS = [CARD, Device("cuda:1", "cuda-GPU-1")]
+MPS = Device("mps", "mps")
 ROOT = str(Path(__file__).parents[2])
 
-# A process that takes a lease on the one card, writes a word, and does as told by its last argument.
+# A process that takes a lease on the one card, starts children of every sort where it is asked to, and writes a word.
 HOLDER = """
 import ctypes, os, subprocess, sys, time
 from privacy_assets.compute import devices
 devices.accelerators = lambda: [devices.Device("cuda:0", "cuda-GPU-0")]
 with devices.lease_device(sys.argv[1], slots=int(sys.argv[2]), timeout=120) as name:
-    if sys.argv[3] in ("fork", "bare fork"):  # the bare one passes by the hooks that Python has for forks
-        child = os.fork() if sys.argv[3] == "fork" else ctypes.PyDLL(None).fork()
-        if child == 0:
-            time.sleep(600)
-            os._exit(0)
-    elif sys.argv[3] == "spawn":
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], close_fds=False).pid
-    else:
-        child = 0
-    print(name, child, flush=True)
+    children = []
+    if sys.argv[3] == "children":
+        for fork in (os.fork, ctypes.PyDLL(None).fork):  # the second passes by the hooks that Python has for forks
+            children.append(fork())
+            if children[-1] == 0:
+                time.sleep(600)
+                os._exit(0)
+        children.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], close_fds=False).pid)
+    print(name, *children, flush=True)
     time.sleep(600)
+"""
+OUTSIDE = """
+import fcntl, os, sys
+try: fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
+except OSError: print("locked")
 """
 
 
 @pytest.fixture
 def cards(monkeypatch):
-    """Pretend that this machine has two cards; returns a setter for others."""
-    monkeypatch.setattr(devices, "accelerators", lambda: CARDS)
-    return lambda found: monkeypatch.setattr(devices, "accelerators", lambda: list(found))
+    """Pretend that this machine has the cards that are set, one at first."""
+
+    def has(*found):
+        monkeypatch.setattr(devices, "accelerators", lambda: list(found))
+
+    has(CARD)
+    return has
 
 
 @pytest.fixture
@@ -54,17 +62,17 @@ def start_holder(tmp_path):
     """Start processes that hold a lease; they and their children are ended after the test."""
     started, children = [], []
 
-    def start(slots=1, mode="alone"):
+    def start(slots, mode="alone"):
         command = [sys.executable, "-c", HOLDER, str(tmp_path), str(slots), mode]
         environment = {**os.environ, "PYTHONPATH": ROOT, "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         started.append(process)
-        name, child = process.stdout.readline().split()
+        name, *own = process.stdout.readline().split()
         assert name == "cuda:0"
-        if int(child):
-            children.append(int(child))
-        return process, int(child)
+        children.extend(map(int, own))
+        return process
 
+    start.children = children
     yield start
     for process in started:
         process.kill()
@@ -74,35 +82,30 @@ def start_holder(tmp_path):
         os.kill(child, signal.SIGKILL)
 
 
-def _alive(pid):
-    return (
-        "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-        if Path("/proc").is_dir()
-        else os.kill(pid, 0) is None
-    )
+def alive(pid):
+    status = Path(f"/proc/{pid}/status")
+    return "\nState:\tZ" not in status.read_text() if Path("/proc").is_dir() else os.kill(pid, 0) is None
 
 
-def test_matching_devices(cards):
-    assert pick_device("auto") == "cuda:0"
-    assert pick_device("cuda") == "cuda:0"
-    assert matching_devices("cuda") == CARDS
-    assert pick_device("cuda:1") == "cuda:1"
-    assert pick_device("cpu") == "cpu"
-    cards([Device("mps", "mps")])
-    assert pick_device("auto") == pick_device("mps") == "mps"
-    cards([])
-    assert pick_device("auto") == "cpu"
+def refused(folder, match="held by", **options):
+    with pytest.raises(LeaseTimeout, match=match), lease_device(folder, **{"timeout": 0, **options}):
+        pytest.fail("leased twice")
 
 
-@pytest.mark.parametrize("wanted", ["cuda:7", "mps"])
-def test_absent_device_says_what_is_there(cards, wanted):
-    with pytest.raises(ConfigError, match=f"{wanted}.*cuda:0, cuda:1, cpu"):
-        pick_device(wanted)
+@pytest.mark.parametrize(
+    ("wanted", "there", "found"),
+    [("auto", CARDS, CARDS), ("auto", [MPS], [MPS]), ("auto", [], [devices.CPU]), ("cpu", CARDS, [devices.CPU]),
+     ("cuda", CARDS, CARDS), ("cuda:1", CARDS, CARDS[1:]), ("mps", [MPS], [MPS])],
+)  # fmt: skip
+def test_devices_are_found_by_name(cards, wanted, there, found):
+    cards(*there)
+    assert matching_devices(wanted) == found and pick_device(wanted) == found[0].name
 
 
-@pytest.mark.parametrize("wanted", ["gpu", "cuda:", "cuda:x", "", "CPU"])
-def test_unknown_device_names_the_known(wanted):
-    with pytest.raises(ConfigError, match="auto, cpu, mps"):
+@pytest.mark.parametrize("wanted", ["cuda:7", "mps", "gpu", "cuda:", "cuda:x", "", "CPU"])
+def test_other_devices_are_told(cards, wanted):
+    told = "is not there.*cuda:0, cpu" if wanted in ("cuda:7", "mps") else "is unknown.*auto, cpu, mps"
+    with pytest.raises(ConfigError, match=f"device '{wanted}' {told}"):
         pick_device(wanted)
 
 
@@ -116,104 +119,70 @@ def test_cpu_needs_no_lease(tmp_path):
     with lease_device(folder, "cpu", timeout=0) as first, lease_device(folder, "cpu", timeout=0) as second:
         assert first == second == "cpu"
     assert not folder.exists()
+    with pytest.raises(ConfigError, match="slots"), lease_device(folder, slots=0):
+        pytest.fail("no slot")
 
 
-def test_auto_takes_the_card_that_is_free(cards, tmp_path):
+def test_a_card_has_one_holder_under_any_number_and_until_an_error(cards, tmp_path):
+    cards(*CARDS)
     with lease_device(tmp_path, timeout=0) as first, lease_device(tmp_path, timeout=0) as second:
         assert [first, second] == ["cuda:0", "cuda:1"]
-        with pytest.raises(LeaseTimeout), lease_device(tmp_path, "cuda", timeout=0):
-            pytest.fail("a third holder of two cards")
+        refused(tmp_path, device="cuda")
+    with pytest.raises(KeyError), lease_device(tmp_path, "cuda:1", timeout=0):
+        raise KeyError
     with lease_device(tmp_path, "cuda:1", timeout=0) as name:
         assert name == "cuda:1"
+        cards(Device("cuda:0", CARDS[1].identity))
+        refused(tmp_path)
 
 
-def test_the_same_card_under_another_number_is_one_device(cards, tmp_path):
-    cards([CARDS[1]])
-    with lease_device(tmp_path, timeout=0) as name:
-        assert name == "cuda:1"
-        cards([Device("cuda:0", CARDS[1].identity)])
-        with pytest.raises(LeaseTimeout), lease_device(tmp_path, timeout=0):
-            pytest.fail("one card leased twice")
-
-
-def test_lease_ends_with_an_error(cards, tmp_path):
-    with pytest.raises(KeyError), lease_device(tmp_path, "cuda:0", timeout=0):
-        raise KeyError
-    with lease_device(tmp_path, "cuda:0", timeout=0) as name:
-        assert name == "cuda:0"
-
-
-def test_threads_exclude_each_other(cards, tmp_path):
-    inside, most, guard = [0], [0], threading.Lock()
+def test_threads_exclude_each_other_and_hear_of_the_holder(cards, tmp_path):
+    inside, heard, guard = [], [], threading.Lock()
 
     def work():
         for _ in range(3):
-            with lease_device(tmp_path, "cuda:0", timeout=120):
+            with lease_device(tmp_path, timeout=120, on_wait=heard.append, every=0.1):
                 with guard:
-                    inside[0] += 1
-                    most[0] = max(most[0], inside[0])
+                    inside.append(1)
+                    assert len(inside) == 1
                 time.sleep(0.01)
-                with guard:
-                    inside[0] -= 1
+                inside.pop()
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
+    with lease_device(tmp_path, timeout=0):
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        ends = time.monotonic() + 120
+        while len(heard) < 9 and time.monotonic() < ends:  # each speaks at once, and again
+            time.sleep(0.01)
     for thread in threads:
         thread.join()
-    assert most == [1] and inside == [0]
+    assert inside == [] and len(heard) >= 9 and all("cuda:0 is held by process" in line for line in heard)
 
 
-@pytest.mark.parametrize("slots", [1, 2])
-def test_processes_exclude_each_other(cards, tmp_path, start_holder, slots):
-    cards([CARD])
-    holders = [start_holder(slots)[0] for _ in range(slots)]
-    heard = []
-    with (
-        pytest.raises(LeaseTimeout, match=rf"process {holders[0].pid} since 20"),
-        lease_device(tmp_path, slots=slots, timeout=0.5, on_wait=heard.append),
-    ):
-        pytest.fail("one holder too many")
-    assert len(heard) == 1
-    assert all(f"process {holder.pid} since 20" in heard[0] for holder in holders)
+def test_processes_exclude_each_other(cards, tmp_path, start_holder):
+    holders, heard = [start_holder(2) for _ in range(2)], []
+    refused(tmp_path, rf"process {holders[0].pid} since 20", slots=2, timeout=0.5, on_wait=heard.append)
+    assert len(heard) == 1 and all(f"process {holder.pid} since 20" in heard[0] for holder in holders)
     holders[-1].terminate()
-    with lease_device(tmp_path, slots=slots, timeout=120) as name:
+    with lease_device(tmp_path, slots=2, timeout=120) as name:
         assert name == "cuda:0"
 
 
-def test_looking_at_the_holder_does_not_end_its_lease(cards, tmp_path):
-    """A record lock is lost when its process closes any descriptor of the file: a waiting thread must not do that."""
-    cards([CARD])
-    with lease_device(tmp_path, timeout=0):
-        for _ in range(3):
-            with pytest.raises(LeaseTimeout, match=str(os.getpid())), lease_device(tmp_path, timeout=0):
-                pytest.fail("leased twice")
-        path = str(next(tmp_path.glob("*.lock")))
-        outside = (
-            "import fcntl, os, sys; f = os.open(sys.argv[1], os.O_RDWR)\n"
-            "try: fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)\nexcept OSError: print('locked')"
-        )
-        seen = subprocess.run([sys.executable, "-c", outside, path], capture_output=True, text=True, check=True)
-        assert seen.stdout.strip() == "locked"
-
-
-@pytest.mark.parametrize("mode", ["fork", "bare fork", "spawn"])
-def test_killed_holder_frees_the_device_though_its_child_lives(cards, tmp_path, start_holder, mode):
-    cards([CARD])
-    holder, child = start_holder(mode=mode)
-    with pytest.raises(LeaseTimeout), lease_device(tmp_path, timeout=0):
-        pytest.fail("the holder was not killed yet")
+def test_killed_holder_frees_the_device_though_its_children_live(cards, tmp_path, start_holder):
+    holder = start_holder(1, "children")
+    refused(tmp_path)
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     with lease_device(tmp_path, timeout=120) as name:
         assert name == "cuda:0"
-        assert _alive(child)
+        assert len(start_holder.children) == 3 and all(map(alive, start_holder.children))
 
 
-def test_forked_child_has_no_lease_and_cannot_end_its_parents(cards, tmp_path):
-    """In the child: asking again must fail while the parent holds; leaving the copied ``with`` block frees nothing."""
-    cards([CARD])
+def test_neither_a_look_at_the_holder_nor_a_forked_child_ends_its_lease(cards, tmp_path):
+    """A record lock is lost when its process closes any descriptor of the file. A child asks for itself, in vain."""
     with lease_device(tmp_path, timeout=0):
+        refused(tmp_path, match=str(os.getpid()))
         child = os.fork()
         if child == 0:
             code = 1
@@ -226,68 +195,35 @@ def test_forked_child_has_no_lease_and_cannot_end_its_parents(cards, tmp_path):
                 devices._LOCKS.release(str(path.resolve()))
             os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        context = multiprocessing.get_context("spawn")
-        other = context.Process(target=_try_lease, args=(str(tmp_path),))
-        other.start()
-        other.join()
-        assert other.exitcode == 3
+        (path,) = tmp_path.glob("*.lock")
+        seen = subprocess.run([sys.executable, "-c", OUTSIDE, path], capture_output=True, text=True, check=True)
+        assert seen.stdout.strip() == "locked"
 
 
-def _try_lease(folder):
-    devices.accelerators = lambda: [CARD]
-    try:
-        with lease_device(folder, timeout=0.3):
-            sys.exit(0)
-    except LeaseTimeout as error:
-        sys.exit(3 if str(os.getppid()) in str(error) else 4)
-
-
-def test_waiting_speaks_again_and_again_and_ends(cards, tmp_path):
-    cards([CARD])
-    heard, done = [], threading.Event()
-
-    def hold():
-        with lease_device(tmp_path, timeout=0):
-            done.set()
-            while len(heard) < 3:
-                time.sleep(0.01)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    done.wait()
-    with lease_device(tmp_path, timeout=120, on_wait=heard.append, every=0.1) as name:
-        assert name == "cuda:0"
-    thread.join()
-    assert len(heard) >= 3
-    assert all("cuda:0 is held by process" in line for line in heard)
-
-
-def test_deleted_lock_file_does_not_stay_locked_out(cards, tmp_path):
+def test_lock_files_that_were_deleted_or_are_links(cards, tmp_path, monkeypatch):
     """A cleaner of temporary files may delete a lock file that nobody holds."""
-    cards([CARD])
     with lease_device(tmp_path, timeout=0):
         pass
-    for path in tmp_path.glob("*.lock"):
-        path.unlink()
-    with lease_device(tmp_path, timeout=0), pytest.raises(LeaseTimeout), lease_device(tmp_path, timeout=0):
-        pytest.fail("leased twice")
+    (path,) = tmp_path.glob("*.lock")
+    path.unlink()
+    with lease_device(tmp_path, timeout=0):
+        refused(tmp_path)
+    locked, deleted = devices._locked, []
 
+    def just_deleted(descriptor):
+        deleted.append(path.unlink() if not deleted else None)
+        return locked(descriptor)
 
-def test_lock_file_that_is_a_link_is_refused(cards, tmp_path):
-    cards([CARD])
+    monkeypatch.setattr(devices, "_locked", just_deleted)
+    with lease_device(tmp_path, timeout=120):  # of the file that the next one will open
+        assert path.exists() and len(deleted) == 2
     victim = tmp_path / "victim"
     victim.write_text("untouched")
-    folder = tmp_path / "locks"
-    folder.mkdir()
-    (folder / f"{CARD.identity}.0.lock").symlink_to(victim)
-    with pytest.raises(OSError), lease_device(folder, timeout=0):
+    path.unlink()
+    path.symlink_to(victim)
+    with pytest.raises(OSError), lease_device(tmp_path, timeout=0):
         pytest.fail("followed a link")
     assert victim.read_text() == "untouched"
-
-
-def test_slots_must_be_positive(tmp_path):
-    with pytest.raises(ConfigError, match="slots"), lease_device(tmp_path, slots=0):
-        pytest.fail("no slot")
 
 
 OUT_OF_MEMORY = [
@@ -298,9 +234,9 @@ OUT_OF_MEMORY = [
 ]
 
 
-@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=lambda error: type(error).__name__)
-def test_out_of_memory_halves_and_goes_on(error):
-    sizes, heard = [], []
+@pytest.mark.parametrize("error", [*OUT_OF_MEMORY, RuntimeError("shape mismatch")], ids=str)
+def test_out_of_memory_halves_and_goes_on_and_other_errors_do_not(error, caplog):
+    sizes = []
 
     def work(size):
         sizes.append(size)
@@ -308,30 +244,14 @@ def test_out_of_memory_halves_and_goes_on(error):
             raise error
         return "done"
 
-    assert halve_on_out_of_memory(work, 1000, say=heard.append) == ("done", 62)
+    if error not in OUT_OF_MEMORY:
+        with pytest.raises(RuntimeError, match="shape"):
+            halve_on_out_of_memory(work, 1000)
+        assert sizes == [1000]
+        return
+    assert halve_on_out_of_memory(work, 1000) == ("done", 62)
     assert sizes == [1000, 500, 250, 125, 62]
-    assert len(heard) == 4 and "62 rows" in heard[-1]
-
-
-def test_out_of_memory_at_the_minimum_is_raised():
-    sizes = []
-
-    def work(size):
-        sizes.append(size)
-        raise OUT_OF_MEMORY[0]
-
-    with pytest.raises(torch.cuda.OutOfMemoryError):
-        halve_on_out_of_memory(work, 10, minimum=4, say=lambda text: None)
-    assert sizes == [10, 5, 4]
-
-
-def test_other_errors_are_not_retried():
-    sizes = []
-
-    def work(size):
-        sizes.append(size)
-        raise RuntimeError("shape mismatch")
-
-    with pytest.raises(RuntimeError, match="shape"):
-        halve_on_out_of_memory(work, 10)
-    assert sizes == [10]
+    assert len(caplog.messages) == 4 and "62 rows" in caplog.messages[-1]
+    with pytest.raises(type(error)):
+        halve_on_out_of_memory(work, 450, minimum=400)
+    assert sizes[5:] == [450, 400]

@@ -73,9 +73,8 @@ def test_tasks_hold_one_processor_and_see_no_device(here: None) -> None:
         devices = os.environ.get("CUDA_VISIBLE_DEVICES")
         return ray.get_runtime_context().get_assigned_resources(), ray.get_gpu_ids(), devices
 
-    with using(RayWorkers()):
-        found = in_parallel(told, range(3))
-    assert all(one == ({"CPU": 1.0}, [], "") for one in found)  # the machine says that it has a GPU
+    with using(RayWorkers()):  # the machine says that it has a GPU
+        assert in_parallel(told, range(3)) == [({"CPU": 1.0}, [], "")] * 3
 
 
 def test_nothing_that_work_prints_or_says_of_its_errors_is_written_down(here: None, capfd) -> None:
@@ -93,7 +92,9 @@ def test_nothing_that_work_prints_or_says_of_its_errors_is_written_down(here: No
     assert "-9142" not in "".join(capfd.readouterr())
 
 
-def test_an_error_that_cannot_be_sent_is_hidden(here: None) -> None:
+def test_errors_that_cannot_be_sent_modules_that_are_not_there_and_lost_work_are_told(
+    here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Two(Exception):
         def __init__(self, first: str, second: str) -> None:
             super().__init__(first)
@@ -102,18 +103,21 @@ def test_an_error_that_cannot_be_sent_is_hidden(here: None) -> None:
     def raises(number: int) -> None:
         raise Two("SECRET", "5")
 
-    with using(RayWorkers()), pytest.raises(StepError, match="Two at .*hidden") as caught:
-        in_parallel(raises, range(2))
-    assert "SECRET" not in str(caught.value)
+    def gone(number: int) -> None:
+        os._exit(1)
 
-
-def test_a_module_that_is_not_on_the_cluster_is_named(here: None, tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "only_here.py").write_text("def work(number):\n    return number\n")
     monkeypatch.syspath_prepend(tmp_path)
     from only_here import work  # workers were started before it was on the path
 
-    with using(RayWorkers()), pytest.raises(ConfigError, match="only_here is not installed on every machine"):
-        in_parallel(work, range(2))
+    with using(RayWorkers(retries=1)):
+        with pytest.raises(StepError, match="Two at .*hidden") as caught:
+            in_parallel(raises, range(2))
+        assert "SECRET" not in str(caught.value)
+        with pytest.raises(ConfigError, match="only_here is not installed on every machine"):
+            in_parallel(work, range(2))
+        with pytest.raises(ClusterError, match="lost on the Ray cluster"):
+            in_parallel(gone, range(2))
 
 
 def test_errors_again_and_again_leave_the_process_alive() -> None:
@@ -138,18 +142,10 @@ with on_ray():
     assert told.stdout.split() == ["alive"], told.stderr[-2000:]
 
 
-def test_work_that_is_lost_again_and_again_is_an_error(here: None) -> None:
-    def gone(number: int) -> None:
-        os._exit(1)
-
-    with using(RayWorkers(retries=1)), pytest.raises(ClusterError, match="lost on the Ray cluster"):
-        in_parallel(gone, range(2))
-
-
 def test_a_table_has_the_same_statistics(here: None, adult) -> None:
     ends = (0, 17_000, 21_000, 39_000, 48_000)
     train, holdout, synthetic, reference = (adult[a:b] for a, b in zip(ends, ends[1:], strict=False))
-    metrics = ["dcr", "singling_out", "membership_inference", "memorization", "vulnerability", "attribute_inference"]
+    metrics = ["dcr", "singling_out", "memorization", "vulnerability"]
     asked = {"reference": reference, "metrics": metrics, "embedder": False, "device": "cpu"}
     found = evaluate(train, holdout, synthetic, **asked).results
     with on_ray() as workers:
@@ -161,12 +157,10 @@ def test_a_table_has_the_same_statistics(here: None, adult) -> None:
         assert again[name].tables == found[name].tables, name
 
 
-@pytest.mark.parametrize("generator", ["baynet", "rvae", "noisy_copy"])
-def test_an_audit_has_the_same_records(here: None, generator: str) -> None:
-    made = build_generator(generator, {"epochs": 1} if generator == "rvae" else {})
-    sizes = {"records": 1, "shadows": 24, "tests": 8}
-    alone = small_audit(made, **sizes)
+def test_an_audit_has_the_same_records(here: None) -> None:
+    """See the audit that loses a machine, too: of a network, for which workers draw random numbers of torch."""
+    alone = small_audit(build_generator("baynet"), records=1, shadows=24, tests=8)
     with using(RayWorkers()):
-        away = small_audit(made, **sizes)
+        away = small_audit(build_generator("baynet"), records=1, shadows=24, tests=8)
     assert [record.scores.tolist() for record in away.records] == [record.scores.tolist() for record in alone.records]
     assert away.auc == alone.auc

@@ -1,10 +1,12 @@
-"""A Ray cluster of three machines: a machine that is lost in the middle costs a retry, not the run."""
+"""A Ray cluster of several machines: one that is lost in the middle costs a retry, not the run."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,32 +26,43 @@ pytestmark = pytest.mark.slow
 
 
 class Machines:
-    """A head and further machines of one CPU each, all of them processes here."""
+    """A head and three further machines of one CPU each, all of them processes here."""
 
-    def __init__(self, others: int) -> None:
+    def __init__(self) -> None:
         from ray.cluster_utils import Cluster
 
         self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-        self.others = [self.cluster.add_node(num_cpus=1) for _ in range(others)]
+        self.others = [self.cluster.add_node(num_cpus=1) for _ in range(3)]
         self.cluster.wait_for_nodes()
 
-    def lose(self) -> None:
-        """One of the machines goes, without a word."""
-        self.cluster.remove_node(self.others.pop(), allow_graceful=False)
+    @contextmanager
+    def losing(self, begun: threading.Event, pause: float) -> Iterator[None]:
+        """One of the machines goes, without a word, in the ``with`` block: so long after the work has begun."""
+        lost: list[float] = []
 
-    def end(self) -> None:
-        ray.shutdown()
-        self.cluster.shutdown()
+        def lose() -> None:
+            begun.wait(60)
+            time.sleep(pause)
+            self.cluster.remove_node(self.others.pop(), allow_graceful=False)
+            lost.append(time.monotonic())
+
+        thread = threading.Thread(target=lose)
+        thread.start()
+        yield
+        ended = time.monotonic()
+        thread.join()
+        assert lost and lost[0] < ended
 
 
 @pytest.fixture
 def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
     with ray_alone():
         monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-        made = Machines(2)
+        made = Machines()
         ray.init(made.cluster.address, log_to_driver=False)
         yield made
-        made.end()
+        ray.shutdown()
+        made.cluster.shutdown()
 
 
 def rows(count: int, seed: int) -> EncodedTable:
@@ -59,49 +72,25 @@ def rows(count: int, seed: int) -> EncodedTable:
     return EncodedTable(rng.normal(size=(count, 6)).astype(np.float32), codes, sizes)
 
 
-def test_a_machine_lost_in_a_search_costs_a_retry(machines: Machines) -> None:
+def test_machines_lost_in_a_search_and_in_an_audit_cost_a_retry_each(machines: Machines) -> None:
     points, queries = rows(60_000, 0), rows(60_000, 1)
-    found = nearest_rows(queries, points, k=3)
+    generator = build_generator("rvae", {"epochs": 3})
+    asked: dict[str, Any] = {"table": small_table(), "records": 2, "shadows": 64, "tests": 8}
+    alone = nearest_rows(queries, points, k=3), small_audit(generator, **asked)
+    begun = threading.Event()
     with using(RayWorkers()):
-        assert at_once() == 3
+        assert at_once() == 4
         nearest_rows(rows(20_000, 2), points)  # the workers are awake
-        lost: list[float] = []
-
-        def lose() -> None:
-            time.sleep(0.7)
-            machines.lose()
-            lost.append(time.monotonic())
-
-        thread = threading.Thread(target=lose)
-        thread.start()
-        again = nearest_rows(queries, points, k=3)
-        ended = time.monotonic()
-        thread.join()
-    assert lost[0] < ended
+        begun.set()
+        with machines.losing(begun, 0.7):
+            found = nearest_rows(queries, points, k=3)
+        begun.clear()
+        with machines.losing(begun, 0):
+            audit = small_audit(generator, progress=lambda text: begun.set(), **asked)
     assert at_once() == threads()
-    np.testing.assert_array_equal(again.indices, found.indices)
-    np.testing.assert_array_equal(again.distances, found.distances)
-
-
-def test_a_machine_lost_in_an_audit_costs_a_retry(machines: Machines) -> None:
-    table, sizes = small_table(), {"records": 2, "shadows": 64, "tests": 8}
-    slow = build_generator("rvae", {"epochs": 3})
-    alone = small_audit(slow, table=table, **sizes)
-    begun, losses = threading.Event(), []
-
-    def lose() -> None:
-        begun.wait(60)
-        machines.lose()
-        losses.append(time.monotonic())
-
-    thread = threading.Thread(target=lose)
-    thread.start()
-    with using(RayWorkers()):
-        away = small_audit(slow, table=table, progress=lambda text: begun.set(), **sizes)
-    ended = time.monotonic()
-    thread.join()
-    assert losses and losses[0] < ended
-    assert [record.scores.tolist() for record in away.records] == [record.scores.tolist() for record in alone.records]
+    np.testing.assert_array_equal(found.indices, alone[0].indices)
+    np.testing.assert_array_equal(found.distances, alone[0].distances)
+    assert [record.scores.tolist() for record in audit.records] == [one.scores.tolist() for one in alone[1].records]
 
 
 def test_a_cluster_that_is_not_there_is_named() -> None:

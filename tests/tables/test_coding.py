@@ -2,7 +2,9 @@
 
 import numpy as np
 import pandas as pd
+import pytest
 
+from privacy_assets.errors import InputError
 from privacy_assets.tables.coding import Coding
 from privacy_assets.tables.schema import infer_schema
 from privacy_assets.tables.table import Table
@@ -18,20 +20,18 @@ MIXED = pd.DataFrame(
 )
 SCHEMA = infer_schema(MIXED)
 TABLE = Table.of(MIXED, SCHEMA, where="mixed")
+EMPTY = TABLE.take(slice(0))
 
 
 def test_cells_give_back_the_table_they_came_from():
     coding = Coding.fit([TABLE], SCHEMA)
-    pd.testing.assert_frame_equal(coding.table(coding.code(TABLE)).frame(), TABLE.frame())
-
-
-def test_no_rows_and_no_known_values_go_there_and_back():
-    coding = Coding.fit([TABLE.take(np.array([1]))], SCHEMA)
-    empty = TABLE.take(slice(0))
-    assert coding.code(empty).shape == (5, 0)
-    pd.testing.assert_frame_equal(coding.table(coding.code(empty)).frame(), empty.frame())
-    nothing = Coding.fit([empty], SCHEMA)
-    assert nothing.table(nothing.code(TABLE))["town"].missing.all()
+    cells = coding.code(TABLE)
+    again = Coding.of_plain(SCHEMA, coding.plain_values())
+    assert again.values == coding.values
+    pd.testing.assert_frame_equal(again.table(cells).frame(), TABLE.frame())
+    pd.testing.assert_frame_equal(coding.table(coding.code(EMPTY)).frame(), EMPTY.frame())
+    assert cells[0, :2].tolist() == [1.5, -2.25] and np.isnan(cells[0, 2])
+    assert cells.dtype == np.float64 and cells.flags.c_contiguous
 
 
 def test_codes_rank_the_values_of_all_tables_and_mark_missing_and_unknown():
@@ -40,14 +40,16 @@ def test_codes_rank_the_values_of_all_tables_and_mark_missing_and_unknown():
     assert coding.code(other)[2].tolist() == [0, 1, 2, 3]
     assert coding.sizes.tolist() == [0, 0, 4, 3, 0]
     assert coding.is_number.tolist() == [True, True, False, False, True]
-
-
-def test_a_coding_that_knows_one_truth_value_gives_it_back():
-    coding = Coding.fit([TABLE.take(np.array([0, 1]))], SCHEMA)
     assert coding.table(coding.code(TABLE))["smoker"].objects() == [True, None, None, True]
+    nothing = Coding.fit([EMPTY], SCHEMA)
+    assert nothing.table(nothing.code(TABLE))["town"].missing.all()
 
 
-def test_numbers_stand_as_they_are_and_missing_is_nan():
-    cells = Coding.fit([TABLE], SCHEMA).code(TABLE)
-    assert cells[0, :2].tolist() == [1.5, -2.25] and np.isnan(cells[0, 2])
-    assert cells.dtype == np.float64 and cells.flags.c_contiguous
+@pytest.mark.parametrize("value", [np.inf, 2.0**63, -1e300])
+def test_cells_that_no_whole_number_or_date_holds_are_no_missing_values(value):
+    coding = Coding.fit([TABLE], SCHEMA)
+    for name in ("age", "seen"):
+        cells = coding.code(TABLE)
+        cells[SCHEMA.names.index(name), 1] = value
+        with pytest.raises(InputError, match=f"column '{name}', row 1: a value does not fit 64 bits"):
+            coding.table(cells)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pandas as pd
 import pytest
 
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.tables.column import Column, ranked, row_ids
+from privacy_assets.tables.column import row_ids
 from privacy_assets.tables.encoding import EncodedTable, Encoder
 from privacy_assets.tables.fingerprints import file_fingerprint, keyed
 from privacy_assets.tables.schema import ColumnSchema, TableSchema, infer_schema
@@ -69,28 +71,11 @@ def test_row_ids_agree_with_comparison_of_rows() -> None:
     assert set(ids) == set(range(len(set(rows))))
 
 
-def test_row_ids_do_not_depend_on_the_order_of_rows() -> None:
-    table = canonical(mixed(100))
-    order = np.random.default_rng(1).permutation(100)
-    (first,), (second,) = ids_of(table), ids_of(table.take(order))
-    assert (first[order] == second).all()
-
-
 def test_row_ids_rank_rows_and_need_no_common_vocabulary() -> None:
     first, second = texts(["b", "d"]), texts(["c", "a", "b"])
     assert [ids.tolist() for ids in ids_of(first, second)] == [[1, 3], [2, 0, 1]]
-
-
-def test_ranks_of_values_and_of_missing_ones() -> None:
-    tables = [as_table(pd.DataFrame({"x": pd.Series(x, dtype="Int64")})) for x in ([3, None], [1, 3])]
-    ranks, values = ranked([table["x"] for table in tables])
-    assert [part.tolist() for part in ranks] == [[1, -1], [0, 1]]
-    assert isinstance(values, Column) and values.objects() == [1, 3]
-
-
-def test_large_whole_numbers_stay_apart() -> None:
-    table = as_table(pd.DataFrame({"x": pd.Series([2**53, 2**53 + 1], dtype="Int64")}))
-    assert len(set(ids_of(table)[0])) == 2
+    large = as_table(pd.DataFrame({"x": pd.Series([2**53 + 1, None, 2**53], dtype="Int64")}))
+    assert ids_of(large)[0].tolist() == [2, 0, 1]
 
 
 # Fingerprints
@@ -115,37 +100,24 @@ def test_fingerprint_ignores_order_of_rows_and_columns_and_nothing_else() -> Non
     assert len(changed) == 1 + 2 * len(table.columns) + 2
 
 
-def test_duplicate_counts_matter() -> None:
-    assert len({texts(list(cells)).fingerprint for cells in ("aab", "abb", "ab", "aabb")}) == 4
+def test_counts_places_and_boundaries_matter_to_a_fingerprint() -> None:
+    different = [
+        *(texts(list(cells)) for cells in ("aab", "abb", "ab", "aabb")),
+        texts(["ab", "c"], ["d", "e"]), texts(["ab", "c"], ["e", "d"]), texts(["a", "c"], ["bd", "e"]),
+        texts(["d", "e"], ["ab", "c"]), texts(["\ud800"]), texts(["?"]),
+    ]  # fmt: skip
+    assert len({table.fingerprint for table in different}) == len(different)
 
 
-def test_swapped_values_and_moved_boundaries_matter() -> None:
-    tables = [
-        texts(["ab", "c"], ["d", "e"]),
-        texts(["ab", "c"], ["e", "d"]),
-        texts(["a", "c"], ["bd", "e"]),
-        texts(["d", "e"], ["ab", "c"]),
-    ]
-    assert len({table.fingerprint for table in tables}) == 4
-
-
-def test_fingerprint_is_the_same_whatever_file_the_table_came_from() -> None:
+def test_neither_the_file_nor_the_vocabulary_matters_to_a_fingerprint() -> None:
+    """Tables of one release share their values; which of them a row has is what counts."""
     whole = pd.DataFrame({"x": [1, 2], "z": [0.0, 1.5]})
     floats = pd.DataFrame({"x": [1.0, 2.0], "z": [-0.0, 1.5]})
     schema = infer_schema(whole)
     assert as_table(whole, schema).fingerprint == as_table(floats, schema).fingerprint
-
-
-def test_odd_text_has_a_fingerprint() -> None:
-    assert texts(["\ud800"]).fingerprint != texts(["?"]).fingerprint
-
-
-def test_fingerprint_does_not_depend_on_the_vocabulary() -> None:
-    """Tables of one release share their values; which of them a row has is what counts."""
     table = canonical(mixed(40))
     wide = joint({"own": table, "other": canonical(mixed(9, seed=1).assign(word="a word of its own"))})["own"]
-    assert wide["word"].values != table["word"].values
-    assert wide.fingerprint == table.fingerprint
+    assert wide["word"].values != table["word"].values and wide.fingerprint == table.fingerprint
 
 
 def test_file_and_keyed_fingerprints(tmp_path: Path) -> None:
@@ -175,31 +147,24 @@ def test_split_is_disjoint_complete_and_in_proportion() -> None:
 
 
 def test_split_is_sticky_across_refreshes_and_dtypes() -> None:
-    def sides(frame: pd.DataFrame) -> dict[int, str]:
-        parts = split_table(frame, "id", KEY)
+    def sides(frame: pd.DataFrame, key: bytes = KEY) -> dict[int, str]:
+        parts = split_table(frame, "id", key)
         return {int(person): name for name, part in parts.items() for person in part["id"].unique()}
 
     before = sides(people(500))
     refreshed = people(500, start=100).sample(frac=1, random_state=0)
-    for after in (
-        sides(refreshed),
-        sides(refreshed.astype({"id": float})),
-        sides(refreshed.astype({"id": "category"})),
-    ):
+    for dtype in ("int64", "float64", "category"):
+        after = sides(refreshed.astype({"id": dtype}))
         shared = before.keys() & after.keys()
         assert len(shared) == 400
         assert all(before[person] == after[person] for person in shared)
-    other = split_table(people(500), "id", b"another key")
-    assert {int(p): name for name, part in other.items() for p in part["id"]} != before
+    assert sides(people(500), b"another key") != before
 
 
-PINNED = "tthttrhhthhrttthtrtt"
-
-
-def test_sides_are_pinned() -> None:
+@pytest.mark.parametrize("ids", [pd.Series(range(20)), pd.Series([str(i) for i in range(20)])])
+def test_sides_are_pinned(ids: pd.Series) -> None:
     """A change of the hash would move people between sides of tables that are already published."""
-    assert "".join(side[0] for side in assign_sides(pd.Series(range(20)), KEY)) == PINNED
-    assert "".join(side[0] for side in assign_sides(pd.Series([str(i) for i in range(20)]), KEY)) == PINNED
+    assert "".join(side[0] for side in assign_sides(ids, KEY)) == "tthttrhhthhrttthtrtt"
 
 
 def test_without_a_subject_equal_rows_stay_together_in_any_dtype() -> None:
@@ -221,11 +186,10 @@ def test_split_errors_name_place_and_no_value() -> None:
     with pytest.raises(InputError, match="leave .* empty") as caught:
         split_table(pd.DataFrame({"id": [SECRET]}), "id", KEY)
     assert SECRET not in str(caught.value)
-    for shares in ({"train": 1.0}, {"train": 0.9, "holdout": 0.2}, {"train": 0.5, "holdout": 0.3, "test": 0.2}):
-        with pytest.raises(ConfigError):
+    unnamed, zero = {"train": 0.5, "holdout": 0.3, "test": 0.2}, {"train": 1.0, "holdout": 0.0}
+    for shares in ({"train": 1.0}, {"train": 0.9, "holdout": 0.2}, unnamed, zero):
+        with pytest.raises(ConfigError, match="shares must"):
             split_table(frame, "id", KEY, shares)
-    with pytest.raises(ConfigError):
-        split_table(frame, "id", KEY, {"train": 1.0, "holdout": 0.0})
 
 
 # Encoding
@@ -253,42 +217,27 @@ def brute_force(a: pd.Series, b: pd.Series, encoder: Encoder) -> float:
     return total + sum(word(a[c.name], c.values) != word(b[c.name], c.values) for c in encoder.categories)
 
 
-def test_distances_of_dense_rows_are_those_of_the_definition() -> None:
-    strange = mixed(30, seed=5)
+def test_distances_of_dense_rows_are_those_of_the_definition_in_all_columns_and_in_each() -> None:
+    strange = mixed(20, seed=5)
     strange.loc[0, "word"] = "unseen"
-    real, other = canonical(mixed(40)), canonical(strange)
+    real, other = canonical(mixed(30)), canonical(strange)
     encoder = Encoder.fit([real], SCHEMA, others=[other])
-    left, right = encoder.transform(real), encoder.transform(other)
-    dense = ((left.dense[:, None, :] - right.dense[None]) ** 2).sum(axis=2)
     rows, others = real.frame(), other.frame()
-    for i in range(len(real)):
-        for j in range(len(other)):
-            assert dense[i, j] == pytest.approx(brute_force(rows.iloc[i], others.iloc[j], encoder), abs=1e-4)
-
-
-def test_each_column_has_its_own_part_of_the_distance() -> None:
-    real, other = canonical(mixed(40)), canonical(mixed(30, seed=5))
-    encoder = Encoder.fit([real], SCHEMA, others=[other])
     assert set(encoder.places) == set(SCHEMA.names)
-    rows, others = real.frame(), other.frame()
-    for name, places in encoder.places.items():
-        own = Encoder(*(tuple(x for x in part if x.name == name) for part in (encoder.numbers, encoder.categories)))
+    whole = sorted(place for places in encoder.places.values() for place in places)
+    for names, places in ((SCHEMA.names, whole), *(([name], own) for name, own in encoder.places.items())):
+        own = Encoder(*(tuple(x for x in part if x.name in names) for part in (encoder.numbers, encoder.categories)))
         left, right = (encoder.transform(table).pick(places) for table in (real, other))
-        squared = ((left.dense[:, None, :] - right.dense[None]) ** 2).sum(axis=2)
-        for i, j in ((0, 0), (3, 7), (11, 2), (39, 29)):
-            assert squared[i, j] == pytest.approx(brute_force(rows.iloc[i], others.iloc[j], own), abs=1e-4), name
-    whole = encoder.transform(real)
-    again = whole.pick(sorted(place for places in encoder.places.values() for place in places))
-    for part in ("numeric", "codes", "sizes"):
-        assert np.array_equal(getattr(again, part), getattr(whole, part))
+        dense = ((left.dense[:, None, :] - right.dense[None]) ** 2).sum(axis=2)
+        for i, j in itertools.product(range(0, 30, len(SCHEMA.names) - len(names) + 1), range(20)):
+            assert dense[i, j] == pytest.approx(brute_force(rows.iloc[i], others.iloc[j], own), abs=1e-4), names
 
 
 def test_the_order_of_rows_and_frames_does_not_matter() -> None:
     first, second = canonical(mixed(40)), canonical(mixed(40, seed=2))
     a = Encoder.fit([first, second], SCHEMA)
     b = Encoder.fit([second.take(np.random.default_rng(0).permutation(40)), first], SCHEMA)
-    assert a == b
-    assert Encoder.from_json(a.to_json()) == a
+    assert a == b == Encoder.from_json(json.loads(json.dumps(a.to_json())))
 
 
 def test_unseen_missing_constant_and_huge_values() -> None:
@@ -308,14 +257,14 @@ def test_unseen_missing_constant_and_huge_values() -> None:
     assert isinstance(taken, EncodedTable) and len(taken) == 1 and (taken.dense == coded.dense[2:]).all()
 
 
-def test_one_outlier_does_not_flatten_its_column_and_extreme_scales_work() -> None:
+def test_outliers_do_not_flatten_their_column_and_extreme_scales_work() -> None:
     values = np.random.default_rng(0).normal(size=2000)
     schema = infer_schema(pd.DataFrame({"x": values}))
 
     def scale(column: np.ndarray) -> float:
         return Encoder.fit([as_table(pd.DataFrame({"x": column}), schema)], schema).numbers[0].scale
 
-    assert scale(np.append(values, 1e9)) == pytest.approx(scale(values), rel=0.01)
+    assert scale(np.append(values, [1e9, 2e9])) == pytest.approx(scale(values), rel=0.01)
     for size in (1e-300, 1e300):
         assert scale(values * size) == pytest.approx(scale(values) * size, rel=1e-9)
     assert scale(np.append(np.zeros(5000), 1.0)) > 0

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from privacy_assets.evaluation import joint_schema, prepare_inputs
-from privacy_assets.generators import build_generator
 from privacy_assets.tables.precision import decimals_of, round_decimals, round_to_multiple
-from privacy_assets.tables.schema import Kind, TableSchema, infer_schema
+from privacy_assets.tables.schema import Kind, infer_schema
 from privacy_assets.tables.table import Table
-from tests.tables import as_table
 
 WHOLE = st.integers(-(2**63), 2**63 - 1)
 
@@ -30,18 +27,15 @@ def found(values: Any, kind: Kind | None = None) -> object:
     ("values", "precision"),
     [
         ([0.5, 0.25, 100.0], 2),
-        ([1.0, 2.5], 1),
         ([1 / 3, 0.5], None),
         ([0.1 + 0.2, 0.5], None),  # 0.30000000000000004
         ([1e-20, 1.5], None),
         ([1.5, 123456789012.34], 2),
         ([1200.5, np.nan, 7.0], 1),
         (pd.array([0.1, 2.7], dtype="float32"), 1),
-        (pd.array([0.1, None], dtype="Float32"), 1),
         (pd.array([0.1, 16.3], dtype="float32").astype("float64"), None),
         (pd.array([0.1, 0.7], dtype="float16"), 1),
         ([Decimal("1.50"), Decimal("2.25")], 2),
-        ([1.5, 2], 1),
         ([3, 7], 0),
         ([500, 1200, 0], -2),
         ([0, 0], 0),
@@ -49,12 +43,9 @@ def found(values: Any, kind: Kind | None = None) -> object:
         (pd.array([2**60, 2**60 + 10], dtype="Int64"), 0),
         (pd.array([10 * 2**53, None, 10 * (2**53 + 1)], dtype="Int64"), -1),
         ([True, False], None),
-        (["a", "b"], None),
         (pd.to_datetime(["2024-01-01", None]), "day"),
         (pd.to_datetime(["2024-01-01 05:00", "2024-01-02 00:00"]), "hour"),
         (pd.to_datetime(["2024-01-01 05:30", "1913-01-02 00:00"]), "minute"),
-        (pd.to_datetime(["2024-01-01 05:30:01"]), "second"),
-        (pd.to_datetime(["2024-01-01 05:30:01.250"]), "millisecond"),
         (pd.to_datetime(["2024-01-01 05:30:01.000001"]), "microsecond"),
         (pd.to_datetime(["2024-06-01"]).tz_localize("Europe/Berlin"), "hour"),  # of the same moment in UTC
         ([pd.Timestamp("2024-01-01").date()], "day"),
@@ -78,16 +69,12 @@ def test_of_declared_kinds() -> None:
     assert found([None, None], "numeric") == 0 and found([None, None], "datetime") == "day"
 
 
-def test_a_schema_goes_through_json() -> None:
-    schema = infer_schema(pd.DataFrame({"a": [1.5], "b": [1 / 3], "d": pd.to_datetime(["2024-01-01"]), "c": ["x"]}))
-    again = TableSchema.from_json(json.loads(json.dumps(schema.to_json())))
-    assert again == schema and [column.precision for column in again.columns] == [1, None, "day", None]
-
-
-def synthetic(real: Any, made: Any, **more: Any) -> list[Any]:
-    frame = pd.DataFrame({"x": real})
-    rounded = Table.of(pd.DataFrame({"x": made}), infer_schema(frame, **more), where="t", synthetic=True).frame()
-    return rounded["x"].tolist()
+def synthetic(real: Any, made: Any) -> list[Any]:
+    """What a user made, and what a generator did, are rounded alike."""
+    schema, frame = infer_schema(pd.DataFrame({"x": real})), pd.DataFrame({"x": made})
+    given = Table.of(frame, schema, where="t", synthetic=True).frame()
+    pd.testing.assert_frame_equal(Table.of(frame, schema, where="t").as_synthetic(schema, where="t").frame(), given)
+    return given["x"].tolist()
 
 
 def test_rounding_goes_to_the_nearest_and_of_two_to_the_even() -> None:
@@ -101,21 +88,18 @@ def test_rounding_goes_to_the_nearest_and_of_two_to_the_even() -> None:
 
 
 def test_what_is_missing_stays_missing_and_zero_has_no_sign() -> None:
-    whole = synthetic([100, 300], pd.array([None, 149], dtype="Int64"))
-    assert whole[0] is pd.NA and whole[1] == 100
-    (number, missing) = synthetic([0.5, 1.5], [-0.0, np.nan])
-    assert not np.signbit(number) and np.isnan(missing)
-    (full,) = synthetic([1 / 3], [-0.0])
-    assert not np.signbit(full)
+    assert synthetic([100, 300], pd.array([None, 149], dtype="Int64")) == [pd.NA, 100]
     assert synthetic([True, False], pd.array([None, True], dtype="boolean"))[1] is True
+    for real in ([0.5, 1.5], [1 / 3]):
+        number, missing = synthetic(real, [-0.0, np.nan])
+        assert not np.signbit(number) and np.isnan(missing)
 
 
 def test_short_floats_are_rounded_as_what_they_are() -> None:
     """A synthetic 0.1 that was written as text is the very 0.1 of a float32 column, or no copy would be found."""
     real = pd.array([0.1, 16.3], dtype="float32")
     assert synthetic(real, [0.1, 16.3, 16.26]) == [float(np.float32(x)) for x in (0.1, 16.3, 16.3)]
-    thirds = pd.array([1 / 3, 0.5], dtype="float32")
-    assert synthetic(thirds, [1 / 3]) == [float(np.float32(1 / 3))]
+    assert synthetic(pd.array([1 / 3, 0.5], dtype="float32"), [1 / 3]) == [float(np.float32(1 / 3))]
     assert synthetic(real, [1e300]) == [1e300]  # it does not fit, which is found when it is written
 
 
@@ -133,8 +117,10 @@ def test_whole_numbers_are_rounded_exactly(values: list[int], digits: int) -> No
     assert rounded == [min(max(round(value / Decimal(step)) * step, -top), top) for value in values]
 
 
-@settings(max_examples=300)
-@given(st.lists(st.integers(-(2**50), 2**50), min_size=1), st.integers(-15, 15))
+DECIMALS = st.integers(-15, 15)
+
+
+@given(st.lists(st.integers(-(2**50), 2**50), min_size=1), DECIMALS)
 def test_numbers_of_so_many_decimals_stay_bit_for_bit(whole: list[int], decimals: int) -> None:
     values = np.array([float(Decimal(number).scaleb(-decimals)) for number in whole])
     assert round_decimals(values, decimals).tobytes() == values.tobytes()
@@ -142,23 +128,15 @@ def test_numbers_of_so_many_decimals_stay_bit_for_bit(whole: list[int], decimals
     assert least is not None and least <= max(decimals, 0)
 
 
-@settings(max_examples=300)
-@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1), st.integers(-15, 15))
-def test_what_was_rounded_stays(values: list[float], decimals: int) -> None:
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1), DECIMALS)
+def test_what_was_rounded_stays_and_no_real_value_changes(values: list[float], decimals: int) -> None:
     once = round_decimals(np.array(values), decimals)
     assert round_decimals(once, decimals).tobytes() == once.tobytes()
-
-
-@settings(max_examples=300)
-@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1))
-def test_no_real_value_changes(values: list[float]) -> None:
     for dtype in ("float32", "float64"):
         frame = pd.DataFrame({"x": np.array(values, dtype=dtype)})
         schema = infer_schema(frame, {"x": "numeric"})
-        real = Table.of(frame, schema, where="t").frame()
-        pd.testing.assert_frame_equal(
-            Table.of(frame, schema, where="t", synthetic=True).frame(), real, check_exact=True
-        )
+        real, rounded = (Table.of(frame, schema, where="t", synthetic=made).frame() for made in (False, True))
+        pd.testing.assert_frame_equal(rounded, real, check_exact=True)
 
 
 def test_all_real_tables_count_and_train_says_what_a_short_float_is() -> None:
@@ -175,15 +153,3 @@ def test_what_is_scored_is_rounded_and_real_rows_are_not() -> None:
     inputs = prepare_inputs(*real, made)
     np.testing.assert_array_equal(inputs.synthetic["x"].cells, made["x"].round(1) + 0.0)
     np.testing.assert_array_equal(inputs.train["x"].cells, real[0]["x"])
-
-
-def fine(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    """A generator that knows nothing of precision."""
-    made = train.sample(rows, replace=True, random_state=seed).reset_index(drop=True)
-    return made.assign(x=made["x"] + 1e-6, day=made["day"] + pd.Timedelta(1, "h"))
-
-
-def test_generators_keep_the_precision() -> None:
-    frame = pd.DataFrame({"x": [1.25, 2.5, 3.75], "day": pd.to_datetime(["2024-01-01", "2024-01-02", "2024-01-03"])})
-    made = build_generator(fine).fit(as_table(frame), seed=0).sample(30, seed=1).frame()
-    assert set(made["x"]) <= set(frame["x"]) and set(made["day"]) <= set(frame["day"])
