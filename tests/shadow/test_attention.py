@@ -15,15 +15,15 @@ from privacy_assets.shadow.attention_settings import AttentionSettings
 from privacy_assets.shadow.audit import AuditPlan
 from privacy_assets.tables.coding import Coding
 from privacy_assets.tables.schema import TableSchema
-from tests.shadow.coded_tables import coded
+from tests.shadow.coded_tables import coded, pairwise
 from tests.shadow.shadow_standins import CopyCells, small_audit
 
 
-def table(rows: int, rng: np.random.Generator) -> tuple[Coding, np.ndarray]:
+def frame_of(rows: int, rng: np.random.Generator) -> pd.DataFrame:
     """Every kind of column, missing values, a constant column, many equal rows."""
     age = pd.array(rng.integers(0, 3, rows), dtype="Int64")
     age[rng.random(rows) < 0.3] = pd.NA
-    frame = pd.DataFrame(
+    return pd.DataFrame(
         {
             "weight": np.round(rng.normal(size=rows)) * 10.0,
             "age": age,
@@ -33,52 +33,24 @@ def table(rows: int, rng: np.random.Generator) -> tuple[Coding, np.ndarray]:
             "seen": pd.to_datetime(rng.choice(["2020-01-01", "2020-01-05"], rows)),
         }
     )
-    return coded(frame)[::-1]
 
 
-def attributes_twin(cells: np.ndarray, pool: np.ndarray, coding: Coding) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers (n, p) scaled over the pool, and categories (n, q) with indicators; only attributes that vary."""
-    numbers, codes = [], []
-    for column in range(len(cells)):
-        known = pool[column][~np.isnan(pool[column])]
-        if not coding.is_number[column]:
-            if len(np.unique(pool[column])) > 1:
-                codes.append(cells[column])
-            continue
-        if np.isnan(pool[column]).any():
-            codes.append(np.isnan(cells[column]).astype(float))
-        if known.min() < known.max():
-            scaled = (cells[column] - known.min()) / (known.max() - known.min())
-            mean = np.mean((known - known.min()) / (known.max() - known.min()))
-            numbers.append(np.where(np.isnan(scaled), mean, scaled))
-    return np.array(numbers).T, np.array(codes).T
-
-
-def distances_twin(cells: np.ndarray, target: np.ndarray, pool: np.ndarray, coding: Coding) -> list[float]:
-    """Eq. 5 by its one-hot vectors."""
-    found = []
-    (aim_numbers,), (aim_codes,) = attributes_twin(target[:, None], pool, coding)
-    p, q = len(aim_numbers), len(aim_codes)
-    wanted = np.concatenate([np.eye(10)[int(code)] for code in aim_codes])
-    for numbers, codes in zip(*attributes_twin(cells, pool, coding), strict=True):
-        one_hot = np.concatenate([np.eye(10)[int(code)] for code in codes])
-        similar = one_hot @ wanted / (np.linalg.norm(one_hot) * np.linalg.norm(wanted))
-        lengths = np.linalg.norm(numbers) * np.linalg.norm(aim_numbers)
-        cosine = numbers @ aim_numbers / lengths if lengths else float((numbers == aim_numbers).all())
-        found.append(1 - q / (p + q) * similar - p / (p + q) * cosine)
-    return found
+def table(rows: int, rng: np.random.Generator) -> tuple[Coding, np.ndarray]:
+    cells, coding = coded(frame_of(rows, rng))
+    return coding, cells
 
 
 @pytest.mark.parametrize("closest", [1, 7, 500])
 def test_features_are_the_nearest_different_rows_with_how_often_they_occur(closest: int):
     rng = np.random.default_rng(3)
-    coding, pool = table(400, rng)
-    cells, target = pool[:, rng.integers(0, 400, 300)], pool[:, 5]
+    frame, drawn = frame_of(400, rng), rng.integers(0, 400, 300)
+    pool, coding = coded(frame)
+    cells, target = pool[:, drawn], pool[:, 5]
     attack = AttentionAttack(coding, pool, AttentionSettings(closest=closest))
     found = attack.features(cells, target)
     np.testing.assert_array_equal(attack.features(cells[:, rng.permutation(300)], target), found)
     rows = list(map(tuple, np.nan_to_num(cells, nan=-1).T))
-    nearest = dict(zip(rows, distances_twin(cells, target, pool, coding), strict=True))
+    nearest = dict(zip(rows, pairwise(frame, "cosine")[drawn, 5], strict=True))
     there = min(closest, len(nearest))
     assert (found[1:, -2] > 0).sum() == there and (found[1 + there :] == 0).all()
     np.testing.assert_allclose(found[1 : 1 + there, -1], sorted(nearest.values())[:there], atol=1e-6)
