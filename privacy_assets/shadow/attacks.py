@@ -11,8 +11,7 @@ from pydantic import Field
 from privacy_assets.compute.progress import Progress, silent
 from privacy_assets.errors import ConfigError, did_you_mean, shown
 from privacy_assets.settings import declared
-from privacy_assets.shadow.attention import AttentionAttack
-from privacy_assets.shadow.attention_settings import AttentionSettings
+from privacy_assets.shadow.attention import AttentionAttack, AttentionSettings
 from privacy_assets.shadow.forest import Forest
 from privacy_assets.shadow.queries import CountCodes, Queries, matches
 from privacy_assets.tables.coding import Coding

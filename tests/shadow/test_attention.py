@@ -10,8 +10,7 @@ from sklearn.metrics import roc_auc_score
 
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.shadow import attention_training
-from privacy_assets.shadow.attention import AttentionAttack
-from privacy_assets.shadow.attention_settings import AttentionSettings
+from privacy_assets.shadow.attention import AttentionAttack, AttentionSettings
 from privacy_assets.shadow.audit import AuditPlan
 from privacy_assets.tables.coding import Coding
 from privacy_assets.tables.schema import TableSchema
