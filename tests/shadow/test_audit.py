@@ -15,7 +15,7 @@ from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.generators.copies import Copy
 from privacy_assets.shadow import games
 from privacy_assets.shadow.audit import AuditPlan, RecordAudit
-from privacy_assets.shadow.rates import auc
+from privacy_assets.shadow.rates import auc, choose_cut
 from privacy_assets.shadow.selection import most_exposed
 from privacy_assets.shadow.vulnerability import vulnerability
 from tests.shadow.coded_tables import coded, mixed, repeated, with_gaps
@@ -102,6 +102,8 @@ def test_statistics_come_from_the_scores_of_the_test_sets(weak):
         assert len(record.scores) == 40 and record.labels.tolist() == [True, False] * 20
         assert record.auc == auc(record.scores, record.labels)
         assert "not measurable" in record.tpr[0.01].note
+    every = (*weak.records, *weak.removal.before, *weak.removal.after)
+    assert any(one.epsilon.cut != choose_cut(one.scores, one.labels, 40) for one in every), "test sets choose no cut"
     assert (weak.auc["mean"], weak.auc["sd"]) == pytest.approx((np.mean(values), np.std(values, ddof=1)))
     low, high = stats.t.interval(0.95, 1, np.mean(values), stats.sem(values))
     assert (weak.auc["low"], weak.auc["high"]) == pytest.approx((max(low, 0), min(high, 1)))
