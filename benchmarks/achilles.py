@@ -33,13 +33,14 @@ from benchmarks.images import write_image
 from privacy_assets.generators import build_generator
 from privacy_assets.report.plots import intervals_svg
 from privacy_assets.shadow.audit import AuditPlan, run_audit
-from privacy_assets.shadow.selection import select_records
+from privacy_assets.shadow.selection import Selector, select_records
+from privacy_assets.shadow.vulnerability import vulnerability
 from privacy_assets.tables.coding import Coding
 from privacy_assets.tables.table import Table
 
 SYNTHPOP, BAYNET = ("synthpop", {"min_leaf": 5}), ("baynet", {})
 PRIVBAYES = [("privbayes", {"epsilon": float(epsilon)}) for epsilon in (1, 10, 100)]
-SELECTORS = {"distance": 10, "log_likelihood": 10, "rare_value": 10, "random": 40}
+SELECTORS: dict[Selector, int] = {"distance": 10, "log_likelihood": 10, "rare_value": 10, "random": 40}
 NEIGHBOURS = (1, 2, 3, 5, 10, 20, 30, 40, 50)
 DISTANCES = ("cosine", "minkowski1", "minkowski2", "minkowski3", "minkowski4")
 RECORDS = 10
@@ -75,10 +76,10 @@ class World:
     scale: Mapping[str, int]
     seed: int
 
-    def select(self, **how: Any) -> list[int]:
-        """Ids of selected records."""
-        found = select_records(self.cells, self.coding, rng=np.random.default_rng(self.seed), **how)
-        return [int(place) for place in found.ids]
+    def select(self, records: int, by: Selector = "distance", **how: Any) -> list[int]:
+        """Ids of selected records; ``how`` goes to their vulnerability."""
+        scores, rng = vulnerability(self.cells, self.coding, **how), np.random.default_rng(self.seed)
+        return select_records(self.cells, self.coding, scores, by=by, records=records, rng=rng).ids.tolist()
 
 
 def read_world(path: Path, drop: list[str], as_text: bool, scale: Mapping[str, int], seed: int) -> World:
@@ -98,7 +99,7 @@ def selections(world: World, study: str) -> dict[str, list[int]]:
     if study == "distances":
         return {distance: world.select(records=RECORDS, distance=distance) for distance in DISTANCES}
     most = RECORDS if study == "epsilon" else max(SELECTORS.values())
-    return {by: world.select(by=by, records=min(records, most)) for by, records in SELECTORS.items()}
+    return {by: world.select(min(records, most), by) for by, records in SELECTORS.items()}
 
 
 def audit_line(world: World, name: str, settings: Mapping[str, Any], attack: str, record: int) -> dict[str, Any]:

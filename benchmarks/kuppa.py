@@ -35,7 +35,7 @@ from benchmarks.kuppa_worlds import GENERATORS, Screened, World, draw_world, gen
 from privacy_assets.generators.registry import GENERATORS as REGISTERED
 from privacy_assets.neighbours.nearest import nearest_rows
 from privacy_assets.neighbours.radius import near, typical_radius
-from privacy_assets.report.memorization_drawings import shares_svg
+from privacy_assets.report.drawings import shares_svg
 from privacy_assets.tables.encoding import EncodedTable
 from privacy_assets.tables.table import Table
 

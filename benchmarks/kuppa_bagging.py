@@ -10,7 +10,8 @@ from benchmarks.kuppa_worlds import Screened, World, generator_of
 from privacy_assets.generators.base import Generator
 from privacy_assets.shadow.attacks import build_attack
 from privacy_assets.shadow.games import Game, blocks, without
-from privacy_assets.shadow.selection import select_records
+from privacy_assets.shadow.selection import most_exposed
+from privacy_assets.shadow.vulnerability import vulnerability
 from privacy_assets.tables.coding import Coding
 from privacy_assets.tables.table import Table
 
@@ -20,8 +21,8 @@ SHADOWS, TESTS, SIZE, RECORDS = 160, 100, 1_000, 3
 def vulnerable(world: World) -> list[int]:
     """Positions in train of the records that stand farthest from all others."""
     coding = Coding.fit([world.train], world.schema)
-    found = select_records(coding.code(world.train), coding, records=RECORDS, rng=np.random.default_rng(0))
-    return [int(row) for row in found.ids]
+    scores = vulnerability(coding.code(world.train), coding)
+    return most_exposed(scores, RECORDS, np.random.default_rng(0)).ids.tolist()
 
 
 def attack_record(world: World, record: int, label: str, synthetic: int, known: str) -> float:

@@ -113,26 +113,10 @@ def as_policy(policy: Policy | Mapping[str, Any] | str | Path | None) -> Policy 
     return Policy.from_dict(policy)
 
 
-def assemble(
-    inputs: MetricInputs,
-    results: Mapping[str, MetricResult],
-    policy: Policy,
-    attempt: int = 1,
-    *,
-    title: str = "Privacy report",
-    **details: Any,
-) -> Report:
-    """Judge ``results``, at the level of this ``attempt`` at publishing, and put the report together."""
-    return put_together(
-        sizes_of(inputs),
-        inputs.fingerprints["synthetic"],
-        inputs.seed,
-        results,
-        policy,
-        attempt,
-        title=title,
-        **details,
-    )
+def assemble(inputs: MetricInputs, results: Mapping[str, MetricResult], policy: Policy, **details: Any) -> Report:
+    """Judge ``results`` and put the report together, for tables that nobody is about to publish."""
+    sizes, fingerprint = sizes_of(inputs), inputs.fingerprints["synthetic"]
+    return put_together(sizes, fingerprint, inputs.seed, results, policy, title="Privacy report", **details)
 
 
 def sizes_of(inputs: MetricInputs) -> dict[str, dict[str, int]]:
@@ -158,7 +142,10 @@ def put_together(
     title: str,
     **details: Any,
 ) -> Report:
-    """The report of ``results`` on tables of these ``sizes``, the synthetic one known by its ``fingerprint``."""
+    """The report of ``results`` on tables of these ``sizes``, the synthetic one known by its ``fingerprint``.
+
+    They are judged at the level of this ``attempt`` at publishing.
+    """
     from privacy_assets.report.report import Report
 
     return Report(

@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from privacy_assets.report.drawings import Drawn, plots_of
-from privacy_assets.report.memorization_drawings import before_and_after
-from privacy_assets.report.plots import COLOURS, Rows, interval_svg
-from privacy_assets.report.recourse import recourses
+from privacy_assets.metrics.registry import METRICS, statistic_specs
+from privacy_assets.report.drawings import Drawn, plots_of, shares_svg
+from privacy_assets.report.plots import COLOURS, Rows, as_number, interval_svg
 from privacy_assets.report.text import (
     LABELS,
     advice,
@@ -25,9 +24,7 @@ from privacy_assets.report.text import (
     number,
     sentence,
     utility_text,
-    what_to_do,
 )
-from privacy_assets.report.utility import utility
 from privacy_assets.stats.estimates import Estimate, StatisticSpec, plain
 from privacy_assets.stats.limits import LimitOutcome
 from privacy_assets.stats.results import MetricResult
@@ -87,7 +84,7 @@ def render_notebook(report: Report) -> str:
 
 
 def _view(report: Report) -> dict[str, Any]:
-    specs, summaries = _catalogue()
+    specs = statistic_specs()
     return {
         "title": clean(report.title),
         "verdict": report.verdict,
@@ -95,33 +92,32 @@ def _view(report: Report) -> dict[str, Any]:
         "headline": headline(report),
         "broken": _broken(report),
         "recourses": _recourses(report),
-        "configuration": [_protection_view(one, report.results) for one in report.privacy_configuration],
+        "configuration": [_protection_view(one, report) for one in report.privacy_configuration],
         "limits": [_limit_view(outcome) for outcome in report.judgement.outcomes],
         "colours": COLOURS,
         "estimates": [
             _statistic_view(name, f, specs) for name, result in report.results.items() for f in result.estimates
         ],
-        "metrics": [_metric_view(name, result, summaries.get(name, "")) for name, result in report.results.items()],
+        "metrics": [_metric_view(name, result) for name, result in report.results.items()],
         "data_privacy_score": report.data_privacy_score,
-        "utility": [
-            {"name": name, "own": interval(own), "real": interval(real)} for name, own, real in utility(report.results)
-        ],
+        "utility": [(name, interval(own), interval(real)) for name, own, real in report.utility],
         "utility_text": utility_text(report),
         "filter": _filter_view(report),
-        "sizes": [_size_view(role, size) for role, size in report.tables.items()],
-        "metadata": _metadata(report),
+        "sizes": [
+            (clean(role), [size.get(key) for key in ("rows", "columns", "subjects")])
+            for role, size in report.tables.items()
+        ],
+        "metadata": [
+            ("policy", report.policy.name),
+            ("policy digest", report.policy.digest()),
+            ("seed", str(report.seed)),
+            ("engine", report.engine_version),
+        ],
         "details": [
             (name, [pair for pair in flat(getattr(report, name)) if not pair[0].startswith("filter.before.")])
             for name in ("generator", "embedder", "fingerprints", "versions")
         ],
     }
-
-
-def _catalogue() -> tuple[Mapping[str, StatisticSpec], Mapping[str, str]]:
-    """What the registry says: every statistic by its full name, and the summary of every metric."""
-    from privacy_assets.metrics.registry import METRICS, statistic_specs
-
-    return statistic_specs(), {name: metric.summary for name, metric in METRICS.items()}
 
 
 def _broken(report: Report) -> list[dict[str, Any]]:
@@ -144,7 +140,7 @@ def _recourses(report: Report) -> list[dict[str, Any]]:
             **x,
             "limits": [] if len(x["limits"]) == every > 1 else list(dict.fromkeys(names[k] for k in x["limits"])),
         }
-        for x in recourses(broken, report.privacy_configuration)
+        for x in report.recourses
     ]
 
 
@@ -161,7 +157,6 @@ def _limit_view(outcome: LimitOutcome) -> dict[str, Any]:
         "status": outcome.status,
         "label": LABELS[outcome.status],
         "reason": clean(sentence(outcome.reason), 300),
-        "todo": what_to_do(outcome),
         "note": outcome.estimate.note
         if outcome.estimate is not None and outcome.estimate.note != outcome.reason
         else "",
@@ -188,11 +183,11 @@ def _statistic_view(metric: str, estimate: Estimate, specs: Mapping[str, Statist
     }
 
 
-def _metric_view(name: str, result: MetricResult, summary: str) -> dict[str, Any]:
+def _metric_view(name: str, result: MetricResult) -> dict[str, Any]:
     tables = {table: [row for row in plain(rows) if isinstance(row, dict)] for table, rows in result.tables.items()}
     return {
         "name": clean(name),
-        "summary": summary,
+        "summary": METRICS[name].summary if name in METRICS else "",
         "seconds": number(result.seconds),
         "plots": [
             _plot_view(plot) for table, rows in tables.items() for plot in plots_of(name, table, rows) if plot[1]
@@ -232,32 +227,35 @@ def _filter_view(report: Report) -> dict[str, Any] | None:
     }
 
 
-def _protection_view(protection: Protection, results: Mapping[str, MetricResult]) -> dict[str, Any]:
+def _protection_view(protection: Protection, report: Report) -> dict[str, Any]:
     """A row of the privacy configuration, beside the statistics that were measured of what it protects from."""
-    found = {name: _measured(name, results) for name in protection.statistics}
+    found = {name: report.estimate(name) for name in protection.statistics}
     return {
         **{key: getattr(protection, key) for key in ("title", "state", "how", "covers")},
         "estimates": [(clean(name), interval(estimate)) for name, estimate in found.items() if estimate is not None],
     }
 
 
-def _measured(name: str, results: Mapping[str, MetricResult]) -> Estimate | None:
-    metric, _, wanted = name.partition(".")
-    estimates = results[metric].estimates if metric in results else ()
-    return next((estimate for estimate in estimates if estimate.name == wanted), None)
+def before_and_after(before: Any, after: Mapping[str, MetricResult]) -> tuple[str, str]:
+    """Bars of statistics before and after a filter, with their caption; empty without any.
 
-
-def _size_view(role: str, size: Mapping[str, int]) -> dict[str, Any]:
-    return {"role": clean(role), **{key: size.get(key) for key in ("rows", "columns", "subjects")}}
-
-
-def _metadata(report: Report) -> list[tuple[str, str]]:
-    return [
-        ("policy", report.policy.name),
-        ("policy digest", report.policy.digest()),
-        ("seed", str(report.seed)),
-        ("engine", report.engine_version),
-    ]
+    ``before`` are results by metric, in JSON. Only what a metric measured alike is set side by side: with the same
+    settings, seed and version.
+    """
+    rows, caption = [], "Before and after the filter."
+    for name, metric in METRICS.items():
+        then, now = before.get(name) if isinstance(before, Mapping) else None, after.get(name)
+        if metric.compared is None or not isinstance(then, Mapping) or now is None:
+            continue
+        sides = [then, now.to_json()]
+        if any(then.get(key) != sides[1][key] for key in ("settings", "seed", "engine_version")):
+            continue
+        one = metric.compared
+        values = [as_number(side["estimates"].get(one.statistic, {}).get("value")) for side in sides]
+        if all(map(math.isfinite, values)):
+            rows.append({"statistic": one.words, "before": values[0], "after": values[1]})
+            caption += f" {one.meaning}"
+    return caption, shares_svg(rows, "statistic", {"before": "before the filter", "after": "after"})
 
 
 def flat(values: Mapping[str, Any] | None, prefix: str = "") -> list[tuple[str, str]]:

@@ -107,20 +107,12 @@ def _limit_label(x: Scale, bound: float, bounds: Sequence[float], width: int, he
 
 
 def curves_svg(rows: Rows, curves: Mapping[str, tuple[str, str]], labels: tuple[str, str], *, log: bool = False) -> str:
-    """Draw :func:`lines_svg` over ``rows``, a curve by its columns of x and of y; rows without a number break none."""
-    return lines_svg({name: _points(rows, x, y) for name, (x, y) in curves.items()}, labels, log=log)
+    """Draw a curve by label -> its columns of x and of y; rows without a number break none.
 
-
-def lines_svg(
-    curves: Mapping[str, Sequence[tuple[float, float]]], labels: tuple[str, str], *, log: bool = False
-) -> str:
-    """Draw curves of points (x, y) by label; with ``log`` both axes are logarithmic, and points above 0 are drawn."""
-    if log:
-        curves = {
-            name: [(math.log10(a), math.log10(b)) for a, b in curve if a > 0 and b > 0]
-            for name, curve in curves.items()
-        }
-    points = [p for curve in curves.values() for p in curve]
+    With ``log`` both axes are logarithmic, and points above 0 are drawn.
+    """
+    lines = [_points(rows, x, y, log) for x, y in curves.values()]
+    points = [point for line in lines for point in line]
     if len(points) < 2:
         return ""
     ticks = _decades if log else nice_ticks
@@ -128,15 +120,16 @@ def lines_svg(
     x, up = _linear(x_ticks, LEFT, WIDTH - RIGHT, pad=0), _linear(y_ticks, HEIGHT - BOTTOM, TOP, pad=0)
     word = _power if log else number
     parts = [_frame(labels), _y_axis(y_ticks, up, word), *(_x_tick(x(t), word(t)) for t in x_ticks)]
-    for i, curve in enumerate(curves.values()):
-        path = " ".join(f"{tenth(x(a))},{tenth(up(b))}" for a, b in sorted(curve, key=lambda p: (p[1], p[0])))
+    for i, line in enumerate(lines):
+        path = " ".join(f"{tenth(x(a))},{tenth(up(b))}" for a, b in sorted(line, key=lambda p: (p[1], p[0])))
         parts.append(f'<polyline class="curve s{i % SERIES}" points="{path}"/>')
     return canvas([*parts, *_legend(list(curves), lines=True)], HEIGHT + _legend_height(len(curves)), _title(labels))
 
 
-def _points(rows: Rows, x: str, y: str) -> list[tuple[float, float]]:
+def _points(rows: Rows, x: str, y: str, log: bool) -> list[tuple[float, float]]:
     pairs = [(as_number(row.get(x)), as_number(row.get(y))) for row in rows]
-    return [pair for pair in pairs if all(map(math.isfinite, pair))]
+    known = [pair for pair in pairs if all(map(math.isfinite, pair))]
+    return [(math.log10(a), math.log10(b)) for a, b in known if a > 0 and b > 0] if log else known
 
 
 def intervals_svg(

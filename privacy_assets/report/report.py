@@ -66,27 +66,47 @@ class Report:
         """ "pass", "fail" or "not_assessable"; only "pass" may be published."""
         return "fail" if self.remembered else self.judgement.verdict
 
+    def estimate(self, name: str) -> Estimate | None:
+        """The statistic METRIC.STATISTIC; None where it is not among the results."""
+        metric, _, statistic = name.partition(".")
+        estimates = self.results[metric].estimates if metric in self.results else ()
+        return next((estimate for estimate in estimates if estimate.name == statistic), None)
+
     @property
     def data_privacy_score(self) -> dict[str, Any] | None:
         """Gretel's Data Privacy Score: ``score``, ``grade`` and both components; None unless both were measured."""
-        declared = {
-            part: (name, estimate) for name, kind in METRICS.items() for part, estimate in kind.protection_score.items()
+        named = {
+            part: f"{metric}.{statistic}"
+            for metric, kind in METRICS.items()
+            for part, statistic in kind.protection_score.items()
         }
-        found = {}
-        for part in get_args(Part):
-            metric, wanted = declared[part]
-            estimates = self.results[metric].estimates if metric in self.results else ()
-            score = next((estimate.value for estimate in estimates if estimate.name == wanted), None)
-            if score is None:
-                return None
-            found[part] = score
+        measured = {part: self.estimate(named[part]) for part in get_args(Part)}
+        found = {part: estimate.value for part, estimate in measured.items() if estimate is not None}
+        if len(found) < len(measured):
+            return None
         score, level = data_privacy_score(**found)
         return None if math.isnan(score) else {"score": score, "grade": level, **found}
+
+    @property
+    def utility(self) -> list[tuple[str, Estimate, Estimate]]:
+        """Full name, statistic of the synthetic rows and of as many real rows, as far as they were measured."""
+        names = [
+            (f"{metric}.{own}", f"{metric}.{real}")
+            for metric, kind in METRICS.items()
+            for own, real in kind.utility.items()
+        ]
+        pairs = [(name, self.estimate(name), self.estimate(real)) for name, real in names]
+        return [(name, own, real) for name, own, real in pairs if own and real and own.measurable and real.measurable]
 
     @property
     def privacy_configuration(self) -> list[Protection]:
         """The protections that made the table, as far as they are known."""
         return privacy_configuration(self.generator)
+
+    @property
+    def recourses(self) -> list[dict[str, Any]]:
+        """What can be done about the limits that did not pass, as plain records; see ``report.recourse``."""
+        return recourses(self.judgement.broken, self.privacy_configuration)
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain mapping that ``json.dumps(..., allow_nan=False)`` accepts; NaN and infinity become None."""
@@ -97,7 +117,7 @@ class Report:
             "seed": self.seed,
             "metrics": {name: _metric(result) for name, result in self.results.items()},
             "limits": [plain(outcome.to_json()) for outcome in self.judgement.outcomes],
-            "recourses": recourses(self.judgement.outcomes, self.privacy_configuration),
+            "recourses": self.recourses,
             "privacy_configuration": [protection.to_json() for protection in self.privacy_configuration],
             "policy": plain(self.policy.to_dict()),
             "data_privacy_score": plain(self.data_privacy_score),

@@ -8,8 +8,6 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from privacy_assets.report.recourse import recourses
-from privacy_assets.report.utility import utility
 from privacy_assets.stats.estimates import Estimate
 from privacy_assets.stats.limits import Limit, LimitOutcome
 
@@ -166,7 +164,7 @@ def _utility_lines(report: Report) -> list[str]:
 
 def utility_text(report: Report) -> str:
     """Every statistic of use with that of as many real rows; empty unless they were measured."""
-    found = [(name.partition(".")[2].replace("_", " "), own, real) for name, own, real in utility(report.results)]
+    found = [(name.partition(".")[2].replace("_", " "), own, real) for name, own, real in report.utility]
     return ", ".join(f"{name} {number(own.value)} (real {number(real.value)})" for name, own, real in found)
 
 
@@ -184,12 +182,10 @@ def _configuration_lines(report: Report) -> list[str]:
 
 
 def _recourse_lines(report: Report) -> list[str]:
-    broken = report.judgement.broken
-    found = recourses(broken, report.privacy_configuration)
-    lines = ["", "What can be done, by the utility that it is expected to cost"] if found else []
-    for recourse in found:
+    lines = ["", "What can be done, by the utility that it is expected to cost"] if report.recourses else []
+    for recourse in report.recourses:
         helped = recourse["limits"]
-        which = "all of them" if len(helped) == len(broken) > 1 else _keys(helped)
+        which = "all of them" if len(helped) == len(report.judgement.broken) > 1 else _keys(helped)
         lines += _wrapped(f"{recourse['loss']:<6}  {recourse['action']}: {recourse['why']}. For {which}.", 12)
     return lines
 

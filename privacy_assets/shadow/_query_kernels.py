@@ -140,38 +140,3 @@ def put_codes(counts: Array, low: Array, shift: Array, codes: Array, first: int)
         for query in range(width):
             for place in range(sets):
                 codes[start + query, first + place] = tile[place, query]
-
-
-@compiled
-def row_hashes(words: Array, salt: Array) -> Array:
-    """One uint64 a row of ``words`` uint64 (rows, width), begun with ``salt`` (rows,); equal rows have equal hashes."""
-    rows, width = words.shape
-    hashes = np.empty(rows, np.uint64)
-    for row in range(rows):
-        mixed = salt[row]
-        for place in range(width):
-            mixed = (mixed ^ words[row, place]) * np.uint64(0x9E3779B97F4A7C15)
-            mixed ^= mixed >> np.uint64(29)
-        hashes[row] = mixed
-    return hashes
-
-
-@compiled
-def first_of_equals(words: Array, salt: Array, hashes: Array, order: Array) -> Array:
-    """Bool (rows,): False where an equal row, with equal salt, stands before it in ``order``, which sorts the hashes.
-
-    Rows are compared word by word; a row whose hash only happens to be that of another one is kept.
-    """
-    kept = np.ones(len(words), np.bool_)
-    for place in range(1, len(order)):
-        row, before = order[place], order[place - 1]
-        if hashes[row] != hashes[before] or salt[row] != salt[before]:
-            continue
-        same = True
-        for word in range(words.shape[1]):
-            if words[row, word] != words[before, word]:
-                same = False
-                break
-        if same:
-            kept[row] = False
-    return kept

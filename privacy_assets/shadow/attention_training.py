@@ -8,6 +8,7 @@ order of the sums.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,7 +18,9 @@ from torch import Tensor
 from privacy_assets.compute.progress import Progress
 from privacy_assets.embedding.network import one_thread
 from privacy_assets.errors import InputError
-from privacy_assets.shadow.attention_settings import AttentionSettings
+
+if TYPE_CHECKING:
+    from privacy_assets.shadow.attention import AttentionSettings
 
 _JUDGED = 200  # sets that are scored together: bounds the memory
 _TOLD = 50  # epochs between two words of progress

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter, process_time
-from typing import TYPE_CHECKING, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,14 +20,11 @@ from privacy_assets.shadow.checkpoint import Checkpoint
 from privacy_assets.shadow.games import Game, blocks, without
 from privacy_assets.shadow.plan import Audit, AuditPlan, RecordAudit, Removal
 from privacy_assets.shadow.rates import auc, choose_cut, epsilon_bound, tpr_at
-from privacy_assets.shadow.selection import most_exposed, of_each_subject, select_records
+from privacy_assets.shadow.selection import most_exposed, select_records
 from privacy_assets.shadow.vulnerability import vulnerability
 from privacy_assets.stats.intervals import CONFIDENCE
 from privacy_assets.tables.coding import Coding
 from privacy_assets.tables.fingerprints import cells_fingerprint
-
-if TYPE_CHECKING:
-    from privacy_assets.shadow.selection import Selector
 
 __all__ = ["Audit", "AuditPlan", "RecordAudit", "Removal", "run_audit"]
 
@@ -65,50 +62,29 @@ def run_audit(
     run = _Run(cells, coding, plan, seed, people, build_attack(plan.attack, coding, cells, plan.attack_settings))
     run.check()
     kept = Checkpoint.open(checkpoint, mark)
-    chosen = _selected(run, kept, progress)
-    sets = plan.shadows + plan.tests
-    clock = _Clock(progress, sets * sum(len(part) for part in chosen.parts.values()))
+    chosen = kept.get("selection")
+    if chosen is None:
+        progress("looking for the records to attack")
+        chosen = run.select()
+        kept.put("selection", chosen)
+    parts = {name: [_Record(*record) for record in part] for name, part in chosen["parts"].items()}
+    removed = tuple(chosen["removed"])
+    clock = _Clock(progress, (plan.shadows + plan.tests) * sum(map(len, parts.values())))
     found = {
-        name: run.attack_all(name, part, chosen.removed if name == "after" else (), kept.part(name), clock)
-        for name, part in chosen.parts.items()
+        name: run.attack_all(name, part, removed if name == "after" else (), kept.part(name), clock)
+        for name, part in parts.items()
     }
-    removal = Removal(chosen.removed, found["before"], found["after"]) if plan.remove else None
-    spent = chosen.seconds + sum(record.cpu_seconds for records in found.values() for record in records)
+    removal = Removal(removed, found["before"], found["after"]) if plan.remove else None
+    spent = chosen["seconds"] + sum(record.cpu_seconds for records in found.values() for record in records)
     return Audit(plan, seed, found["records"], _epsilon_of_all(found["records"]), removal, spent)
 
 
-@dataclass(frozen=True)
-class _Record:
+class _Record(NamedTuple):
     """A record to attack."""
 
     id: int
     selected_by: float
     vulnerability: float
-
-
-@dataclass(frozen=True)
-class _Chosen:
-    """Records to attack, by part of the audit, the ids to remove, and the CPU seconds that choosing took."""
-
-    parts: Mapping[str, Sequence[_Record]]
-    removed: tuple[int, ...]
-    seconds: float
-
-
-def _selected(run: _Run, kept: Checkpoint, progress: Progress) -> _Chosen:
-    stored = kept.get("selection")
-    if stored is None:
-        progress("looking for the records to attack")
-        start = process_time()
-        parts, removed = run.select()
-        stored = {
-            "parts": {name: [asdict(record) for record in part] for name, part in parts.items()},
-            "removed": removed,
-        }
-        stored["seconds"] = process_time() - start
-        kept.put("selection", stored)
-    parts = {name: [_Record(**record) for record in part] for name, part in stored["parts"].items()}
-    return _Chosen(parts, tuple(stored["removed"]), stored["seconds"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,23 +130,27 @@ class _Run:
                 problem = f"the {name} part has {len(pool)} rows to draw from, and training sets {self.plan.size}"
                 raise InputError(problem, where=_WHERE, fix=_FEWER)
 
-    def select(self) -> tuple[dict[str, list[_Record]], list[int]]:
-        """Records by part, and the ids to remove."""
-        everyone = np.arange(self.cells.shape[1])
+    def select(self) -> dict[str, Any]:
+        """Records by part, the ids to remove, and the CPU seconds that this took: a mapping that JSON can hold."""
+        start, everyone = process_time(), np.arange(self.cells.shape[1])
         vulnerable = self.vulnerability(everyone)
-        parts = {"records": self.part(everyone, vulnerable, self.plan.ids)}
-        if not self.plan.remove:
-            return parts, []
-        first = of_each_subject(vulnerable, self.people)
-        removed = first[most_exposed(vulnerable[first], self.plan.remove, self.rng("shadow removal")).ids]
+        parts, removed = {"records": self.part(everyone, vulnerable, self.plan.ids)}, everyone[:0]
+        if self.plan.remove:
+            removed, parts["before"], parts["after"] = self.removal(vulnerable)
+        return {"parts": parts, "removed": removed.tolist(), "seconds": process_time() - start}
+
+    def removal(self, vulnerable: np.ndarray) -> tuple[np.ndarray, list[_Record], list[_Record]]:
+        """The ids to remove, and the records to attack with and without them in the table."""
+        everyone = np.arange(self.cells.shape[1])
+        removed = most_exposed(vulnerable, self.plan.remove, self.rng("shadow removal"), self.people).ids
         if self.people is not None:  # a person leaves with all of their rows
             removed = np.flatnonzero(np.isin(self.people, self.people[removed]))
         rest = np.setdiff1d(everyone, removed)
         if len(rest) < 2:
             raise InputError("nobody is left after the removal", where=_WHERE, fix="remove fewer people")
         after = self.part(rest, self.vulnerability(rest), None)
-        before = [replace(record, vulnerability=float(vulnerable[record.id])) for record in after]
-        return {**parts, "before": before, "after": after}, removed.tolist()
+        before = [record._replace(vulnerability=float(vulnerable[record.id])) for record in after]
+        return removed, before, after
 
     def vulnerability(self, rows: np.ndarray) -> np.ndarray:
         """V_k of these rows among themselves."""
@@ -181,16 +161,13 @@ class _Run:
 
     def part(self, rows: np.ndarray, vulnerable: np.ndarray, given: Sequence[int] | None) -> list[_Record]:
         """The records ``given``, or those that the plan selects of ``rows``, whose vulnerability is known."""
-        plan, rng = self.plan, self.rng("shadow selection")
         if given is not None:
             return [_Record(row, math.nan, float(vulnerable[row])) for row in given]
-        if plan.select == "distance":
-            first = of_each_subject(vulnerable, None if self.people is None else self.people[rows])
-            found = most_exposed(vulnerable[first], plan.records, rng)
-            found = replace(found, ids=first[found.ids])
-        else:
-            by = cast("Selector", plan.select)
-            found = select_records(self.cells[:, rows], self.coding, by=by, records=plan.records, rng=rng)
+        plan, people = self.plan, None if self.people is None else self.people[rows]
+        found = select_records(
+            self.cells[:, rows], self.coding, vulnerable,
+            by=plan.select, records=plan.records, people=people, rng=self.rng("shadow selection"),
+        )  # fmt: skip
         if not len(found.ids):
             raise InputError(f"no row is selected by {plan.select}", where=_WHERE, fix="select by distance")
         chosen = zip(rows[found.ids].tolist(), found.scores.tolist(), vulnerable[found.ids].tolist(), strict=True)

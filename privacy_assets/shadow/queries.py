@@ -7,6 +7,7 @@ with ``<=`` in the place of ``=`` for numbers, whole numbers and datetimes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import combinations
 from math import comb
 
@@ -32,15 +33,6 @@ def matches(cells: np.ndarray, target: np.ndarray, is_number: np.ndarray) -> np.
     return np.asarray(match_bits(np.ascontiguousarray(cells), np.ascontiguousarray(target), is_number))
 
 
-def all_counts(matched: np.ndarray, columns: int) -> np.ndarray:
-    """Counts (2^columns,) of all sets of at most 20 columns, by their bits; int16, or int32 from 32,768 rows on."""
-    from privacy_assets.shadow._query_kernels import count_all
-
-    counts = np.empty(1 << columns, dtype=_integer(len(matched)))
-    count_all(np.ascontiguousarray(matched[:, 0]), counts)
-    return counts
-
-
 @dataclass(frozen=True, eq=False)
 class Queries:
     """Which sets of columns are counted: int64 bits (Q,), or, of more than 20 columns, int16 (Q, 6), filled with -1."""
@@ -62,10 +54,10 @@ class Queries:
         return cls(columns, np.sort(rng.choice(every, MOST_QUERIES, replace=False, shuffle=False) + 1))
 
     def counts(self, matched: np.ndarray) -> np.ndarray:
-        """Counts (sets, Q), int16 or int32, of matches (sets, m, words)."""
+        """Counts (sets, Q) of matches (sets, m, words); int16, or int32 from 32,768 rows a set on."""
         from privacy_assets.shadow._query_kernels import count_each, count_wide
 
-        kind = _integer(matched.shape[1])
+        kind = np.int16 if matched.shape[1] <= np.iinfo(np.int16).max else np.int32
         out = np.empty((len(matched), len(self.chosen)), dtype=kind)
         if self.columns > MOST_COLUMNS:
             count_wide(matched, self.chosen, out)
@@ -117,13 +109,11 @@ class CountCodes:
 
     def distinct(self, codes: np.ndarray) -> np.ndarray:
         """Places, ascending, of the queries that vary over ``codes`` (Q, sets) and equal no query before them."""
-        from privacy_assets.shadow._query_kernels import first_of_equals, row_hashes
-
-        words = codes.view(np.uint64)
-        salt = (self.low.astype(np.uint64) << np.uint64(8)) + self.shift.astype(np.uint64)
-        hashes = row_hashes(words, salt)
-        kept = first_of_equals(words, salt, hashes, np.argsort(hashes, kind="stable"))
-        return np.flatnonzero(kept & (words != 0).any(axis=1))
+        first: dict[tuple[bytes, int, int], int] = {}
+        for place in np.flatnonzero(codes.any(axis=1)).tolist():
+            digest = blake2b(codes[place], digest_size=16).digest()
+            first.setdefault((digest, int(self.low[place]), int(self.shift[place])), place)
+        return np.array(list(first.values()), dtype=np.int64)
 
 
 def _by_order(columns: int, rng: np.random.Generator) -> np.ndarray:
@@ -142,10 +132,6 @@ def _by_order(columns: int, rng: np.random.Generator) -> np.ndarray:
     for place, query in enumerate(chosen):
         filled[place, : len(query)] = query
     return filled
-
-
-def _integer(rows: int) -> type[np.signedinteger]:
-    return np.int16 if rows <= np.iinfo(np.int16).max else np.int32
 
 
 def _blocks(sets: int) -> list[slice]:

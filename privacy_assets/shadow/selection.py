@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
-from privacy_assets.errors import ConfigError, did_you_mean, shown
-from privacy_assets.shadow.vulnerability import Distance, vulnerability
 from privacy_assets.tables.coding import Coding
 
 Selector = Literal["distance", "random", "rare_value", "log_likelihood"]
-SELECTORS: tuple[Selector, ...] = get_args(Selector)
 _HIGH = 95  # percentile beyond which a number is rare; a category is where no more rows than those hold it
 
 
@@ -30,16 +27,17 @@ class Selection:
 def select_records(
     cells: np.ndarray,
     coding: Coding,
+    vulnerable: np.ndarray,
     *,
     by: Selector = "distance",
     records: int = 10,
-    neighbours: int = 5,
-    distance: Distance = "cosine",
+    people: np.ndarray | None = None,
     rng: np.random.Generator,
 ) -> Selection:
     """Select ``records`` columns of ``cells`` (F, n), or all where there are fewer.
 
-    - ``distance``: the largest V_k with k = ``neighbours`` (definition 2; see ``shadow.vulnerability``).
+    - ``distance``: the largest V_k, ``vulnerable`` float64 (n,) (definition 2; see ``shadow.vulnerability``); with
+      ``people``, codes (n,), one record of each.
     - ``log_likelihood`` (TAPAS): the least likely records were attributes independent, by the shares of their values
       in the table. Numbers count by percentile, 100 bins at most, and missing as one more. Score: -log likelihood.
     - ``rare_value`` (Groundhog): drawn among the records that hold a number above the 95th percentile of its attribute,
@@ -48,14 +46,10 @@ def select_records(
     - ``random``: drawn among all records. Score 0.
 
     Where the last score selected is shared by more records than fit, ``rng`` draws among them; it decides nothing else
-    but what is drawn. Equal scores are ordered by id. Raises ConfigError for settings that are none.
+    but what is drawn. Equal scores are ordered by id.
     """
-    if by not in SELECTORS:
-        raise ConfigError(f"no records are selected by {shown(by)}.{did_you_mean(by, SELECTORS)}")
-    if records < 1:
-        raise ConfigError(f"records must be at least 1, not {records}.")
     if by == "distance":
-        return most_exposed(vulnerability(cells, coding, neighbours=neighbours, distance=distance), records, rng)
+        return most_exposed(vulnerable, records, rng, people)
     if by == "log_likelihood":
         return most_exposed(_summed(cells, coding, _surprise), records, rng)
     scores = _summed(cells, coding, _rare) if by == "rare_value" else np.zeros(cells.shape[1])
@@ -64,12 +58,15 @@ def select_records(
     return _ordered(drawn, scores)
 
 
-def most_exposed(scores: np.ndarray, records: int, rng: np.random.Generator) -> Selection:
-    """The largest ``records`` of the scores (n,); which of those tied at the cut, ``rng`` says."""
-    if len(scores) <= records:
-        return _ordered(np.arange(len(scores)), scores)
-    cut = np.partition(scores, -records)[-records]
-    above, tied = np.flatnonzero(scores > cut), np.flatnonzero(scores == cut)
+def most_exposed(
+    scores: np.ndarray, records: int, rng: np.random.Generator, people: np.ndarray | None = None
+) -> Selection:
+    """The largest ``records`` of the scores (n,), one of each person; which of those tied at the cut, ``rng`` says."""
+    first = of_each_subject(scores, people)
+    if len(first) <= records:
+        return _ordered(first, scores)
+    cut = np.partition(scores[first], -records)[-records]
+    above, tied = first[scores[first] > cut], first[scores[first] == cut]
     if len(above) + len(tied) > records:
         tied = rng.choice(tied, records - len(above), replace=False)
     return _ordered(np.concatenate([above, tied]), scores)

@@ -1,9 +1,12 @@
-"""Mixed tables and their coded cells, for the tests of shadow work."""
+"""Mixed tables, their coded cells and how far their rows are apart by hand, for the tests of shadow work."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
+from scipy.spatial.distance import cdist
 
 from privacy_assets.tables.coding import Coding
 from privacy_assets.tables.schema import infer_schema
@@ -42,3 +45,43 @@ def with_gaps(g, n):
 
 def repeated(g, n):
     return with_gaps(g, max(n // 4, 1)).sample(n, replace=True, random_state=1).reset_index(drop=True)
+
+
+def attributes(frame):
+    """By hand: continuous columns scaled, categorical columns as texts, those of one value left out."""
+    continuous, categorical = [], []
+    for name in frame:
+        column = frame[name]
+        if pd.api.types.is_bool_dtype(column) or not pd.api.types.is_any_real_numeric_dtype(column):
+            if not pd.api.types.is_datetime64_any_dtype(column):
+                categorical.append([repr(value) for value in column])
+                continue
+            column = column.astype("datetime64[us]").astype("int64").where(column.notna())
+        values = [float(value) / 2 if not pd.isna(value) else None for value in column]
+        there = [value for value in values if value is not None]
+        categorical.append([value is None for value in values])
+        if there and max(there) > min(there):
+            scaled = [None if v is None else (v - min(there)) / (max(there) - min(there)) for v in values]
+            mean = math.fsum(v for v in scaled if v is not None) / len(there)
+            continuous.append([mean if v is None else v for v in scaled])
+    return continuous, [column for column in categorical if len(set(column)) > 1]
+
+
+def pairwise(frame, distance):
+    """Equations 5 and 6 as they are printed, over one-hot vectors, (n, n)."""
+    continuous, categorical = attributes(frame)
+    n, deep, wide = len(frame), len(continuous), len(categorical)
+    f = deep + wide
+    hot = [[value == one for value in column] for column in categorical for one in sorted(set(column), key=repr)]
+    h, c = (np.array(columns, dtype=float).reshape(-1, n).T for columns in (hot, continuous))
+    if f == 0:
+        return np.zeros((n, n))
+    if distance != "cosine":
+        p = int(distance[-1])
+        return sum(k / f * cdist(x, x, "minkowski", p=p) for k, x in ((wide, h), (deep, c)) if k)
+    similar = wide / f * (1 - cdist(h, h, "cosine")) if wide else np.zeros((n, n))
+    if deep:
+        length = np.array([math.hypot(*row) for row in c])
+        unit = c / np.where(length > 0, length, 1)[:, None]
+        similar += deep / f * (unit @ unit.T + np.outer(length == 0, length == 0))
+    return 1 - similar

@@ -8,8 +8,7 @@ from math import comb, isnan
 import numpy as np
 import pytest
 
-from privacy_assets.shadow._query_kernels import first_of_equals
-from privacy_assets.shadow.queries import CountCodes, Queries, all_counts, matches
+from privacy_assets.shadow.queries import CountCodes, Queries, matches
 from tests.shadow.coded_tables import coded, with_gaps
 
 
@@ -21,12 +20,8 @@ def brute_force(cells, target, is_number):
             return isnan(cell) and isnan(wanted)
         return cell <= wanted if number else cell == wanted
 
-    return np.array(
-        [
-            [one(cell, wanted, number) for cell in row]
-            for row, wanted, number in zip(cells, target, is_number, strict=True)
-        ]
-    )
+    columns = zip(cells, target, is_number, strict=True)
+    return np.array([[one(cell, wanted, number) for cell in row] for row, wanted, number in columns])
 
 
 def table(rng, columns, rows):
@@ -37,81 +32,61 @@ def table(rng, columns, rows):
     return cells, cells[:, 0].copy(), is_number
 
 
-def subset_counts(matched):
-    """Counts of every subset of the columns of ``matched`` bool (F, m): rows without a mismatch in the subset."""
-    columns = len(matched)
-    bits = np.arange(columns)
-    found = []
+def counted(cells, target, is_number):
+    """Counts (2^F,) of every subset of the columns."""
+    every = Queries(len(cells), np.arange(1 << len(cells)))
+    return every.counts(matches(cells, target, is_number)[None])[0]
+
+
+@pytest.mark.parametrize("columns", [5, 13, 15, 20])  # one tile of counts, its edge, several, the widest
+def test_every_subset_is_counted_as_by_brute_force(columns):
+    cells, target, is_number = table(np.random.default_rng(columns), columns, 40)
+    missed, expected = ~brute_force(cells, target, is_number), []
     for start in range(0, 1 << columns, 1 << 16):
         subsets = np.arange(start, min(start + (1 << 16), 1 << columns))
-        chosen = ((subsets[:, None] >> bits) & 1).astype(np.float32)
-        found.append((chosen @ ~matched == 0).sum(axis=1))
-    return np.concatenate(found)
+        chosen = ((subsets[:, None] >> np.arange(columns)) & 1).astype(np.float32)
+        expected.append((chosen @ missed == 0).sum(axis=1))
+    np.testing.assert_array_equal(counted(cells, target, is_number), np.concatenate(expected))
 
 
-@pytest.mark.parametrize("columns", range(5, 21))
-def test_every_subset_is_counted_as_by_brute_force(columns):
-    rng = np.random.default_rng(columns)
-    cells, target, is_number = table(rng, columns, 40)
-    found = all_counts(matches(cells, target, is_number), columns)
-    np.testing.assert_array_equal(found, subset_counts(brute_force(cells, target, is_number)))
-    assert found[0] == 40
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_every_kind_of_column_matches_as_defined(seed):
-    cells, coding = coded(with_gaps(np.random.default_rng(seed), 60))
-    for place in range(20):
+def test_every_kind_of_column_matches_as_defined():
+    cells, coding = coded(with_gaps(np.random.default_rng(0), 60))
+    for place in range(60):
         bits = matches(cells, cells[:, place], coding.is_number)[:, 0]
         expected = brute_force(cells, cells[:, place], coding.is_number)
         np.testing.assert_array_equal((bits[None] >> np.arange(len(cells), dtype=np.uint64)[:, None]) & 1, expected)
-
-
-def test_a_missing_target_matches_missing_cells_only_and_an_unknown_value_nothing():
     is_number = np.array([True, False])
     cells = np.array([[np.nan, 1.0, -np.inf], [2.0, 3.0, 2.0]])
     assert matches(cells, np.array([np.nan, 2.0]), is_number)[:, 0].tolist() == [3, 0, 2]
-    assert matches(cells, np.array([0.5, 7.0]), is_number)[:, 0].tolist() == [0, 0, 1]
+    assert matches(cells, np.array([0.5, 7.0]), is_number)[:, 0].tolist() == [0, 0, 1], "7 is in no row"
 
 
 def test_the_order_of_rows_changes_nothing_and_a_copied_row_adds_one_to_its_subsets():
     rng = np.random.default_rng(0)
     cells, target, is_number = table(rng, 9, 50)
-    counts = all_counts(matches(cells, target, is_number), 9)
-    shuffled = matches(cells[:, rng.permutation(50)], target, is_number)
-    np.testing.assert_array_equal(all_counts(shuffled, 9), counts)
-    more = matches(np.column_stack([cells, target]), target, is_number)
-    np.testing.assert_array_equal(all_counts(more, 9), counts + 1)
-
-
-def test_one_row_and_very_many_rows_are_counted():
-    is_number = np.zeros(5, dtype=bool)
-    one = matches(np.zeros((5, 1)), np.zeros(5), is_number)
-    assert all_counts(one, 5).tolist() == [1] * 32
-    many = matches(np.zeros((5, 40_000)), np.zeros(5), is_number)
-    assert all_counts(many, 5).tolist() == [40_000] * 32
+    counts = counted(cells, target, is_number)
+    np.testing.assert_array_equal(counted(cells[:, rng.permutation(50)], target, is_number), counts)
+    np.testing.assert_array_equal(counted(np.column_stack([cells, target]), target, is_number), counts + 1)
+    for rows in (1, 40_000):  # more than 16 bits hold
+        assert (counted(np.zeros((3, rows)), np.zeros(3), np.zeros(3, dtype=bool)) == rows).all()
 
 
 # --- which queries ----------------------------------------------------------------------------------------------------
 
 
-def test_up_to_17_columns_every_query_but_the_empty_one_is_asked():
+def test_up_to_17_columns_every_query_is_asked_and_of_18_to_20_different_ones_are_drawn():
     rng = np.random.default_rng(0)
     assert Queries.draw(5, rng).chosen.tolist() == list(range(1, 32))
     assert len(Queries.draw(17, rng).chosen) == (1 << 17) - 1
-
-
-@pytest.mark.parametrize("columns", [18, 20])
-def test_of_18_to_20_columns_different_queries_are_drawn(columns):
-    chosen = Queries.draw(columns, np.random.default_rng(0)).chosen
+    chosen = Queries.draw(20, rng).chosen
     assert len(np.unique(chosen)) == len(chosen) == 1 << 17
-    assert chosen.min() >= 1 and chosen.max() < 1 << columns
-    share = ((chosen[:, None] >> np.arange(columns)) & 1).mean(axis=0)
+    assert chosen.min() >= 1 and chosen.max() < 1 << 20
+    share = ((chosen[:, None] >> np.arange(20)) & 1).mean(axis=0)
     assert np.abs(share - 0.5).max() < 0.01
-    assert not np.array_equal(chosen, Queries.draw(columns, np.random.default_rng(1)).chosen)
+    assert not np.array_equal(chosen, Queries.draw(20, rng).chosen)
 
 
-@pytest.mark.parametrize("columns", [21, 30, 70])
+@pytest.mark.parametrize("columns", [21, 70])
 def test_beyond_20_columns_orders_1_to_6_are_drawn_alike(columns):
     chosen = Queries.draw(columns, np.random.default_rng(0)).chosen
     sets = {tuple(int(c) for c in query if c >= 0) for query in chosen}
@@ -128,15 +103,13 @@ def test_the_counts_of_drawn_queries_equal_brute_force(columns):
     rng = np.random.default_rng(columns)
     tables = [table(rng, columns, 150) for _ in range(3)]
     target, is_number = tables[0][1], tables[0][2]
-    matched = np.stack([matches(cells, target, is_number) for cells, *_ in tables])
+    matched = [brute_force(cells, target, is_number) for cells, *_ in tables]
     queries = Queries.draw(columns, rng)
-    found = queries.counts(matched)
+    found = queries.counts(np.stack([matches(cells, target, is_number) for cells, *_ in tables]))
     for place in rng.integers(0, len(queries.chosen), 300):
         query = queries.chosen[place]
-        wide = columns > 20
-        used = query[query >= 0] if wide else np.flatnonzero((query >> np.arange(columns)) & 1)
-        for (cells, *_), count in zip(tables, found[:, place], strict=True):
-            assert count == brute_force(cells[used], target[used], is_number[used]).all(axis=0).sum()
+        used = query[query >= 0] if columns > 20 else np.flatnonzero((query >> np.arange(columns)) & 1)
+        assert found[:, place].tolist() == [rows[used].all(axis=0).sum() for rows in matched]
 
 
 # --- codes ------------------------------------------------------------------------------------------------------------
@@ -151,11 +124,15 @@ def fitted(seed=0, sets=70, rows=200, columns=7):
     return CountCodes.fit(queries, matched), matched, queries.counts(matched)
 
 
-def test_codes_are_the_counts_from_their_smallest_on():
+def test_codes_are_the_counts_from_their_smallest_on_and_end_with_the_range():
     coded_, matched, counts = fitted()
     codes = coded_.encode(matched)
     assert codes.shape == (127, 72) and not codes[:, 70:].any()
     np.testing.assert_array_equal(codes[:, :70].T, counts - counts.min(axis=0))
+    none, all_rows = np.zeros_like(matched[:1]), np.full_like(matched[:1], 127)
+    codes = coded_.encode(np.concatenate([none, all_rows]))
+    assert not codes[:, 0].any()
+    np.testing.assert_array_equal(codes[:, 1], np.minimum(200 - counts.min(axis=0), 255))
 
 
 def test_wide_ranges_are_coarser_and_keep_their_order():
@@ -171,30 +148,15 @@ def test_wide_ranges_are_coarser_and_keep_their_order():
         assert (np.diff(codes[order, query]) >= 0).all()
 
 
-def test_counts_outside_the_fitted_range_become_its_ends():
-    coded_, matched, counts = fitted()
-    none, all_rows = np.zeros_like(matched[:1]), np.full_like(matched[:1], 127)
-    codes = coded_.encode(np.concatenate([none, all_rows]))
-    assert not codes[:, 0].any()
-    np.testing.assert_array_equal(codes[:, 1], np.minimum(200 - counts.min(axis=0), 255))
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_of_equal_queries_the_first_is_kept_and_constant_ones_are_dropped(seed):
-    coded_, matched, counts = fitted(seed=seed, sets=20, rows=30, columns=9)
+def test_of_equal_queries_the_first_is_kept_and_constant_ones_are_dropped():
+    coded_, matched, counts = fitted(sets=20, rows=30, columns=9)
     kept = coded_.distinct(coded_.encode(matched))
     expected = {}
     for place, column in enumerate(counts.T):
         if np.ptp(column):
             expected.setdefault(column.tobytes(), place)
-    assert kept.tolist() == sorted(expected.values())
-    assert len(kept) < 511
-
-
-def test_rows_whose_hashes_collide_are_told_apart():
-    words = np.arange(12, dtype=np.uint64).reshape(4, 3)
-    same, salt = np.zeros(4, dtype=np.uint64), np.zeros(4, dtype=np.uint64)
-    assert first_of_equals(words, salt, same, np.arange(4)).all()
-    words[2] = words[1]
-    assert first_of_equals(words, salt, same, np.arange(4)).tolist() == [True, True, False, True]
-    assert first_of_equals(words, np.arange(4, dtype=np.uint64), same, np.arange(4)).all()
+    assert kept.tolist() == sorted(expected.values()) and len(kept) < 511
+    codes, one = np.ones((3, 8), dtype=np.uint8), np.ones(3, dtype=np.int32)
+    assert CountCodes(coded_.queries, one, one).distinct(codes).tolist() == [0]
+    assert CountCodes(coded_.queries, np.arange(3), one).distinct(codes).tolist() == [0, 1, 2]
+    assert CountCodes(coded_.queries, one, np.arange(3)).distinct(codes).tolist() == [0, 1, 2]
