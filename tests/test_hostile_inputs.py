@@ -25,7 +25,6 @@ from hypothesis import strategies as st
 
 from privacy_assets.dagster.settings import table_settings
 from privacy_assets.errors import PrivacyAssetsError
-from privacy_assets.generators import build_generator
 from privacy_assets.pipeline.plan import TablePlan
 from privacy_assets.pipeline.spec import GROUPS, TableSpec
 from privacy_assets.policy import Policy
@@ -261,6 +260,10 @@ def _limited(argument: str, value: Any) -> None:
     Policy.from_dict({"limits": [{"statistic": "dcr.privacy_score", "at_most": 0.1, argument: value}]})
 
 
+def _made(argument: str, value: Any) -> None:
+    Limit(**{"statistic": "dcr.privacy_score", "at_most": 0.1, argument: value})
+
+
 def _set(name: str) -> Callable[[str, Any], None]:
     return lambda argument, value: _defined(
         "attacks.metrics", {"dcr": {}, name: {argument: value}}
@@ -272,6 +275,8 @@ DOORS: list[tuple[Callable[[str, Any], None], tuple[str, ...]]] = [
     (_defined, TABLE),
     (_in_dagster, ("assets", "gpu_tags", "partitions_def", "owners", "tags", "group_name")),
     (_limited, LIMIT),
+    (_made, LIMIT),
+    (lambda _, value: Table.read(value), ("",)),
     (lambda _, value: Policy.from_dict(value), ("",)),
     (lambda _, value: Policy.from_yaml(value), ("",)),
     (lambda argument, value: Policy.from_dict({argument: value}), ("limits", "name", "extends")),
@@ -358,19 +363,14 @@ def test_no_object_is_told_where_a_table_is_wanted(caplog: pytest.LogCaptureFixt
         evaluate(make(), HOLDOUT, TRAIN)
 
 
+@pytest.mark.parametrize("door", [_made, _limited])
+def test_a_limit_takes_no_object(caplog: pytest.LogCaptureFixture, door: Callable[[str, Any], None]) -> None:
+    for argument in LIMIT:
+        knock((door, argument), Hostile(ValueError), caplog)
+        with pytest.raises(PrivacyAssetsError):
+            door(argument, Hostile(ValueError))
+
+
 def test_no_part_of_a_long_text_is_told_as_the_name_of_a_metric(caplog: pytest.LogCaptureFixture) -> None:
     for text in (people().to_json(orient="records", date_format="iso"), people().to_csv()):
         knock((_evaluated, "metrics"), text, caplog)
-
-
-def test_generators_are_fitted_to_tables_only() -> None:
-    with pytest.raises(PrivacyAssetsError) as caught:
-        build_generator("copy").fit(Table.read([NAME]), seed=0)  # type: ignore[arg-type]
-    assert_told_nothing(str(caught.value))
-
-
-def test_a_limit_shows_no_object() -> None:
-    for argument in LIMIT:
-        with pytest.raises(PrivacyAssetsError) as caught:
-            Limit(**{"statistic": "dcr.privacy_score", "at_most": 0.1, argument: Hostile(ValueError)})  # type: ignore[arg-type]
-        assert_told_nothing(str(caught.value))
