@@ -32,12 +32,8 @@ LABEL_CONDITIONAL = (
     "linkability.excess",
     "attribute_inference.excess",
 )
-LEAK_METRICS = (
-    "dcr",
-    "linkability",
-    "membership_inference",
-    "attribute_inference",
-)  # those with label-conditional statistics
+# those with label-conditional statistics
+LEAK_METRICS = ("dcr", "linkability", "membership_inference", "attribute_inference")
 
 
 def cut(frame, *sizes, seed=None):
@@ -125,13 +121,6 @@ def small_report(small):
 @pytest.mark.slow
 def test_fresh_rows_of_adult_hold_the_default_policy(adult_leak):
     assert adult_leak(0).verdict == "pass", broken(adult_leak(0))
-
-
-@pytest.mark.slow
-def test_fresh_rows_of_the_census_hold_the_default_policy_with_a_reference(uk_census):
-    train, holdout, fresh, reference = cut(uk_census, *FULL, 2_000)
-    report = judged(train, holdout, fresh, reference=reference)
-    assert report.verdict == "pass", broken(report)
 
 
 @pytest.mark.slow
@@ -339,17 +328,6 @@ def test_names_and_units_do_not_matter(small, small_report):
     assert new["dcr.member_excess"][0] == pytest.approx(old["dcr.member_excess"][0], abs=1e-9)
     for key in ("singling_out.risk", "membership_inference.advantage"):  # other draws: the names order the columns
         assert new[key][1] <= old[key][2] and old[key][1] <= new[key][2], key
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("role", [0, 2], ids=["train", "synthetic"])
-def test_one_absurd_cell_moves_little(small, small_report, role):
-    tables = [frame.copy() for frame in small]
-    tables[role].loc[2_900, "capital_gain"] = 10**9
-    report = judged(*tables, metrics="dcr,membership_inference")
-    for key in ("dcr.privacy_score", "dcr.identical_excess", "membership_inference.advantage"):
-        assert estimate(report, key).value == pytest.approx(estimate(small_report, key).value, abs=0.005), key
-    assert report.verdict == "fail"
 
 
 @pytest.mark.slow

@@ -70,9 +70,7 @@ def test_bad_files_are_named_and_give_nothing_away(files: dict[str, Path], tmp_p
         assert bad.name in said.err and SECRET not in said.err + said.out
 
 
-def test_private_values_are_shown_only_when_asked_for(
-    files: dict[str, Path], tmp_path: Path, command: Command
-) -> None:
+def test_private_values_are_shown_only_when_asked_for(files: dict[str, Path], tmp_path: Path, command: Command) -> None:
     frame = pd.read_parquet(files["synthetic"]).astype({"visits": object})
     frame.loc[11, "visits"] = SECRET + "\x1b[31m" + "y" * 100
     frame.to_csv(tmp_path / "bad.csv", index=False)
