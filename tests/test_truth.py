@@ -277,34 +277,27 @@ def made(n, columns, missing, seed):
     return frame.mask(rng.random(frame.shape) < missing) if missing else frame
 
 
-SHAPES = {"4 columns": (4, 0.0), "100 columns": (100, 0.0), "missing everywhere": (10, 0.2),
-          "unseen category": (10, 0.0), "missing in S only": (10, 0.0), "all missing in S": (10, 0.05)}  # fmt: skip
+SLOW = pytest.mark.slow
 
 
-QUICK = ("all missing in S",)
-
-
-@pytest.mark.parametrize("shape", [pytest.param(one, marks=[] if one in QUICK else pytest.mark.slow) for one in SHAPES])
-def test_every_table_runs_through_all_metrics(shape):
-    columns, missing = SHAPES[shape]
+@pytest.mark.parametrize(
+    ("columns", "empty"), [pytest.param(4, [], marks=SLOW), pytest.param(100, [], marks=SLOW), (10, ["c002"])]
+)
+def test_every_table_runs_through_all_metrics(columns, empty):
+    """Narrow and wide tables, and one with a column that is empty in the synthetic table alone."""
+    missing = 0.05 if empty else 0.0
     train, holdout, fresh, reference = (made(n, columns, missing, i) for i, n in enumerate((600, 400, 500, 200)))
     embedder = fit_embedder(prepare_inputs(train, holdout, fresh, reference), max_epochs=2)
     chosen, policy = choose_metrics({name: SHORT.get(name) for name in default_metrics()}, None)
-    for synthetic, leak in ((fresh, False), (train.copy(), True)):
-        if shape == "unseen category":
-            synthetic.loc[:20, "c002"] = "never seen"
-        elif shape == "missing in S only":
-            synthetic.loc[:20, ["c000", "c002", "c003", "c004"]] = None
-        elif shape == "all missing in S":
-            synthetic["c002"] = None
+    for table, leak in ((fresh, False), (train, True)):
+        synthetic = table.assign(**dict.fromkeys(empty))
         inputs = attach_embedder(prepare_inputs(train, holdout, synthetic, reference), embedder)
         report = assemble(inputs, run_metrics(inputs, chosen), policy)
         written = json.loads(json.dumps(report.to_json(), allow_nan=False))
         assert estimate(report, "dcr.privacy_score_embedded").measurable
         assert estimate(report, "singling_out.risk" if columns > 4 else "singling_out.risk_max").measurable
-        foreign = {"value_disclosure.foreign_cells"} if shape in ("unseen category", "missing in S only") else set()
-        assert written["verdict"] == ("fail" if leak or foreign else report.verdict)
-        assert leak or {o.limit.key for o in report.judgement.outcomes if o.status == "fail"} == foreign
+        assert written["verdict"] == ("fail" if leak else report.verdict)
+        assert leak or not broken(report)
 
 
 # ------------------------------------------------------------------------------- what must not matter

@@ -33,7 +33,6 @@ from privacy_assets.errors import ConfigError, PublicationRefused
 
 if TYPE_CHECKING:
     from privacy_assets.pipeline.run import Finished
-    from privacy_assets.pipeline.steps import Steps
 
 
 def add_run(commands: Commands) -> None:
@@ -70,7 +69,7 @@ def _run(options: argparse.Namespace) -> int:
     except PublicationRefused as error:
         sys.stderr.write(f"privacy-assets: refused, nothing was published: {error}\n")
         return NO
-    return _told(steps, found, out)
+    return _told(found, out)
 
 
 def _timed(name: str) -> AbstractContextManager[None]:
@@ -88,7 +87,7 @@ def _folder(out: Path) -> Path:
     return out
 
 
-def _told(steps: Steps, found: Finished, out: Path) -> int:
+def _told(found: Finished, out: Path) -> int:
     from privacy_assets.storage.files import put_atomic
 
     put_atomic(out / "report.html", found.attested.report.to_html().encode(), mode=0o644)

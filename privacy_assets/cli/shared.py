@@ -6,11 +6,12 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from privacy_assets.compute.progress import Progress, silent
 from privacy_assets.errors import ConfigError, shown
 
 if TYPE_CHECKING:
@@ -121,9 +122,9 @@ def leased(options: argparse.Namespace, *, used: bool = True) -> Iterator[str]:
         yield device
 
 
-def progress(*, quiet: bool) -> Callable[[str], None]:
+def progress(*, quiet: bool) -> Progress:
     """Where progress goes: standard error, or nowhere."""
-    return _quiet if quiet else _progress
+    return silent if quiet else _progress
 
 
 def check_out(*paths: str | None) -> None:
@@ -145,7 +146,3 @@ def write_json(path: str, data: Mapping[str, Any]) -> None:
 def _progress(message: str) -> None:
     sys.stderr.write(f"  {message}\n")
     sys.stderr.flush()
-
-
-def _quiet(message: str) -> None:
-    """Drop a progress message."""
