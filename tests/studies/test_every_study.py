@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 class Study(NamedTuple):
-    """A small run of a benchmark: the lines that it writes, and what its report must match, in this order."""
+    """A small run of a benchmark: the lines that it writes, and what its report must match."""
 
     module: str
     options: str
@@ -28,11 +28,11 @@ class Study(NamedTuple):
 
 STUDIES = [
     Study("dimensions", "TABLE --rows=80 --dims=2,3 --epochs=2 --repeats=2", 4,
-          [r"\n\| 2 \|.*\|  \|\n", r"\n\| 3 \|.* 0\.0089 ± 0\.0134 \|\n"]),
-    Study("scalability", "TABLE --sizes=100,200 --epochs=1", 2 * len(scalability.works()),
-          [r"100 rows \| 200 rows", "paper, s"]),
+          [r"^\| 2 \|.*\|  \|$", r"^\| 3 \|.* 0\.0089 ± 0\.0134 \|$"]),
+    Study("scalability", "TABLE --sizes=100 --epochs=1", len(scalability.works()),
+          ["100 rows", "paper, s"]),
     Study("generators", "TABLE --rows=400 --generators=baynet,copy --no-embedder", 2,
-          ["## small, 400 rows", r"\n\| baynet \| ", r"\n\| copy \| .*\| fail \|\n"]),
+          ["^## small, 400 rows$", r"^\| baynet \|", r"^\| copy \|.*\| fail \|$"]),
     Study("demo_keys", "--keys=2 --metrics=linkability", 2,
           [r"^2 keys, 0 with the encoder: {'pass': 2}", r"\| linkability\.excess \| 0\.0"]),
     Study("demo_keys", "--leak --keys=1 --embedded=0", 1, ["{'fail': 1}"]),
@@ -59,4 +59,4 @@ def test_a_study_is_run_once_and_reported(
     run(*asked)
     assert results.read_text() == found
     told = run("--report", str(results))
-    assert re.search(".*".join(study.told), told, re.DOTALL), told
+    assert [words for words in study.told if not re.search(words, told, re.MULTILINE)] == [], told
