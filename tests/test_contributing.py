@@ -52,7 +52,8 @@ def towns(rows: int, seed: int) -> pd.DataFrame:
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package with what the page says, and tables under the names that its commands use."""
     folder = tmp_path_factory.mktemp("checkout")
-    shutil.copytree(ROOT / "privacy_assets", folder / "privacy_assets", ignore=shutil.ignore_patterns("__pycache__"))
+    others = shutil.ignore_patterns("*.pyc*", "*.tmp*")  # compiled loops come along, but for those being written
+    shutil.copytree(ROOT / "privacy_assets", folder / "privacy_assets", ignore=others)
     for text in (*blocks("python"), *blocks("yaml")):
         name = text.partition("\n")[0].removeprefix("# ")
         (folder / name).write_text(text, encoding="utf-8")

@@ -62,12 +62,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with small tables under the names that the README uses."""
     rng = np.random.default_rng(0)
     (tmp_path / "data").mkdir()
-    for name in ("train", "holdout", "synthetic", "t", "h", "s", "data/patients"):
+    for name in ("train", "holdout", "synthetic", "t", "h", "s"):
         frame = pd.DataFrame(rng.normal(size=(150, 3)), columns=["a", "b", "c"])
         frame["visits"] = rng.poisson(3, len(frame))
-        if name == "data/patients":
-            frame["patient_id"] = np.arange(len(frame)) // 2
         frame.to_parquet(tmp_path / f"{name}.parquet")
+    for name, subject in (("data/patients", "patient_id"), ("people", "person")):
+        frame.assign(**{subject: np.arange(len(frame)) // 2}).to_parquet(tmp_path / f"{name}.parquet")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -106,42 +106,31 @@ def test_every_extra_that_is_named_is_there() -> None:
     assert {"torch", "dagster", "ui"} <= {one for name in named for one in name.split(",")} <= extras
 
 
-def test_the_evaluate_command_of_the_readme_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ours = [words[1:] for words in commands(README) if words[0] == "privacy-assets"]
-    assert len(ours) == 1 and ours[0][0] == "evaluate"
-    assert main([*ours[0], "--device=cpu"]) == 1  # 150 rows: not assessable
-    assert (folder / "report.json").stat().st_size and (folder / "report.html").stat().st_size
-    assert "not assessable" in capsys.readouterr().out
+SMALL_AUDIT = ["--records=2", "--shadows=8", "--tests=4", "--size=40"]
+SMALL_STUDY = ["--no-embedder", "--metrics=dcr", "--fractions=0,1", "--noise=0"]
 
 
-def test_the_audit_command_of_its_page_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ours = [words for words in commands(ROOT / "docs" / "audit.md") if words[0] == "privacy-assets"]
-    assert len(ours) == 1 and ours[0][1] == "audit"
-    quick = ["--records=2", "--shadows=8", "--tests=4", "--size=40"]
-    assert main([*ours[0][1:], *quick]) == 0
-    assert (folder / "audit.json").stat().st_size and list((folder / "checkpoint").iterdir())
-    assert "AUC over records" in capsys.readouterr().out
-
-
-def test_the_calibrate_command_of_its_page_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ours = [words for words in commands(ROOT / "docs" / "controls.md") if words[0] == "privacy-assets"]
-    assert len(ours) == 1 and ours[0][1] == "calibrate"
-    frame = pd.read_parquet("data/patients.parquet").rename(columns={"patient_id": "person"})
-    frame.to_parquet("people.parquet")
-    quick = ["--no-embedder", "--metrics=dcr", "--fractions=0,1", "--noise=0"]
-    assert main([*ours[0][1:], *quick]) == 0
-    assert (folder / "study/calibration.html").stat().st_size
-    assert "never back" in capsys.readouterr().out
-
-
-def test_the_generate_commands_of_their_page_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ours = [words[1:] for words in commands(ROOT / "docs" / "generators.md") if words[0] == "privacy-assets"]
-    assert [words[0] for words in ours] == ["generators", "generate", "evaluate", "generate"]
-    (folder / "synthetic.parquet").unlink()
-    statuses = [main([*words, *(["--no-embedder", "--quiet"] if words[0] == "evaluate" else [])]) for words in ours]
-    assert statuses == [0, 0, 1, 0]  # 150 rows: not assessable
-    assert len(pd.read_parquet("synthetic.parquet")) == 1000 and len(pd.read_csv("more.csv")) == 500
-    assert "NOT JUDGED" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("page", "ended", "written", "words"),
+    [  # by command: its exit status, and what makes it quick enough; 150 rows are not assessable
+        ("README.md", {"evaluate": (1, ["--device=cpu"])}, ["report.json", "report.html"], "not assessable"),
+        ("docs/audit.md", {"audit": (0, SMALL_AUDIT)}, ["audit.json", "checkpoint"], "AUC over records"),
+        ("docs/controls.md", {"calibrate": (0, SMALL_STUDY)}, ["study/calibration.html"], "never back"),
+        ("docs/generators.md", {"generators": (0, []), "generate": (0, []), "evaluate": (1, ["--no-embedder"])},
+         ["synthetic.parquet", "more.csv"], "NOT JUDGED"),
+    ],
+)  # fmt: skip
+def test_the_commands_of_the_pages_run(
+    page: str, ended: dict[str, tuple[int, list[str]]], written: list[str], words: str,
+    folder: Path, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    ours = [given[1:] for given in commands(ROOT / page) if given[0] == "privacy-assets"]
+    assert {given[0] for given in ours} == set(ended)
+    for given in ours:
+        status, more = ended[given[0]]
+        assert main([*given, *more]) == status
+    assert all((folder / name).stat().st_size for name in written)
+    assert words in "".join(capsys.readouterr())
 
 
 def test_the_commands_inside_the_text_exist(capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,16 +192,15 @@ def test_the_yaml_of_the_pages_loads(folder: Path) -> None:
                 defs = gate.build_defs(dg.ComponentTree.for_test().load_context)
                 dg.Definitions.validate_loadable(dg.Definitions.merge(defs, dg.Definitions(resources=RESOURCES)))
                 loaded["component"] += 1
-            elif "concurrency" in data:
+            elif "concurrency" in data or "compute_logs" in data:
                 (folder / "dagster.yaml").write_text(text)
                 with dg.DagsterInstance.from_config(str(folder)) as instance:
                     limits = instance.get_concurrency_config().run_queue_config.tag_concurrency_limits
-                assert limits == data["concurrency"]["runs"]["tag_concurrency_limits"]
-                loaded["instance"] += 1
-            elif "compute_logs" in data:
-                (folder / "dagster.yaml").write_text(text)
-                with dg.DagsterInstance.from_config(str(folder)) as instance:
-                    assert type(instance.compute_log_manager).__name__ == "NoOpComputeLogManager"
+                    logs = type(instance.compute_log_manager).__name__
+                if "concurrency" in data:
+                    assert limits == data["concurrency"]["runs"]["tag_concurrency_limits"]
+                else:
+                    assert logs == "NoOpComputeLogManager"
                 loaded["instance"] += 1
             elif "source" in data:
                 assert TablePlan.of(TableSpec(**data)).subject == data["subject"]

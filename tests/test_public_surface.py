@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -83,9 +85,9 @@ def test_registries_report_and_embedder_import_no_heavy_library() -> None:
     assert run(code).strip() == "set()"
 
 
-# As if the base package were installed alone: nothing finds what only its extras bring.
+# As if the base package were installed alone: nothing finds what only its extras bring. One process calls each command.
 BASE_ALONE = """
-import sys
+import contextlib, io, json, sys
 ABSENT = {"airflow", "dagster", "dagster_pipes", "dagster_shared", "great_expectations", "upath", "torch",
           "safetensors", "opacus", "ctgan", "rdt", "ray", "s3fs", "polars", "duckdb", "statsmodels"}
 class Without:
@@ -94,87 +96,82 @@ class Without:
         return None if name.split(".")[0] in ABSENT else self.finder.find_spec(name, *rest)
     def __getattr__(self, name): return getattr(self.finder, name)
 sys.meta_path[:] = map(Without, sys.meta_path)
+import privacy_assets
+from privacy_assets.cli.main import main
+from privacy_assets.errors import MissingPackage, PrivacyAssetsError
+def called(words):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        return main(words), out.getvalue(), err.getvalue()
+found = {name: called(words) for name, words in json.loads(sys.argv[1]).items()}
+found["absent"] = []
+for name in dir(privacy_assets):
+    try:
+        getattr(privacy_assets, name)
+    except MissingPackage:
+        found["absent"].append(name)
+try:
+    privacy_assets.read_published("releases", "patients")
+except PrivacyAssetsError as error:
+    found["reading"] = type(error).__name__
+print(json.dumps(found))
 """
-
-
-def base_alone(code: str, folder: Path) -> tuple[int, str, list[str]]:
-    """Exit status, output and lines of errors of a process that has the base package alone."""
-    command = [sys.executable, "-c", BASE_ALONE + code]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, timeout=300)
-    return done.returncode, done.stdout, done.stderr.splitlines()
+FILES = ["--train=train.parquet", "--holdout=holdout.parquet", "--synthetic=synthetic.parquet", "--metrics=dcr"]
+COMMANDS = {
+    "plain": ["evaluate", *FILES, "--no-embedder", "--quiet", "--html=report.html"],
+    "embedder": ["evaluate", *FILES],
+    "demo": ["demo"],
+    "network": ["generate", "--generator=wgan_gp", "--data=train.parquet", "--rows=10", "--out=made.parquet"],
+    "generate": ["generate", "--generator=synthpop", "--data=train.parquet", "--rows=10", "--out=new.parquet"],
+}
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base_alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A folder, and what each command ended with, said and told there."""
     folder, rng = tmp_path_factory.mktemp("tables"), np.random.default_rng(0)
     for name in ("train", "holdout", "synthetic"):
         frame = pd.DataFrame(rng.normal(size=(150, 3)), columns=["a", "b", "c"])
         frame["visits"] = rng.poisson(3, len(frame))
         frame.to_parquet(folder / f"{name}.parquet")
-    return folder
+    command = [sys.executable, "-c", BASE_ALONE, json.dumps(COMMANDS)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, timeout=300)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    return folder, json.loads(done.stdout)
 
 
-EVALUATE = "from privacy_assets.cli.main import main; raise SystemExit(main({!r}))"
-FILES = ["--train=train.parquet", "--holdout=holdout.parquet", "--synthetic=synthetic.parquet", "--metrics=dcr"]
-
-
-def test_the_base_package_evaluates_and_the_verdict_names_what_is_missing(tables: Path) -> None:
-    command = ["evaluate", *FILES, "--no-embedder", "--quiet", "--html=report.html"]
-    status, said, errors = base_alone(EVALUATE.format(command), tables)
+def test_the_base_package_evaluates_and_the_verdict_names_what_is_missing(
+    base_alone: tuple[Path, dict[str, Any]],
+) -> None:
+    folder, found = base_alone
+    status, said, errors = found["plain"]
     assert status == 0 and not errors
     words = "There was no embedder, so nothing is known of dcr.privacy_score_embedded, dcr.member_excess_embedded."
     assert words in " ".join(said.split())
-    assert words in (tables / "report.html").read_text()
+    assert words in (folder / "report.html").read_text()
 
 
 @pytest.mark.parametrize(
     ("command", "what"),
     [
-        (["evaluate", *FILES], "the embedder needs torch, which is not installed. "
-         "Fix: pip install 'privacy-assets[torch]', "
+        ("embedder", "the embedder needs torch, which is not installed. Fix: pip install 'privacy-assets[torch]', "
          "or leave the embedded statistics out: embedder=False, or --no-embedder."),
-        (["demo"], "the Dagster part of privacy-assets needs dagster, which is not installed. "
+        ("demo", "the Dagster part of privacy-assets needs dagster, which is not installed. "
          "Fix: pip install 'privacy-assets[dagster]'."),
-        (["generate", "--generator=wgan_gp", "--data=train.parquet", "--rows=10", "--out=made.parquet"],
-         "generator wgan_gp needs torch. Fix: pip install 'privacy-assets[torch]'."),
+        ("network", "generator wgan_gp needs torch. Fix: pip install 'privacy-assets[torch]'."),
     ],
-    ids=["evaluate", "demo", "generate"],
 )  # fmt: skip
-def test_what_needs_an_extra_says_so_in_one_line(command: list[str], what: str, tables: Path) -> None:
-    status, _, errors = base_alone(EVALUATE.format(command), tables)
-    assert (status, errors) == (2, [f"privacy-assets: {what}"])
+def test_what_needs_an_extra_says_so_in_one_line(
+    command: str, what: str, base_alone: tuple[Path, dict[str, Any]]
+) -> None:
+    status, _, errors = base_alone[1][command]
+    assert (status, errors) == (2, f"privacy-assets: {what}\n")
 
 
-def test_the_base_package_generates_and_reads(tables: Path) -> None:
-    command = [
-        "generate",
-        "--generator=synthpop",
-        "--data=train.parquet",
-        "--rows=10",
-        "--out=new.parquet",
-        "--seed=1",
-    ]
-    code = f"""
-from privacy_assets.cli.main import main
-status = main({command!r})
-import privacy_assets
-from privacy_assets.errors import MissingPackage, PrivacyAssetsError
-absent = []
-for name in dir(privacy_assets):
-    try:
-        getattr(privacy_assets, name)
-    except MissingPackage:
-        absent.append(name)
-try:
-    privacy_assets.read_published("releases", "patients")
-except PrivacyAssetsError as error:
-    status += isinstance(error, MissingPackage)
-print(*absent)
-raise SystemExit(status)
-"""
-    status, said, errors = base_alone(code, tables)
-    assert status == 0, errors
+def test_the_base_package_generates_and_reads(base_alone: tuple[Path, dict[str, Any]]) -> None:
+    folder, found = base_alone
+    assert found["generate"][0] == 0, found["generate"]
+    assert len(pd.read_parquet(folder / "new.parquet")) == 10
     free = {"Limit", "Policy", "Report", "TableSpec", "evaluate", "on_ray", "read_published"}
-    assert set(said.splitlines()[-1].split()) == NAMES - free
-    assert len(pd.read_parquet(tables / "new.parquet")) == 10
+    assert set(found["absent"]) == NAMES - free
+    assert found["reading"] != "MissingPackage"

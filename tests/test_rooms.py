@@ -49,6 +49,7 @@ def statements(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
         yield from statements(node)
 
 
+@cache
 def imported(name: str) -> set[str]:
     """The modules of the package that a module imports, or names as a registry does: "module:Class"."""
     known, found = modules(), set()

@@ -32,12 +32,8 @@ LABEL_CONDITIONAL = (
     "linkability.excess",
     "attribute_inference.excess",
 )
-LEAK_METRICS = (
-    "dcr",
-    "linkability",
-    "membership_inference",
-    "attribute_inference",
-)  # those with label-conditional statistics
+# those with label-conditional statistics
+LEAK_METRICS = ("dcr", "linkability", "membership_inference", "attribute_inference")
 
 
 def cut(frame, *sizes, seed=None):
@@ -52,9 +48,6 @@ def leaky(train, fresh, share):
     """``fresh`` with its first rows replaced by rows of ``train``."""
     count = round(share * len(fresh))
     return pd.concat([train[:count], fresh[count:]], ignore_index=True)
-
-
-OTHERS = ("cumulative_disclosure", "controls", "value_disclosure")  # metrics that find nothing in a copy
 
 
 def domains(frame):
@@ -128,13 +121,6 @@ def test_fresh_rows_of_adult_hold_the_default_policy(adult_leak):
 
 
 @pytest.mark.slow
-def test_fresh_rows_of_the_census_hold_the_default_policy_with_a_reference(uk_census):
-    train, holdout, fresh, reference = cut(uk_census, *FULL, 2_000)
-    report = judged(train, holdout, fresh, reference=reference)
-    assert report.verdict == "pass", broken(report)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("table", ["adult", "uk_census"])
 def test_fresh_rows_hold_and_copies_break_over_splits(table, request):
     held = 0
@@ -149,22 +135,6 @@ def test_fresh_rows_hold_and_copies_break_over_splits(table, request):
 
 
 @pytest.mark.slow
-def test_a_copy_of_adult_is_as_bad_as_it_gets(adult_leak):
-    copy = adult_leak(1)
-    assert copy.verdict == "fail"
-    assert estimate(copy, "dcr.privacy_score").value == 1
-    assert estimate(copy, "dcr.identical_excess").value == 1
-    assert estimate(copy, "singling_out.risk").value > 0.99
-    assert estimate(copy, "linkability.risk").value > 0.99
-    assert estimate(copy, "membership_inference.precision").value > 0.9
-    assert estimate(copy, "membership_inference.protection_score").value < 1
-    assert estimate(copy, "attribute_inference.protection_score").value < 2
-    assert copy.data_privacy_score["grade"] == "Poor"
-    about_the_table = {o.limit.key for o in copy.judgement.outcomes if o.limit.metric not in OTHERS}
-    assert broken(copy) == about_the_table
-
-
-@pytest.mark.slow
 def test_a_copy_of_the_census_is_seen_where_the_paper_statistic_is_blind(uk_census):
     train, holdout, _ = cut(uk_census, *FULL)
     report = judged(train, holdout, train, metrics=LEAK_METRICS)
@@ -175,6 +145,7 @@ def test_a_copy_of_the_census_is_seen_where_the_paper_statistic_is_blind(uk_cens
 
 @pytest.mark.slow
 def test_a_copy_is_the_worst_of_a_list_of_releases(adult_leak):
+    assert adult_leak(1).verdict == "fail" and adult_leak(1).data_privacy_score["grade"] == "Poor"
     releases = [estimates(adult_leak(share)) for share in (0, 0.25, 1)]
     assert len(releases[0]) >= 12
     # A copy is useful, and has no value that is not real; the others do not speak of this table.
@@ -288,34 +259,23 @@ def made(n, columns, missing, seed):
     return frame.mask(rng.random(frame.shape) < missing) if missing else frame
 
 
-SHAPES = {"4 columns": (4, 0.0), "100 columns": (100, 0.0), "missing everywhere": (10, 0.2),
-          "unseen category": (10, 0.0), "missing in S only": (10, 0.0), "all missing in S": (10, 0.05)}  # fmt: skip
-
-
-QUICK = ("4 columns", "all missing in S")
-
-
-@pytest.mark.parametrize("shape", [pytest.param(one, marks=[] if one in QUICK else pytest.mark.slow) for one in SHAPES])
-def test_every_table_runs_through_all_metrics(shape):
-    columns, missing = SHAPES[shape]
+@pytest.mark.slow
+@pytest.mark.parametrize(("columns", "empty"), [(4, []), (100, []), (10, ["c002"])])
+def test_every_table_runs_through_all_metrics(columns, empty):
+    """Narrow and wide tables, and one with a column that is empty in the synthetic table alone."""
+    missing = 0.05 if empty else 0.0
     train, holdout, fresh, reference = (made(n, columns, missing, i) for i, n in enumerate((600, 400, 500, 200)))
     embedder = fit_embedder(prepare_inputs(train, holdout, fresh, reference), max_epochs=2)
     chosen, policy = choose_metrics({name: SHORT.get(name) for name in default_metrics()}, None)
-    for synthetic, leak in ((fresh, False), (train.copy(), True)):
-        if shape == "unseen category":
-            synthetic.loc[:20, "c002"] = "never seen"
-        elif shape == "missing in S only":
-            synthetic.loc[:20, ["c000", "c002", "c003", "c004"]] = None
-        elif shape == "all missing in S":
-            synthetic["c002"] = None
+    for table, leak in ((fresh, False), (train, True)):
+        synthetic = table.assign(**dict.fromkeys(empty))
         inputs = attach_embedder(prepare_inputs(train, holdout, synthetic, reference), embedder)
         report = assemble(inputs, run_metrics(inputs, chosen), policy)
         written = json.loads(json.dumps(report.to_json(), allow_nan=False))
         assert estimate(report, "dcr.privacy_score_embedded").measurable
         assert estimate(report, "singling_out.risk" if columns > 4 else "singling_out.risk_max").measurable
-        foreign = {"value_disclosure.foreign_cells"} if shape in ("unseen category", "missing in S only") else set()
-        assert written["verdict"] == ("fail" if leak or foreign else report.verdict)
-        assert leak or {o.limit.key for o in report.judgement.outcomes if o.status == "fail"} == foreign
+        assert written["verdict"] == ("fail" if leak else report.verdict)
+        assert leak or not broken(report)
 
 
 # ------------------------------------------------------------------------------- what must not matter
@@ -339,17 +299,6 @@ def test_names_and_units_do_not_matter(small, small_report):
     assert new["dcr.member_excess"][0] == pytest.approx(old["dcr.member_excess"][0], abs=1e-9)
     for key in ("singling_out.risk", "membership_inference.advantage"):  # other draws: the names order the columns
         assert new[key][1] <= old[key][2] and old[key][1] <= new[key][2], key
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("role", [0, 2], ids=["train", "synthetic"])
-def test_one_absurd_cell_moves_little(small, small_report, role):
-    tables = [frame.copy() for frame in small]
-    tables[role].loc[2_900, "capital_gain"] = 10**9
-    report = judged(*tables, metrics="dcr,membership_inference")
-    for key in ("dcr.privacy_score", "dcr.identical_excess", "membership_inference.advantage"):
-        assert estimate(report, key).value == pytest.approx(estimate(small_report, key).value, abs=0.005), key
-    assert report.verdict == "fail"
 
 
 @pytest.mark.slow

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
 from privacy_assets.airflow.redaction import redact_exceptions
-from privacy_assets.errors import ConfigError, PrivacyAssetsError, PublicationRefused
+from privacy_assets.errors import ConfigError, PublicationRefused
 from privacy_assets.gate.releases import TRUSTED_VARIABLE
 from privacy_assets.gate.statements import Place
 from privacy_assets.pipeline.deployment import Deployment
 from privacy_assets.pipeline.plan import TablePlan
 from privacy_assets.pipeline.redaction import unheard
-from privacy_assets.pipeline.run import on_device, run_table
+from privacy_assets.pipeline.run import on_device, run_table, timed
 from privacy_assets.pipeline.spec import TableSpec, spec_of
 from privacy_assets.pipeline.steps import Steps
 from privacy_assets.policy import Policy
@@ -122,17 +121,12 @@ class PrivacyPublishOperator(BaseOperator):
 
         return on_ray("auto")
 
-    @contextmanager
-    def _told(self, name: str) -> Iterator[None]:
+    def _told(self, name: str) -> AbstractContextManager[None]:
         """Log that a step starts, and how it ended."""
         self.log.info(f"step {name}")
-        start = time.perf_counter()
-        try:
-            yield
-        except PrivacyAssetsError:
-            self.log.info(f"step {name}: refused")
-            raise
-        self.log.info(f"step {name}: {time.perf_counter() - start:.1f} s")
+        return timed(
+            lambda seconds: self.log.info(f"step {name}: {'refused' if seconds is None else f'{seconds:.1f} s'}")
+        )
 
 
 def _named(variable: str) -> Location | None:

@@ -1,35 +1,5 @@
-"""The command ``privacy-assets audit``: how exposed the most vulnerable people of a table are to a generator."""
+"""The command ``privacy-assets audit``: how exposed the most vulnerable people of a table are to a generator.
 
-from __future__ import annotations
-
-import argparse
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from privacy_assets.cli.gate import Commands, add_command, say
-from privacy_assets.cli.shared import (
-    SET_HELP,
-    add_columns,
-    add_ray,
-    check_out,
-    progress,
-    read_data,
-    settings,
-    workers,
-    write_json,
-)
-from privacy_assets.errors import ConfigError
-from privacy_assets.report.text import aligned, number
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from privacy_assets.shadow.plan import Audit, AuditPlan, RecordAudit
-    from privacy_assets.shadow.rates import Rate
-    from privacy_assets.tables.coding import Coding
-
-_HELP = """\
 The records that stand farthest from all others are attacked by an outsider who knows the generator and has rows of the
 same population: many generators are fitted with and without the record, and a classifier learns the difference from
 their synthetic tables. It judges the generator on training sets of --size rows, not one release.
@@ -40,6 +10,25 @@ exit status:
   0  the audit is done, whatever it found
   2  bad input or bad settings
 """
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from privacy_assets.cli.command import Commands, say
+from privacy_assets.cli.shared import check_out, progress, read_data, settings, workers, write_json
+from privacy_assets.errors import ConfigError
+from privacy_assets.report.text import aligned, number
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from privacy_assets.shadow.plan import Audit, AuditPlan, RecordAudit
+    from privacy_assets.shadow.rates import Rate
+    from privacy_assets.tables.coding import Coding
+
 # Option, setting of AuditPlan, type, help; the defaults are the plan's.
 _NUMBERS: tuple[tuple[str, str, type, str], ...] = (
     ("--records", "records", int, "records to attack (default 10)"),
@@ -58,26 +47,24 @@ _NUMBERS: tuple[tuple[str, str, type, str], ...] = (
 )
 
 
-def add_audit(commands: Commands[argparse.ArgumentParser]) -> None:
+def add_audit(commands: Commands) -> None:
     """Add the command to the command line."""
-    command = add_command(commands, "audit", _audit, "attack the most exposed records by shadow models", _HELP)
-    data = "the private table: a Parquet or CSV file, a folder or a glob"
-    command.add_argument("--data", required=True, metavar="FILE", help=data)
-    generator = "name of a generator, or MODULE:FUNCTION of your own"
-    command.add_argument("--generator", required=True, metavar="NAME", help=generator)
-    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=SET_HELP)
+    command = commands.add("audit", _audit, "attack the most exposed records by shadow models", __doc__)
+    command.option("--data", required=True)
+    command.option("--generator", "name of a generator, or MODULE:FUNCTION of your own", required=True)
+    command.common("--set")
     for option, name, kind, what in _NUMBERS:
-        command.add_argument(option, dest=name, type=kind, metavar="N" if kind is int else "NAME", help=what)
-    command.add_argument("--ids", metavar="A,B", help="attack these rows of the file (the first is 0)")
+        command.option(option, what, dest=name, type=kind, metavar="N" if kind is int else "NAME")
+    command.option("--ids", "attack these rows of the file (the first is 0)", metavar="A,B")
     person = "column that tells people apart: no other row of a record's person stands in its tables"
-    command.add_argument("--subject", metavar="COLUMN", help=person)
-    add_columns(command, generated=False)
-    command.add_argument("--seed", type=int, default=0, help="the same seed gives the same audit (default 0)")
-    add_ray(command)
+    command.option("--subject", person)
+    command.common("--kind", "--drop")
+    command.option("--seed", "the same seed gives the same audit (default 0)")
+    command.common("--ray")
     folder = "keep what is done, and go on from there; its files hold counts from the private table (mode 0600)"
-    command.add_argument("--checkpoint", metavar="FOLDER", type=Path, help=folder)
-    command.add_argument("--json", metavar="OUT", help="write the results as JSON; ids are row positions in the file")
-    command.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    command.option("--checkpoint", folder)
+    command.option("--json", "write the results as JSON; ids are row positions in the file", metavar="OUT")
+    command.common("--quiet")
 
 
 def _audit(options: argparse.Namespace) -> int:

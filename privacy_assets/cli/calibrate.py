@@ -1,33 +1,5 @@
-"""The command ``privacy-assets calibrate``: do the metrics see a leak in your own data, and how large a one?"""
+"""The command ``privacy-assets calibrate``: do the metrics see a leak in your own data, and how large a one?
 
-from __future__ import annotations
-
-import argparse
-import math
-from collections.abc import Iterable
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from privacy_assets.cli.gate import Commands, add_command, say
-from privacy_assets.cli.shared import (
-    SET_HELP,
-    add_columns,
-    add_ray,
-    leased,
-    progress,
-    read_data,
-    settings,
-    workers,
-)
-from privacy_assets.errors import ConfigError, InputError, shown
-from privacy_assets.report.text import aligned, number
-from privacy_assets.storage.files import private_folder
-
-if TYPE_CHECKING:
-    from privacy_assets.calibration import Case, Point
-    from privacy_assets.metrics.inputs import MetricInputs
-
-_HELP = """\
 The people of --data are split into training, control and release. A table as large as the release is made of training
 rows (a fraction of it) and of release rows, and every metric judges it, for every fraction and with every noise on the
 training rows (Palacios 4.2). With --overfit, a generator is over-fitted to the training rows instead, until its loss on
@@ -43,39 +15,53 @@ exit status:
   0  the study is done, whatever it found
   2  bad input or bad settings
 """
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from privacy_assets.cli.command import Commands, say
+from privacy_assets.cli.shared import leased, progress, read_data, settings, workers
+from privacy_assets.errors import ConfigError, InputError, shown
+from privacy_assets.report.text import aligned, number
+from privacy_assets.storage.files import private_folder
+
+if TYPE_CHECKING:
+    from privacy_assets.calibration import Case, Point
+    from privacy_assets.metrics.inputs import MetricInputs
+
 _SHARES = {"train": 1 / 3, "holdout": 1 / 3, "reference": 1 / 3}  # reference: what is released
 _SMALLEST = 20
 
 
-def add_calibrate(commands: Commands[argparse.ArgumentParser]) -> None:
+def add_calibrate(commands: Commands) -> None:
     """Add the command to the command line."""
-    what = "leak on purpose, and see what the metrics say"
-    command = add_command(commands, "calibrate", _calibrate, what, _HELP)
-    data = "the private table: a Parquet or CSV file, a folder or a glob"
-    command.add_argument("--data", required=True, metavar="FILE", help=data)
+    command = commands.add("calibrate", _calibrate, "leak on purpose, and see what the metrics say", __doc__)
+    command.option("--data", required=True)
     out = "where results go; as private as counts of the table (made when it is not there)"
-    command.add_argument("--out", required=True, metavar="FOLDER", type=Path, help=out)
-    person = "column that tells people apart: all rows of a person stand on one side"
-    command.add_argument("--subject", metavar="COLUMN", help=person)
-    add_columns(command, generated=False)
-    fractions = "fractions to leak (default 0 to 1 by 0.1)"
-    command.add_argument("--fractions", metavar="A,B", type=_numbers, help=fractions)
+    command.option("--out", out, required=True, metavar="FOLDER", type=Path)
+    command.option("--subject", "column that tells people apart: all rows of a person stand on one side")
+    command.common("--kind", "--drop")
+    command.option("--fractions", "fractions to leak (default 0 to 1 by 0.1)", metavar="A,B", type=_numbers)
     noise = "levels of noise; all configurations of normal, Poisson and category noise are run (default 0,0.05)"
-    command.add_argument("--noise", metavar="A,B", type=_numbers, help=noise)
+    command.option("--noise", noise, metavar="A,B", type=_numbers)
     ratios = "over-fit a generator to these ratios of loss (1 to 2) instead of leaking rows"
-    command.add_argument("--overfit", metavar="A,B", type=_numbers, help=ratios)
-    command.add_argument("--generator", metavar="NAME", help="which one to over-fit (default rvae)")
-    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=SET_HELP)
-    metrics = "metrics, comma-separated (default: those that evaluate runs)"
-    command.add_argument("--metrics", metavar="A,B", help=metrics)
-    rows = "at most so many people of the table, drawn by --seed (default 30000)"
-    command.add_argument("--people", metavar="N", type=int, default=30_000, help=rows)
+    command.option("--overfit", ratios, metavar="A,B", type=_numbers)
+    command.option("--generator", "which one to over-fit (default rvae)")
+    command.common("--set")
+    command.option("--metrics", "metrics, comma-separated (default: those that evaluate runs)", metavar="A,B")
+    people = "at most so many people of the table, drawn by --seed (default 30000)"
+    command.option("--people", people, metavar="N", type=int, default=30_000)
     plain = "leave the embedded statistics out, and the time to train an encoder"
-    command.add_argument("--no-embedder", action="store_true", help=plain)
-    command.add_argument("--device", metavar="NAME", default="auto", help="auto, cpu, cuda, cuda:N or mps")
-    add_ray(command)
-    command.add_argument("--seed", type=int, default=0, help="the same seed gives the same study (default 0)")
-    command.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    command.option("--no-embedder", plain, action="store_true")
+    command.option("--device", "auto, cpu, cuda, cuda:N or mps", metavar="NAME")
+    command.common("--ray")
+    command.option("--seed", "the same seed gives the same study (default 0)")
+    command.common("--quiet")
 
 
 def _numbers(text: str) -> list[float]:

@@ -1,33 +1,5 @@
-"""The commands ``privacy-assets generators`` and ``generate``: which generators there are, and a table from one."""
+"""The command ``privacy-assets generate``: a synthetic table from a generator.
 
-from __future__ import annotations
-
-import argparse
-import json
-import os
-import secrets
-import shlex
-import shutil
-import sys
-import tempfile
-import textwrap
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from privacy_assets.cli.gate import Commands, add_command, say
-from privacy_assets.cli.shared import COLUMNS, SET_HELP, add_columns, check_out, progress, read_data, settings
-from privacy_assets.errors import ConfigError
-from privacy_assets.report.text import NOTHING, aligned
-from privacy_assets.storage.files import private_folder, put_atomic, sync_folder
-
-if TYPE_CHECKING:
-    from privacy_assets.generators import FittedGenerator, GeneratorInfo
-
-_GENERATORS_HELP = """\
-exit status:
-  0  always
-"""
-_GENERATE_HELP = """\
 What is written is not judged: no attack was run on it, and it can repeat private rows. Keep people aside who are not in
 --data (a holdout), and judge the table by `privacy-assets evaluate` before anybody sees it. Files and folders that are
 written are for your own user only.
@@ -36,86 +8,61 @@ exit status:
   0  the table was written
   2  bad input, bad settings or a generator that failed: no table was written
 """
-SEED_HELP = "the same seed gives the same file (default 0; a secret one where noise is made from it: keep yours secret)"
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import shlex
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from privacy_assets.cli.command import COLUMNS, Command, Commands
+from privacy_assets.cli.shared import check_out, progress, read_data, settings
+from privacy_assets.errors import ConfigError
+from privacy_assets.storage.files import private_folder, put_atomic, sync_folder
+
+if TYPE_CHECKING:
+    from privacy_assets.generators import FittedGenerator
+
 # Options that are of no use to a saved model.
 _TRAINING = ("generator", "set", "subject", *COLUMNS, "device", "checkpoint", "model")
-_WIDTH = 96
 
 
-def add_generate(commands: Commands[argparse.ArgumentParser]) -> None:
-    """Add both commands to the command line."""
-    what = "list the generators, and whether they can run here"
-    listed = add_command(commands, "generators", _generators, what, _GENERATORS_HELP)
-    listed.add_argument("--json", action="store_true", help="print JSON")
+def add_generate(commands: Commands) -> None:
+    """Add the command to the command line."""
     what = "train a generator on a private table, and write synthetic rows"
-    command = add_command(commands, "generate", _generate, what, _GENERATE_HELP)
+    command = commands.add("generate", _generate, what, __doc__)
     _add_training(command)
-    command.add_argument("--rows", type=int, metavar="N", help="synthetic rows to write (default: as many as --data)")
-    command.add_argument("--seed", type=int, metavar="S", help=SEED_HELP)
+    command.option("--rows", "synthetic rows to write (default: as many as --data)", type=int, metavar="N")
+    seed = "the same seed gives the same file (default 0; a secret one where noise is made from it: keep yours secret)"
+    command.option("--seed", seed, default=None, metavar="S")
     out = "the synthetic table, .parquet (keeps types as pandas reads them) or .csv; one that is there is replaced"
-    command.add_argument("--out", required=True, metavar="FILE", help=out)
-    command.add_argument("--quiet", action="store_true", help="no progress on standard error, warnings only")
+    command.option("--out", out, required=True, metavar="FILE")
+    command.option("--quiet", "no progress on standard error, warnings only")
 
 
-def _add_training(command: argparse.ArgumentParser) -> None:
+def _add_training(command: Command) -> None:
     source = command.add_mutually_exclusive_group(required=True)
     data = "the private table to train on: a Parquet or CSV file, a folder or a glob"
     source.add_argument("--data", metavar="FILE", help=data)
     loaded = "sample from what --model saved, without training; trust its maker: a model can name a program to run"
     source.add_argument("--from-model", metavar="FOLDER", type=Path, help=loaded)
     own = "one that `privacy-assets generators` lists, or MODULE:FUNCTION of your own (found on PYTHONPATH)"
-    command.add_argument("--generator", metavar="NAME", help=own)
-    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=SET_HELP)
-    person = "column that tells people apart: left out of training and of the synthetic table"
-    command.add_argument("--subject", metavar="COLUMN", help=person)
-    add_columns(command)
+    command.option("--generator", own)
+    command.common("--set")
+    command.option("--subject", "column that tells people apart: left out of training and of the synthetic table")
+    command.common("--kind", "--drop", "--generated", "--domain")
     device = "for generators that train on torch: auto, cpu, cuda, cuda:N or mps (default auto)"
-    command.add_argument("--device", metavar="NAME", help=device)
+    command.option("--device", device, default=None, metavar="NAME")
     kept = "where long training keeps what it has done and goes on from; as private as the table"
-    command.add_argument("--checkpoint", metavar="FOLDER", type=Path, help=kept)
+    command.option("--checkpoint", kept)
     model = "save the trained generator in this new folder, for --from-model; as private as the table"
-    command.add_argument("--model", metavar="FOLDER", type=Path, help=model)
-
-
-# --- generators -------------------------------------------------------------------------------------------------------
-
-
-def _generators(options: argparse.Namespace) -> int:
-    from privacy_assets.generators import generator_info
-
-    found = generator_info()
-    if options.json:
-        say(json.dumps({"generators": [info.to_json() for info in found]}, indent=2, allow_nan=False))
-        return 0
-    head = ["name", "runs here", "same seed, same rows", "licence", "extra"]
-    top, rule, *rows = aligned([head, *(_row(info) for info in found)])
-    say(top, rule, *(line for row, info in zip(rows, found, strict=True) for line in (row, *_details(info))))
-    return 0
-
-
-def _row(info: GeneratorInfo) -> list[str]:
-    repeats = "yes" if info.repeatable else "not promised"
-    here = "no" if not info.available else "elsewhere" if info.apart else "yes"
-    return [info.name, here, repeats, info.licence, info.extra or NOTHING]
-
-
-def _details(info: GeneratorInfo) -> list[str]:
-    lines = [info.summary]
-    given = [*(f"{name} (required)" for name in info.required), *(_default(*pair) for pair in info.settings.items())]
-    if given:
-        lines.append(f"--set: {', '.join(given)}")
-    if info.install:
-        lines.append(f"Needs {', '.join(info.missing)}: {info.install}")
-    if info.apart:
-        lines.append(f"Needs an environment of its own, whose python is a setting: {info.apart}")
-    return [f"    {part}" for line in lines for part in textwrap.wrap(line, _WIDTH, break_long_words=False)]
-
-
-def _default(name: str, value: Any) -> str:
-    return name if value is None or value == () else f"{name} ({json.dumps(value)})"
-
-
-# --- generate ---------------------------------------------------------------------------------------------------------
+    command.option("--model", model, metavar="FOLDER", type=Path)
 
 
 def _generate(options: argparse.Namespace) -> int:

@@ -1,4 +1,16 @@
-"""The command ``privacy-assets keys``: which keys are trusted, which one signs, and a new one. It needs no dagster."""
+"""The command ``privacy-assets keys``: which keys are trusted, which one signs, and a new one. It needs no dagster.
+
+exit status:
+  0  the keys are in order, or there are none yet; the new key was made
+  1  a key has a problem, or the signing key is gone
+  2  no new key can be made
+
+defaults:
+  {releases}
+  {private}
+  trusted keys: {trusted}
+  signing key: PRIVACY_ASSETS_SIGNING_KEY (PEM text), else signing.key in the private folder
+"""
 
 from __future__ import annotations
 
@@ -6,39 +18,18 @@ import argparse
 import os
 from pathlib import Path
 
-from privacy_assets.cli.gate import (
-    FOLDER_DEFAULTS,
-    NO,
-    PRIVATE_DEFAULT,
-    TRUSTED_DEFAULT,
-    YES,
-    Commands,
-    add_command,
-    add_folders,
-    private_folder,
-    release_folder,
-    say,
-)
+from privacy_assets.cli.command import NO, YES, Commands, private_folder, release_folder, say
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey, TrustedKeys, key_file, key_files, rotate_key
 from privacy_assets.storage.files import check_private
 
-_HELP = f"""\
-exit status:
-  0  the keys are in order, or there are none yet; the new key was made
-  1  a key has a problem, or the signing key is gone
-  2  no new key can be made
-{FOLDER_DEFAULTS}{PRIVATE_DEFAULT}{TRUSTED_DEFAULT.format("")}\
-  signing key: {SIGNING_VARIABLE} (PEM text), else signing.key in the private folder
-"""
 
-
-def add_keys(commands: Commands[argparse.ArgumentParser]) -> None:
+def add_keys(commands: Commands) -> None:
     """Add the command to the command line."""
-    command = add_command(commands, "keys", _keys, "list the trusted keys and the one that signs", _HELP)
+    command = commands.add("keys", _keys, "list the trusted keys and the one that signs", __doc__)
     new = "make the first pair of keys; later: sign with a new key, and go on trusting the old one"
-    command.add_argument("--new", action="store_true", help=new)
-    add_folders(command, private=True)
+    command.option("--new", new, action="store_true")
+    command.common("--releases", "--private")
 
 
 def _keys(options: argparse.Namespace) -> int:

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from privacy_assets.cli.audit import add_audit
 from privacy_assets.cli.calibrate import add_calibrate
-from privacy_assets.cli.gate import add_commands
+from privacy_assets.cli.command import NO, YES, Commands, say
 from privacy_assets.cli.generate import add_generate
+from privacy_assets.cli.generators import add_generators
 from privacy_assets.cli.keys import add_keys
 from privacy_assets.cli.prepare import add_prepare
+from privacy_assets.cli.releases import add_releases
 from privacy_assets.cli.run import add_run
 from privacy_assets.cli.shared import (
-    SET_HELP,
-    add_columns,
-    add_ray,
     check_out,
     declared_columns,
     kinds,
@@ -31,13 +30,14 @@ from privacy_assets.cli.shared import (
     workers,
     write_json,
 )
+from privacy_assets.cli.verify import add_verify
 from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, StepError
 from privacy_assets.tables.files import table_files
 
 if TYPE_CHECKING:
     from privacy_assets.report.report import Report
 
-HOLDS, BROKEN, BAD_INPUT = 0, 1, 2
+BAD_INPUT = 2
 _EXIT = "Exit status: 0 the policy holds, 1 it is broken or cannot be assessed, 2 bad input."
 _LONGEST_VALUE = 80  # characters
 
@@ -67,58 +67,49 @@ def _parser() -> argparse.ArgumentParser:
         description="The privacy gate between a synthetic table and its publication.",
         epilog=f"{_EXIT} COMMAND --help tells what they mean elsewhere.",
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = Commands(parser)
     _add_evaluate(commands)
-    add_run(commands)
-    add_audit(commands)
-    add_calibrate(commands)
-    add_generate(commands)
-    add_commands(commands)
-    add_keys(commands)
+    for add in (add_run, add_audit, add_calibrate, add_generators, add_generate, add_verify, add_releases, add_keys):
+        add(commands)
     add_prepare(commands)
     _add_demo(commands)
-    policy = commands.add_parser("policy", help="print the default policy as YAML, to start your own from")
+    policy = commands.parsers.add_parser("policy", help="print the default policy as YAML, to start your own from")
     policy.set_defaults(run=_policy)
     return parser
 
 
-def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_evaluate(commands: Commands) -> None:
     what = "measure a synthetic table and judge it by a policy"
-    command = commands.add_parser("evaluate", help=what, description=f"{what.capitalize()}.", epilog=_EXIT)
+    command = commands.parsers.add_parser("evaluate", help=what, description=f"{what.capitalize()}.", epilog=_EXIT)
     command.set_defaults(run=_evaluate)
-    files = "a Parquet or CSV file, a folder or a glob"
-    command.add_argument("--train", required=True, metavar="FILE", help=f"rows the generator was trained on: {files}")
-    command.add_argument("--holdout", required=True, metavar="FILE", help="rows of the same population it has not seen")
-    command.add_argument("--synthetic", required=True, metavar="FILE", help="the table to be published")
-    command.add_argument("--reference", metavar="FILE", help="further unseen rows, for calibrated attacks")
+    trained = "rows the generator was trained on: a Parquet or CSV file, a folder or a glob"
+    command.option("--train", trained, required=True, metavar="FILE")
+    command.option("--holdout", "rows of the same population it has not seen", required=True, metavar="FILE")
+    command.option("--synthetic", "the table to be published", required=True, metavar="FILE")
+    command.option("--reference", "further unseen rows, for calibrated attacks", metavar="FILE")
     earlier = "a table of the same people that was released before; once for each"
-    command.add_argument("--released", action="append", default=[], metavar="FILE", help=earlier)
-    command.add_argument("--subject", metavar="COLUMN", help="column that tells people apart (real tables only)")
-    add_columns(command)
-    command.add_argument(
-        "--metrics", metavar="A,B", help="metrics to run, comma-separated; default: those of the policy"
-    )
+    command.option("--released", earlier, metavar="FILE", action="append", default=[])
+    command.option("--subject", "column that tells people apart (real tables only)")
+    command.common("--kind", "--drop", "--generated", "--domain")
+    command.option("--metrics", "metrics to run, comma-separated; default: those of the policy", metavar="A,B")
     made_by = "what made the synthetic table, for metrics that attack it: a name, or MODULE:FUNCTION of your own"
-    command.add_argument("--generator", metavar="NAME", help=made_by)
-    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=SET_HELP)
-    command.add_argument("--policy", metavar="YAML", help="policy file; default: the default limits")
-    command.add_argument("--seed", type=int, default=0, help="the same seed gives the same report (default 0)")
-    command.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default auto)")
-    add_ray(command)
-    command.add_argument(
-        "--no-embedder", action="store_true", help="leave out the embedded statistics and their training"
-    )
-    command.add_argument("--json", metavar="OUT", help="write the results as JSON")
-    command.add_argument("--html", metavar="OUT", help="write the report as one HTML file")
-    command.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    command.option("--generator", made_by)
+    command.common("--set")
+    command.option("--policy", "policy file; default: the default limits", metavar="YAML")
+    command.option("--seed", "the same seed gives the same report (default 0)")
+    command.common("--device", "--ray")
+    command.option("--no-embedder", "leave out the embedded statistics and their training", action="store_true")
+    command.option("--json", "write the results as JSON", metavar="OUT")
+    command.option("--html", "write the report as one HTML file", metavar="OUT")
+    command.common("--quiet")
     values = "an error about a cell also prints that cell, a private value (default: position only)"
-    command.add_argument("--show-values", action="store_true", help=values)
+    command.option("--show-values", values, action="store_true")
 
 
-def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    command = commands.add_parser("demo", help="run the whole pipeline on a real health survey")
+def _add_demo(commands: Commands) -> None:
+    command = commands.parsers.add_parser("demo", help="run the whole pipeline on a real health survey")
     command.set_defaults(run=_demo)
-    command.add_argument("--leak", action="store_true", help="use a generator that memorises: publication is blocked")
+    command.option("--leak", "use a generator that memorises: publication is blocked", action="store_true")
 
 
 def _look_for_tables(options: argparse.Namespace) -> None:
@@ -152,8 +143,8 @@ def _evaluate(options: argparse.Namespace) -> int:
             progress=progress(quiet=options.quiet),
         )
     _write(report, options.json, options.html)
-    sys.stdout.write(report.to_text() + "\n")
-    return HOLDS if report.verdict == "pass" else BROKEN
+    say(report.to_text())
+    return YES if report.verdict == "pass" else NO
 
 
 def _generator(options: argparse.Namespace) -> dict[str, Any] | None:
@@ -203,7 +194,7 @@ def _policy(_: argparse.Namespace) -> int:
     from privacy_assets.policy import Policy
 
     sys.stdout.write(yaml.safe_dump(Policy.default().to_dict(), sort_keys=False, width=110, allow_unicode=True))
-    return HOLDS
+    return YES
 
 
 def _line(text: str) -> None:

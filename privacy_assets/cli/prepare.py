@@ -1,16 +1,5 @@
-"""The command ``privacy-assets prepare``: places in an object store, made ready once. It needs no dagster."""
+"""The command ``privacy-assets prepare``: places in an object store, made ready once. It needs no dagster.
 
-from __future__ import annotations
-
-import argparse
-import os
-
-from privacy_assets.cli.gate import YES, Commands, add_command, add_folders, say
-from privacy_assets.errors import ConfigError
-from privacy_assets.gate.prepared import Role, prepare
-from privacy_assets.storage.objects import PRIVATE_VARIABLE, RELEASES_VARIABLE, ObjectPath, location
-
-_HELP = f"""\
 Checks that the store refuses to write over an object when it is told so (S3: If-None-Match), and marks each place with
 its role and the deployment that it belongs to. Releases and the private folder are used only where that mark is: a
 wrong name would be an empty memory, which has forgotten every failure and every release. Folders on disk need nothing.
@@ -20,18 +9,28 @@ exit status:
   2  the store cannot be reached or writes over what is there, or a place has another role or deployment
 
 defaults:
-  --releases  {RELEASES_VARIABLE}
-  --private   {PRIVATE_VARIABLE}
+  --releases  PRIVACY_ASSETS_RELEASES
+  --private   PRIVACY_ASSETS_PRIVATE
 
 example:
   privacy-assets prepare --releases s3://released/releases --private s3://privacy/private
 """
 
+from __future__ import annotations
 
-def add_prepare(commands: Commands[argparse.ArgumentParser]) -> None:
+import argparse
+import os
+
+from privacy_assets.cli.command import YES, Commands, say
+from privacy_assets.errors import ConfigError
+from privacy_assets.gate.prepared import Role, prepare
+from privacy_assets.storage.objects import PRIVATE_VARIABLE, RELEASES_VARIABLE, ObjectPath, location
+
+
+def add_prepare(commands: Commands) -> None:
     """Add the command to the command line."""
-    command = add_command(commands, "prepare", _prepare, "make places in an object store ready for the gate", _HELP)
-    add_folders(command, private=True)
+    command = commands.add("prepare", _prepare, "make places in an object store ready for the gate", __doc__)
+    command.common("--releases", "--private")
 
 
 def _prepare(options: argparse.Namespace) -> int:

@@ -6,11 +6,12 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from privacy_assets.compute.progress import Progress, silent
 from privacy_assets.errors import ConfigError, shown
 
 if TYPE_CHECKING:
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from privacy_assets.tables.table import Table
 
 _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
-KIND_HELP = "override an inferred kind: numeric, integer, categorical, boolean or datetime (repeatable)"
-COLUMNS = ("kind", "drop", "generated", "domain")  # what add_columns adds
-SET_HELP = "a setting of the generator, as YAML (repeatable)"
 
 
 def kinds(pairs: Sequence[str]) -> dict[str, Kind] | None:
@@ -56,20 +54,8 @@ def read_data(options: argparse.Namespace) -> tuple[Table, np.ndarray | None]:
     return table.under(with_roles(schema, [table], people, declared, given, where=options.data)), people
 
 
-def add_columns(command: argparse.ArgumentParser, *, generated: bool = True) -> None:
-    """Add the options that say what columns are: --kind, --drop and, where there is a synthetic table, the others."""
-    command.add_argument("--kind", action="append", default=[], metavar="COLUMN=KIND", help=KIND_HELP)
-    left = "leave a column out, for example an identifier (repeatable)"
-    command.add_argument("--drop", action="append", default=[], metavar="COLUMN", help=left)
-    if generated:
-        reason = "new values are allowed in this column of the synthetic table, and why (repeatable)"
-        command.add_argument("--generated", action="append", default=[], metavar="COLUMN=REASON", help=reason)
-        also = "values that may stand in a column beside the real ones (repeatable)"
-        command.add_argument("--domain", action="append", default=[], metavar="COLUMN=A,B", help=also)
-
-
 def declared_columns(options: argparse.Namespace) -> Declared:
-    """What the options of :func:`add_columns` say, beside kinds."""
+    """What the options that say what columns are tell, beside kinds."""
     from privacy_assets.tables.roles import Declared
 
     reasons = _pairs("generated", getattr(options, "generated", []), "COLUMN=REASON")
@@ -112,12 +98,6 @@ def _numbers(value: Any) -> Any:
     return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
 
 
-def add_ray(command: argparse.ArgumentParser) -> None:
-    """Add the option --ray."""
-    where = "measure on a Ray cluster: its address, auto for the one that runs here, local to start one"
-    command.add_argument("--ray", metavar="ADDRESS", help=where)
-
-
 @contextmanager
 def workers(options: argparse.Namespace) -> Iterator[None]:
     """Use the cluster that --ray names, if any, in the ``with`` block."""
@@ -142,9 +122,9 @@ def leased(options: argparse.Namespace, *, used: bool = True) -> Iterator[str]:
         yield device
 
 
-def progress(*, quiet: bool) -> Callable[[str], None]:
+def progress(*, quiet: bool) -> Progress:
     """Where progress goes: standard error, or nowhere."""
-    return _quiet if quiet else _progress
+    return silent if quiet else _progress
 
 
 def check_out(*paths: str | None) -> None:
@@ -166,7 +146,3 @@ def write_json(path: str, data: Mapping[str, Any]) -> None:
 def _progress(message: str) -> None:
     sys.stderr.write(f"  {message}\n")
     sys.stderr.flush()
-
-
-def _quiet(message: str) -> None:
-    """Drop a progress message."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
-from privacy_assets.errors import ConfigError, PublicationRefused
+from privacy_assets.errors import ConfigError, PrivacyAssetsError, PublicationRefused
 from privacy_assets.gate.releases import Release
 from privacy_assets.pipeline.measuring import fitted_embedder
 from privacy_assets.pipeline.steps import Attested, Steps
@@ -69,6 +70,18 @@ def run_table(steps: Steps, device: str = "cpu", step: Step = lambda _: nullcont
             return Finished(attested, steps.publish(attested.sealed, synthetic))
     except PublicationRefused as error:
         return Finished(attested, None, str(error))
+
+
+@contextmanager
+def timed(ended: Callable[[float | None], None]) -> Iterator[None]:
+    """Tell ``ended`` how many seconds the ``with`` block took, or None when it was refused by an error of ours."""
+    start = time.perf_counter()
+    try:
+        yield
+    except PrivacyAssetsError:
+        ended(None)
+        raise
+    ended(time.perf_counter() - start)
 
 
 def check_alone(steps: Steps) -> None:

@@ -1,43 +1,13 @@
-"""The benchmark of the generators: a line each, run once, and its tables."""
+"""The benchmark of the generators: its cases, and the parts of its table."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from benchmarks import generators
-
-
-@pytest.mark.slow
-def test_a_case_is_run_once_and_reported(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    columns = {"a": rng.integers(0, 9, 1200), "b": rng.normal(size=1200).round(2), "c": rng.choice(list("xyz?"), 1200)}
-    frame = pd.DataFrame(columns)
-    frame.to_parquet(tmp_path / "small.parquet")
-    results = tmp_path / "out.jsonl"
-    command = [sys.executable, "-m", "benchmarks.generators", str(tmp_path / "small.parquet"), "--rows", "400"]
-    command += ["--results"]
-    command += [str(results), "--generators", "baynet,copy", "--no-embedder"]
-    first = subprocess.run(command, capture_output=True, text=True, check=True)
-    again = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert len(results.read_text().splitlines()) == 2 and "copy" in first.stderr and again.stderr == ""
-    found = {line["generator"]: line for line in generators.lines([results])}
-    assert found["copy"]["verdict"] == "fail"
-    assert (
-        found["copy"]["estimates"]["dcr.member_excess_any"][0]
-        > found["baynet"]["estimates"]["dcr.member_excess_any"][0]
-    )
-    assert found["baynet"]["fit_cpu"] > 0 and found["baynet"]["mb"] > 50
-    told = generators.report_text(generators.lines([results]))
-    assert "## small, 400 rows" in told and told.count("\n| ") == 3 and "SO+CL" not in told
-    embedded = [{**line, "embedder": True, "embedder_seconds": 7.2} for line in found.values()]
-    told = generators.report_text(embedded)
-    assert "SO+CL" in told and told.count("\n| ") == 6 and "the encoder 7." in told
 
 
 def test_cases_and_parts(tmp_path: Path) -> None:
@@ -53,8 +23,3 @@ def test_cases_and_parts(tmp_path: Path) -> None:
     assert (ids % 3 != 0).all()
     with pytest.raises(SystemExit, match="not enough"):
         generators.parts(tmp_path / "t.parquet", ["id"], 40, 0)
-
-
-def test_a_statistic_that_is_not_there() -> None:
-    assert generators._shown(None) == generators._shown([0.1, None, 0.2]) == "–"
-    assert generators._shown([0.5, 0.4, 0.6]) == "0.500 ± 0.100"

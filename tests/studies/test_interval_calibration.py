@@ -57,7 +57,7 @@ def test_the_study_sees_an_interval_that_is_too_narrow():
     frame = survey(4_000)
     metrics = {"membership_inference": build_metric("membership_inference", {"permutations": 199})}
     found = {}
-    for seed in range(20):
+    for seed in range(12):
         case = Case("coverage", "4 : 1", "one row", "fresh rows", seed)
         found[case] = judge(frame, case, metrics, (400, 100, 400))
     chances = {name[0]: p for name, _, p in coverage(found)}

@@ -1,4 +1,4 @@
-"""The benchmarks of dimensions and of scalability: run once on a few rows, and their tables and plots."""
+"""The benchmarks of dimensions and of scalability: the tables that they measure, and what their reports tell."""
 
 from __future__ import annotations
 
@@ -25,25 +25,6 @@ def table(tmp_path: Path) -> Path:
 # --- dimensions -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_dimensions_are_trained_once_and_reported(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    results = table.with_name("out.jsonl")
-    command = [str(table), "--rows=80", "--dims=2,3", "--epochs=2", "--repeats=2", f"--results={results}"]
-    dimensions.main(command)
-    found = dimensions.lines(results)
-    assert [(line["seed"], line["dims"]) for line in found] == [(0, 2), (0, 3), (1, 2), (1, 3)]
-    assert [len(line["points"]) for line in found] == [5, 5, 0, 0] and capsys.readouterr().err
-    dimensions.main(command)
-    assert dimensions.lines(results) == found and capsys.readouterr().err == ""
-    dimensions.main(["--report", str(results), "--images", str(table.parent / "images")])
-    rows = [line.split("|") for line in capsys.readouterr().out.splitlines()]
-    assert len(rows) == 4 and [row[1].strip() for row in rows[2:]] == ["2", "3"]
-    assert rows[3][-2].strip() == "0.0089 ± 0.0134" and rows[2][-2].strip() == ""
-    drawn = {path.name: path.read_text() for path in (table.parent / "images").iterdir()}
-    assert set(drawn) == {f"dimensions_{name}.svg" for name in ("accuracy", "loss", "so_cl", "dcr_cl")}
-    assert all(svg.startswith("<svg xmlns") for svg in drawn.values()) and "leak 0.5" in drawn["dimensions_dcr_cl.svg"]
-
-
 def test_the_release_is_nobody_of_train_and_a_full_leak_is_seen(table: Path) -> None:
     inputs = dimensions.inputs_of(table, 80, 0)
     assert [len(part) for part in inputs.tables.values()] == [80, 80, 80]
@@ -65,19 +46,6 @@ def test_intervals_over_the_seeds_are_students() -> None:
 
 
 # --- scalability ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_every_metric_is_measured_once(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    results = table.with_name("out.jsonl")
-    command = [str(table), "--sizes=100,200", "--epochs=1", f"--results={results}"]
-    scalability.main(command)
-    found = scalability.lines(results)
-    assert [line["work"] for line in found] == 2 * scalability.works()
-    assert all(line["cpu"] > 0 and line["mb"] > 50 for line in found)
-    capsys.readouterr()
-    scalability.main(command)
-    assert scalability.lines(results) == found and capsys.readouterr().err == ""
 
 
 def test_the_work_is_every_default_metric() -> None:

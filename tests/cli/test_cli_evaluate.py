@@ -1,0 +1,107 @@
+"""The commands ``evaluate`` and ``policy``: exit status, output forms, columns, and messages without private values."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from privacy_assets.errors import InputError
+from privacy_assets.metrics.base import Metric
+from privacy_assets.policy import Policy
+from privacy_assets.report import evaluate as report_evaluate
+from tests.cli.conftest import Command
+from tests.cli.people import SECRET
+
+ROLES = ("train", "holdout", "synthetic")
+
+
+@pytest.fixture
+def files(tables: Path) -> dict[str, Path]:
+    return {role: tables / f"{role}.parquet" for role in ROLES}
+
+
+def evaluate(files: dict[str, Path], *more: str) -> list[str]:
+    return ["evaluate", *(f"--{role}={path}" for role, path in files.items()), "--no-embedder", *more]
+
+
+def test_a_copy_exits_with_1_and_says_why(files: dict[str, Path], tmp_path: Path, command: Command) -> None:
+    out, page, copy = tmp_path / "out.json", tmp_path / "out.html", tmp_path / "copy.csv"
+    pd.read_parquet(files["train"]).to_csv(copy, index=False)
+    written = [f"--json={out}", f"--html={page}", "--seed=3", "--metrics=dcr"]
+    said = command(*evaluate({**files, "synthetic": copy}, *written), status=1)
+    data = json.loads(out.read_text())
+    assert (data["verdict"], data["seed"]) == ("fail", 3)
+    assert data["metrics"]["dcr"]["estimates"]["identical_excess"]["value"] == 1
+    assert "dcr.identical_excess" in {limit["statistic"] for limit in data["limits"] if not limit["passed"]}
+    assert all({"statistic", "limit", "bound", "measured", "passed"} <= set(limit) for limit in data["limits"])
+    assert page.read_text().startswith("<!doctype html>")
+    assert "dcr.identical_excess" in said.out and "measuring dcr" in said.err
+
+
+def test_one_metric_and_a_policy_of_ones_own(files: dict[str, Path], tmp_path: Path, command: Command) -> None:
+    policy = tmp_path / "p.yaml"
+    for limit, status in ((0.9, 0), (0.0, 1)):
+        policy.write_text(f"limits: [{{statistic: dcr.privacy_score, at_most: {limit}}}]")
+        assert command(*evaluate(files, "--metrics=dcr", f"--policy={policy}", "--quiet"), status=status).err == ""
+
+
+def test_the_generator_and_its_settings_reach_the_metric(
+    files: dict[str, Path], command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(_: object, metrics: dict[str, Metric]) -> None:
+        raise InputError(str(metrics["shadow_membership"].settings()["generator"]), fix="none")
+
+    monkeypatch.setattr(report_evaluate, "run_metrics", stop)
+    asked = ["--metrics=shadow_membership", "--generator=baynet", "--set=degree=2", "--quiet"]
+    assert "'baynet', 'settings': {'degree': 2, 'bins': 10}" in command(*evaluate(files, *asked), status=2).err
+
+
+def test_bad_files_are_named_and_give_nothing_away(files: dict[str, Path], tmp_path: Path, command: Command) -> None:
+    text, garbage = tmp_path / "bad.csv", tmp_path / "bad.parquet"
+    text.write_text(f"x0,x1\n1,2,{SECRET}\n")
+    garbage.write_text(SECRET)
+    for bad in (text, garbage):
+        said = command(*evaluate({**files, "synthetic": bad}, "--quiet"), status=2)
+        assert bad.name in said.err and SECRET not in said.err + said.out
+
+
+def test_private_values_are_shown_only_when_asked_for(files: dict[str, Path], tmp_path: Path, command: Command) -> None:
+    frame = pd.read_parquet(files["synthetic"]).astype({"visits": object})
+    frame.loc[11, "visits"] = SECRET + "\x1b[31m" + "y" * 100
+    frame.to_csv(tmp_path / "bad.csv", index=False)
+    asked = evaluate({**files, "synthetic": tmp_path / "bad.csv"}, "--quiet")
+    hidden = command(*asked, status=2)
+    assert "row 11" in hidden.err and SECRET not in hidden.err + hidden.out
+    shown = command(*asked, "--show-values", status=2).err
+    assert shown.startswith(hidden.err.rstrip("\n")) and "\x1b" not in shown
+    assert shown.endswith(f"The value is {repr(frame.loc[11, 'visits'])[:80]}\n")
+    other = command(*asked, "--show-values", "--subject=person", status=2)  # an error that names no cell
+    assert "The value is" not in other.err
+
+
+def test_drop_generated_and_domain(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables with an id of their own each, the synthetic one with a region that no real row has."""
+    rng, frames = np.random.default_rng(0), {}
+    monkeypatch.chdir(tmp_path)
+    for role in ROLES:
+        frame = pd.DataFrame({"age": rng.integers(18, 90, 200), "region": rng.choice(["north", "south"], 200)})
+        frames[role] = frame.assign(claim=[f"CLAIM-{role}-{number:06d}" for number in range(200)])
+    frames["synthetic"].loc[3, "region"] = "east"
+    for role, frame in frames.items():
+        frame.to_csv(f"{role}.csv", index=False)
+    asked = evaluate({role: Path(f"{role}.csv") for role in ROLES}, "--metrics=value_disclosure", "--quiet")
+    assert "value_disclosure.foreign_cells" in command(*asked, "--drop=claim", status=1).out
+    command(*asked, "--drop=claim", "--domain=region=north,east", "--json=found.json")
+    assert json.loads(Path("found.json").read_text())["tables"]["synthetic"]["columns"] == 2
+    command(*asked, "--generated=claim=numbered anew", "--domain=region=east")
+    frames["synthetic"].assign(claim=frames["train"]["claim"]).to_csv("synthetic.csv", index=False)
+    command(*asked, "--generated=claim=numbered anew", "--domain=region=east", status=1)
+
+
+def test_the_default_policy_is_printed_as_a_policy_file(command: Command) -> None:
+    assert Policy.from_dict(yaml.safe_load(command("policy").out)).digest() == Policy.default().digest()

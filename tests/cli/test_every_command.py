@@ -1,0 +1,166 @@
+"""Every command: what it refuses, by one message without a private value and with nothing written, and its help."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from privacy_assets.gate.releases import TRUSTED_VARIABLE
+from privacy_assets.shadow.plan import AuditPlan
+from privacy_assets.storage.objects import PRIVATE_VARIABLE, RELEASES_VARIABLE
+from tests.cli.conftest import Command
+from tests.cli.people import SECRET
+
+ROLES = ["--train=train.parquet", "--holdout=holdout.parquet", "--synthetic=synthetic.parquet", "--no-embedder"]
+PEOPLE = ["--data=people.parquet", "--subject=person"]
+COMMANDS = {
+    "evaluate": [*ROLES, "--quiet"],
+    "generate": [*PEOPLE, "--generator=copy", "--out=made.csv"],
+    "audit": [*PEOPLE, "--generator=baynet", "--shadows=20", "--tests=8", "--size=40", "--quiet"],
+    "calibrate": [*PEOPLE, "--out=study", "--no-embedder", "--quiet", "--metrics=dcr"],
+}
+IN_EVERY_COMMAND = [
+    ("--seed=-1", "seed"),
+    ("--subject=persn", "column 'persn': the subject column is missing"),
+    ("--drop=twon", "Did you mean 'town'"),
+    ("--kind=town", "COLUMN=KIND"),
+    ("--kind=town=txt", "unknown kind 'txt'"),
+    ("--kind=twon=categorical", "Did you mean 'town'"),
+    ("--kind=town=numeric", "column 'town', row"),
+]
+OF_ONE_COMMAND = [
+    ("evaluate", "--train=absent.csv", "absent.csv: no such file"),
+    ("evaluate", "--metrics=dcrr", "Did you mean 'dcr'"),
+    ("evaluate", "--policy=absent.yaml", "absent.yaml"),
+    ("evaluate", "--json=/no/such/folder/x.json", "folder does not exist"),
+    ("evaluate", "--device=tpu", "tpu"),
+    ("evaluate", "--set=degree=2", "by --generator"),
+    ("evaluate", "--generator=baynet", "add shadow_membership"),
+    ("evaluate", "--generator=baynt", "Did you mean 'baynet'"),
+    ("evaluate", "--metrics=shadow_membership", "generator: baynet"),
+    ("evaluate", "--metrics=shadow_membership --generator=baynet --set=degre=2", "Did you mean 'degree'"),
+    ("evaluate", "--generated=town", "COLUMN=REASON"),
+    ("evaluate", "--generated=town=", "no reason"),
+    ("evaluate", "--domain=town=a --domain=town=b", "once for each column"),
+    ("generate", "--data=absent.csv", "absent.csv: no such file"),
+    ("generate", "--from-model=m", "not allowed with argument --data"),
+    ("generate", "--generator=copyy", "Did you mean 'copy'"),
+    ("generate", "--generator=nowhere:made", "cannot be imported"),
+    ("generate", "--generator=command", "needs the settings command"),
+    ("generate", "--rows=0", "at least one row"),
+    ("generate", "--rows=many", "invalid int value"),
+    ("generate", "--set=noise", "KEY=VALUE"),
+    ("generate", "--generator=noisy_copy --set=noise=much", "noise must be a number"),
+    ("generate", "--generated=town=anew", "copies the values of real rows"),
+    ("generate", "--subject=town", "column 'town', row 2: the subject is missing"),
+    ("generate", "--device=tpu", "tpu"),
+    ("generate", "--out=s.txt", "suffix"),
+    ("generate", "--out=/no/such/folder/s.csv", "folder does not exist"),
+    ("generate", "--out=folder.csv", "this is a folder"),
+    ("generate", "--model=/no/such/folder/m", "nothing can be written"),
+    ("audit", "--data=absent.csv", "absent.csv: no such file"),
+    ("audit", "--generator=baynett", "Did you mean 'baynet'"),
+    ("audit", "--set=degrees=2", "Did you mean 'degree'"),
+    ("audit", "--set=degree=[1", "cannot be read as YAML"),
+    ("audit", "--size=1000", "the auxiliary part has 160 rows"),
+    ("audit", "--size=many", "invalid int value"),
+    ("audit", "--shadows=5", "even"),
+    ("audit", "--attack=query", "Did you mean 'queries'"),
+    ("audit", "--neighbours=0", "neighbours"),
+    ("audit", "--aux-rows=239 --test-rows=9", "more than its 240 rows"),
+    ("audit", "--json=/", "this is a folder"),
+    ("audit", "--records=2 --ids=1", "leave --records"),
+    ("audit", "--ids=", "row positions"),
+    ("audit", "--ids=1,1", "row positions"),
+    ("audit", "--ids=1,x", "row positions"),
+    ("audit", "--ids=300", "row"),
+    ("calibrate", "--data=absent.csv", "absent.csv: no such file"),
+    ("calibrate", "--fractions=0,1.5", "from 0 to 1"),
+    ("calibrate", "--fractions=a", "write numbers separated by commas"),
+    ("calibrate", "--noise=,", "write numbers separated by commas"),
+    ("calibrate", "--noise=0,2", "noise: p must be a number from 0 to 1"),
+    ("calibrate", "--overfit=1 --fractions=0", "leave --fractions and --noise out"),
+    ("calibrate", "--overfit=1 --generator=ctgan", "cannot over-fit"),
+    ("calibrate", "--overfit=3", "overfit"),
+    ("calibrate", "--generator=rvae", "for --overfit"),
+    ("calibrate", "--people=2", "--people at least 3"),
+    ("calibrate", "--people=30", "a third of the people has"),
+    ("calibrate", "--metrics=dcrr", "Did you mean 'dcr'"),
+    ("calibrate", "--out=people.parquet", "this is a file"),
+]
+CASES = [(name, option, told) for name in COMMANDS for option, told in IN_EVERY_COMMAND] + OF_ONE_COMMAND
+
+
+@pytest.mark.parametrize(("name", "options", "told"), CASES, ids=[" ".join(case[:2]) for case in CASES])
+def test_bad_input_exits_with_2_and_writes_nothing(
+    name: str, options: str, told: str, command: Command, tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.csv").mkdir()
+    for file in tables.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    before = sorted(tmp_path.rglob("*"))
+    said = command(name, *COMMANDS[name], *options.split(), status=2)
+    assert told in said.err and said.out == ""
+    assert SECRET not in said.err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_that_reads_a_private_table_names_open_columns(
+    name: str, command: Command, tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file in tables.iterdir():
+        frame = pd.read_parquet(file)
+        frame.assign(claim=[f"CLAIM-{file.stem}-{row}" for row in range(len(frame))]).to_parquet(file.name)
+    said = command(name, *COMMANDS[name], status=2)
+    assert "'claim' (nearly every value belongs to one person)" in said.err and "drop: [claim]" in said.err
+    assert "CLAIM-" not in said.err and not os.path.exists("made.csv")
+
+
+# --- help -------------------------------------------------------------------------------------------------------------
+
+HELP = {  # what the help of a command must tell, beside its exit statuses
+    "run": [RELEASES_VARIABLE, PRIVATE_VARIABLE, TRUSTED_VARIABLE, "example of a TABLE"],
+    "audit": ["counts from the private table (mode 0600)", "row positions"],
+    "calibrate": ["points.jsonl", "Nothing that is made here may be shared"],
+    "generators": [],
+    "generate": ["is not judged", "holdout", "`privacy-assets evaluate`", "as private as the table"],
+    "verify": [RELEASES_VARIABLE, "DAGSTER_HOME/releases", TRUSTED_VARIABLE],
+    "releases": [RELEASES_VARIABLE, PRIVATE_VARIABLE, TRUSTED_VARIABLE],
+    "keys": [RELEASES_VARIABLE, PRIVATE_VARIABLE, TRUSTED_VARIABLE, "PRIVACY_ASSETS_SIGNING_KEY"],
+    "prepare": [RELEASES_VARIABLE, PRIVATE_VARIABLE, "If-None-Match"],
+}
+TWO_STATUSES = ("audit", "calibrate", "generate", "prepare")  # they judge nothing
+
+
+@pytest.mark.parametrize("name", HELP)
+def test_help_tells_exit_statuses_and_defaults(name: str, command: Command) -> None:
+    text = command(name, "--help").out
+    statuses = re.findall(r"^  (\d)  \w", text.partition("exit status:\n")[2], re.MULTILINE)
+    assert statuses == (["0"] if name == "generators" else ["0", "2"] if name in TWO_STATUSES else ["0", "1", "2"])
+    assert [words for words in HELP[name] if words not in " ".join(text.split())] == []
+
+
+def test_the_defaults_that_the_help_of_audit_tells_are_those_of_its_plan(command: Command) -> None:
+    text = " ".join(command("audit", "--help").out.split())
+    for name in ("records", "shadows", "tests", "size", "neighbours"):
+        assert f"(default {getattr(AuditPlan, name)})" in text
+    for name in ("select", "distance", "attack", "sampling"):
+        assert f"{getattr(AuditPlan, name)} (default)" in text
+
+
+def test_every_command_is_listed_with_the_statuses(command: Command, tables: Path) -> None:
+    text = command("--help").out
+    assert re.findall(r"^    ([a-z]+)\b", text, re.MULTILINE) == [
+        "evaluate", "run", "audit", "calibrate", "generators", "generate", "verify", "releases", "keys", "prepare",
+        "demo", "policy",
+    ]  # fmt: skip
+    assert "0 the policy holds, 1 it is broken or cannot be assessed, 2 bad input" in " ".join(text.split())
+    assert "--train" in command("evaluate", status=2).err
+    assert "`privacy-assets generators`" in command("generate", f"--data={tables}", "--out=s.csv", status=2).err

@@ -1,0 +1,62 @@
+"""Every study that writes a line for each piece of work: all is run once, and the report tells what was found."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import scalability
+
+pytestmark = pytest.mark.slow
+
+
+class Study(NamedTuple):
+    """A small run of a benchmark: the lines that it writes, and what its report must match."""
+
+    module: str
+    options: str
+    lines: int
+    told: list[str]
+
+
+STUDIES = [
+    Study("dimensions", "TABLE --rows=80 --dims=2,3 --epochs=2 --repeats=2", 4,
+          [r"^\| 2 \|.*\|  \|$", r"^\| 3 \|.* 0\.0089 ± 0\.0134 \|$"]),
+    Study("scalability", "TABLE --sizes=100 --epochs=1", len(scalability.works()),
+          ["100 rows", "paper, s"]),
+    Study("generators", "TABLE --rows=400 --generators=baynet,copy --no-embedder", 2,
+          ["^## small, 400 rows$", r"^\| baynet \|", r"^\| copy \|.*\| fail \|$"]),
+    Study("demo_keys", "--keys=2 --metrics=linkability", 2,
+          [r"^2 keys, 0 with the encoder: {'pass': 2}", r"\| linkability\.excess \| 0\.0"]),
+    Study("demo_keys", "--leak --keys=1 --embedded=0", 1, ["{'fail': 1}"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda study: f"{study.module} {study.lines}")
+def test_a_study_is_run_once_and_reported(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng, table, results = np.random.default_rng(0), tmp_path / "small.parquet", tmp_path / "out.jsonl"
+    frame = pd.DataFrame({"a": rng.integers(0, 900, 1200), "b": rng.normal(size=1200).round(2)})
+    frame.assign(c=rng.choice(list("xyz?"), 1200), d=rng.choice(list("mn"), 1200)).to_parquet(table)
+
+    def run(*options: str) -> str:
+        monkeypatch.setattr(sys, "argv", [study.module, *options])
+        import_module(f"benchmarks.{study.module}").main()
+        return capsys.readouterr().out
+
+    asked = [*study.options.replace("TABLE", str(table)).split(), f"--results={results}"]
+    run(*asked)
+    found = results.read_text()
+    assert len(found.splitlines()) == study.lines
+    run(*asked)
+    assert results.read_text() == found
+    told = run("--report", str(results))
+    assert [words for words in study.told if not re.search(words, told, re.MULTILINE)] == [], told
