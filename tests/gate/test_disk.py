@@ -69,14 +69,14 @@ def test_the_copy_is_made_in_a_private_folder_that_is_gone_afterwards(
     ready: Chain, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[int] = []
-    copy = release_disk._copied
+    copy = release_disk._copy
 
-    def watched(source: Path, target: Path) -> str:
+    def watched(source: Path, target: Path, sha256: str) -> None:
         seen.extend(mode(folder) for folder in (target.parent, target.parents[1]))
         assert not list(target.parents[2].glob("releases/*"))
-        return copy(source, target)
+        copy(source, target, sha256)
 
-    monkeypatch.setattr(release_disk, "_copied", watched)
+    monkeypatch.setattr(release_disk, "_copy", watched)
     left = PLACE.below(ready.gate.releases) / "staging" / "0123456789ab"  # of a process that was killed
     left.mkdir(parents=True, mode=0o700)
     with caplog.at_level(logging.WARNING):

@@ -303,22 +303,6 @@ def test_all_that_was_ever_released_counts_and_must_be_there(gate: Gate) -> None
         numbers_of(gate, later)
 
 
-def test_what_was_judged_before_another_release_is_not_published(local: Gate) -> None:
-    first, second = chain(local, 1), chain(local, 2)
-    first.publish()
-    with pytest.raises(PublicationRefused, match="another table was released since"):
-        second.publish()
-    assert chain(local, 2).publish() == local.store.current(PLACE)
-
-
-def test_rows_that_failed_are_remembered(local: Gate) -> None:
-    assert chain(local, 1, high=FAILING).stated.verdict == "fail"
-    second = chain(local, 1)
-    assert (second.stated.verdict, len(second.stated.remembered)) == ("fail", 1)
-    with pytest.raises(PublicationRefused, match="failed before"):
-        second.publish()
-
-
 def test_a_damaged_memory_refuses_and_works_when_it_is_brought_back(gate: Gate) -> None:
     chain(gate, 1).publish()
     failed = chain(gate, 2, high=FAILING).snapshot

@@ -31,7 +31,7 @@ from gate_standins import (
     tree,
 )
 
-from privacy_assets.errors import InputError, PublicationRefused
+from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.snapshot import Snapshot
@@ -318,19 +318,6 @@ def test_a_table_of_no_or_one_row_goes_the_same_way(gate: Gate, count: int) -> N
     same_rows(read(gate), frame)
     with pytest.raises(PublicationRefused):
         chain(gate, frame=frame, high=FAILING).publish()
-
-
-def test_an_attestation_holds_for_its_own_partition_only(gate: Gate) -> None:
-    days = [Place("patients", f"2024-01-0{day}") for day in (1, 2)]
-    first, second = (chain(gate, number, place=day) for number, day in enumerate(days))
-    first.publish()
-    second.publish()
-    assert [read(gate, day)["number"].iloc[0] for day in days] == [0, 1]
-    for wrong in (first, chain(gate)):
-        with pytest.raises(PublicationRefused, match="another table or partition"):
-            wrong.publish(place=days[1])
-    with pytest.raises(InputError, match="nothing was published"):
-        read(gate, PLACE)
 
 
 # Going back
