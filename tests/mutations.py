@@ -230,14 +230,13 @@ MUTATIONS = [
     ),
     Mutation(
         "published without hashing what was copied",
-        "gate/release_disk.py",
-        "check_judged(_copied(source, staging / TABLE_FILE), sha256)", "_copied(source, staging / TABLE_FILE)",
-        ("gate/test_release.py", "gate/test_gate.py"),
+        "gate/release.py", "if digest.hexdigest() != sha256:", "if False:",
+        ("gate/test_snapshots.py", "gate/test_gate.py"),
     ),
     Mutation(
         "read without hashing",
         "gate/snapshot.py", "if hashlib.sha256(data).hexdigest() != sha256:", "if False:",
-        ("gate/test_release.py", "gate/test_gate.py"),
+        ("gate/test_snapshots.py", "gate/test_gate.py"),
     ),
     Mutation(
         "any policy will do",
@@ -262,12 +261,12 @@ MUTATIONS = [
     Mutation(
         "what was replaced is published again",
         "gate/publication_attempts.py", "if found and found[-1] != before[-1]:", "if False:",
-        ("gate/test_replaced.py",),
+        ("gate/test_every_place.py",),
     ),
     Mutation(
         "attempts are not counted",
         "gate/publication_attempts.py", "number = 1 + max((number for number, _ in known), default=0)", "return 1",
-        ("gate/test_publication_attempts.py",),
+        ("gate/test_every_place.py",),
     ),
     # --- what is told ---
     Mutation(

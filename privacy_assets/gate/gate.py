@@ -72,9 +72,7 @@ class Gate:
         place, found = snapshot.place, dict[str, tuple[Location, ...]]()
         try:
             places = self._partitions(place.table) if pool_partitions else [place]
-            with ThreadPoolExecutor(
-                _AT_ONCE if pool_partitions else 1
-            ) as pool:  # an object store is asked, and answers slowly
+            with ThreadPoolExecutor(_AT_ONCE) as pool:  # an object store is asked, and answers slowly
                 for part in pool.map(lambda one: self._released_at(one, places), places):
                     for sha256, files in part.items():
                         found[sha256] = (*found.get(sha256, ()), *files)

@@ -47,6 +47,11 @@ class Release:
         """When it was put in place (UTC), from its id."""
         return _moment(self.id).isoformat(sep=" ", timespec="seconds")
 
+    def is_of(self, sha256: str, attestation: bytes) -> bool:
+        """True when this very attestation let it through, which is about the file with this SHA-256."""
+        named = self.id.endswith(sha256[:12]) and self.attestation.is_file()
+        return named and read_regular(self.attestation) == attestation
+
     def opened(self, place: Place, trusted: TrustedKeys) -> Attestation:
         """Its attestation, signed by a trusted key, for this place, with the verdict "pass"; or PublicationRefused."""
         try:
@@ -95,8 +100,8 @@ def replaced(name: str) -> str:
     )
 
 
-def copy_hashed(source: Location, writer: BinaryIO) -> str:
-    """Copy a snapshot without following links; returns the SHA-256 of what was written, read only once."""
+def copy_judged(source: Location, writer: BinaryIO, sha256: str) -> None:
+    """Copy a snapshot without following links, read only once; refuse bytes that are not those that were judged."""
     try:
         reader = open_regular(source, follow=False)
     except OSError as error:
@@ -106,12 +111,7 @@ def copy_hashed(source: Location, writer: BinaryIO) -> str:
         while block := reader.read(1 << 20):
             digest.update(block)
             writer.write(block)
-    return digest.hexdigest()
-
-
-def check_judged(found: str, sha256: str) -> None:
-    """Refuse bytes that are not those that were judged."""
-    if found != sha256:
+    if digest.hexdigest() != sha256:
         raise PublicationRefused("the synthetic table changed after it was judged; score it again.")
 
 

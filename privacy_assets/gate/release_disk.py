@@ -16,8 +16,7 @@ from privacy_assets.gate.release import (
     TABLE_FILE,
     Release,
     check_forward,
-    check_judged,
-    copy_hashed,
+    copy_judged,
     hash_file,
     is_id,
     new_id,
@@ -82,7 +81,7 @@ def linked(folder: Path) -> Path | None:
 
 def _same(folder: Path, attestation: bytes, sha256: str) -> Release | None:
     for release in (Release(name, folder / "releases" / name) for name in ids(folder)):
-        if release.attestation.is_file() and read_regular(release.attestation) == attestation:
+        if release.is_of(sha256, attestation):
             return release if hash_file(release.table) == sha256 else None
     return None
 
@@ -93,7 +92,7 @@ def _stage(folder: Path, source: Location, sha256: str, attestation: bytes) -> R
     try:
         staging.parent.mkdir(mode=0o700)
         staging.mkdir(mode=0o700)
-        check_judged(_copied(source, staging / TABLE_FILE), sha256)
+        _copy(source, staging / TABLE_FILE, sha256)
         put_atomic(staging / ATTESTATION_FILE, attestation, mode=0o444)
         current = str(_known(folder).get("release", ""))
         name = new_id(sha256, max([*ids(folder), *([current] if is_id(current) else [])], default=""))
@@ -106,13 +105,12 @@ def _stage(folder: Path, source: Location, sha256: str, attestation: bytes) -> R
         shutil.rmtree(folder / "staging", ignore_errors=True)
 
 
-def _copied(source: Location, target: Path) -> str:
+def _copy(source: Location, target: Path, sha256: str) -> None:
     with target.open("xb") as writer:
-        digest = copy_hashed(source, writer)
+        copy_judged(source, writer, sha256)
         writer.flush()
         os.fchmod(writer.fileno(), 0o444)
         os.fsync(writer.fileno())
-    return digest
 
 
 def _known(folder: Path) -> Mapping[str, Any]:

@@ -24,8 +24,7 @@ from privacy_assets.gate.release import (
     Release,
     UnfinishedRelease,
     check_forward,
-    check_judged,
-    copy_hashed,
+    copy_judged,
     hash_file,
     is_id,
     new_id,
@@ -55,7 +54,7 @@ def add(folder: ObjectPath, source: Location, sha256: str, attestation: bytes, s
         check_forward(before, name)
 
     def write(stream: BinaryIO) -> None:
-        check_judged(copy_hashed(source, stream), sha256)  # nothing is put when this refuses
+        copy_judged(source, stream, sha256)  # nothing is put when this refuses
 
     forward(_latest(folder)[1])  # before anything is put
     if not (whole and table.is_file() and hash_file(table) == sha256):
@@ -108,10 +107,7 @@ def _claimed(folder: ObjectPath, sha256: str, attestation: bytes) -> str:
 def _made(folder: ObjectPath, sha256: str, attestation: bytes) -> str:
     """The release that this attestation made before, should its claim be gone: it must not come back as a new one."""
     for name in ids(folder):
-        if (
-            name.endswith(sha256[:12])
-            and folder.joinpath("releases", name, ATTESTATION_FILE).read_bytes() == attestation
-        ):
+        if Release(name, folder.joinpath("releases", name)).is_of(sha256, attestation):
             return name
     return ""
 

@@ -101,11 +101,11 @@ def unseal(sealed: Sealed, trusted: TrustedKeys) -> Statement:
     try:
         envelope = Envelope.from_dict(json.loads(sealed.data))
         spelled = _canonical(envelope.to_dict())
-        if spelled != sealed.data or envelope.payload_type != PAYLOAD or len(envelope.signatures) != 1:
+        # Fields that the library does not know it keeps, and nobody signed them.
+        unsigned = [one for one in envelope.signatures.values() if one.unrecognized_fields]
+        if spelled != sealed.data or envelope.payload_type != PAYLOAD or len(envelope.signatures) != 1 or unsigned:
             raise PublicationRefused(f"the {sealed.kind} is not in the form that this version signs; {_AGAIN}.")
-        ((keyid, signature),) = envelope.signatures.items()
-        if signature.unrecognized_fields:  # kept by the library, and signed by nobody
-            raise PublicationRefused(f"the {sealed.kind} is not in the form that this version signs; {_AGAIN}.")
+        (keyid,) = envelope.signatures
         if keyid not in keys:
             raise PublicationRefused(
                 f"the {sealed.kind} was signed by key {keyid[:12]}, which is not trusted; {_AGAIN}."

@@ -14,7 +14,7 @@ from privacy_assets.gate.releases import ATTESTATION_FILE, Release, ReleaseStore
 from privacy_assets.gate.statements import Place, Sealed, unseal
 from privacy_assets.stats.limits import Limit, LimitOutcome
 from privacy_assets.stats.results import MetricResult
-from privacy_assets.storage.files import open_regular, read_regular
+from privacy_assets.storage.files import open_regular
 from privacy_assets.storage.objects import Location
 
 LARGEST = 64 << 20  # bytes of an attestation that are read: whatever stands in its place, memory stays bounded
@@ -172,8 +172,7 @@ def _released_as(store: ReleaseStore, sha256: str) -> list[Location]:
 def _where(store: ReleaseStore, stated: Attestation, attestation: bytes) -> tuple[Release | None, bool]:
     """The release with this very attestation, and whether it is the current one."""
     for release in store.history(stated.place):
-        same = release.id.endswith(stated.sha256[:12]) and release.attestation.is_file()
-        if same and read_regular(release.attestation) == attestation:
+        if release.is_of(stated.sha256, attestation):
             return release, current_id(store, stated.place)[0] == release.id
     return None, False
 

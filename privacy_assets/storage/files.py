@@ -40,14 +40,7 @@ def put_atomic(path: Place, write: bytes | memoryview | Callable[[BinaryIO], Non
     if isinstance(path, ObjectPath):
         return path.put(write)
     make_folder(path.parent, 0o755 if mode & stat.S_IROTH else 0o700)
-    with _draft(path) as (draft, stream):
-        if callable(write):
-            write(stream)
-        else:
-            stream.write(write)
-        stream.flush()
-        os.fchmod(stream.fileno(), mode)
-        os.fsync(stream.fileno())
+    with _written(path, write, mode) as draft:
         os.replace(draft, path)
     sync_folder(path.parent)
     return path
@@ -85,11 +78,7 @@ def create_once(path: Location, data: bytes) -> bool:
     """Place bytes where nothing is, whole at once, mode 0600; False when something is there, which stays."""
     if isinstance(path, ObjectPath):
         return path.create(data)
-    with _draft(path) as (draft, stream):
-        stream.write(data)
-        stream.flush()
-        os.fchmod(stream.fileno(), 0o600)
-        os.fsync(stream.fileno())
+    with _written(path, data, 0o600) as draft:
         try:
             os.link(draft, path)  # unlike a rename, never replaces a file
         except FileExistsError:
@@ -99,13 +88,20 @@ def create_once(path: Location, data: bytes) -> bool:
 
 
 @contextmanager
-def _draft(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
-    """A new file beside ``path``, for the own user only, and gone in the end; others' that nobody writes go before."""
+def _written(path: Path, write: bytes | memoryview | Callable[[BinaryIO], None], mode: int) -> Iterator[Path]:
+    """A new file beside ``path``, whole and flushed, and gone in the end; others' that nobody writes go before."""
     sweep(path.parent)
     draft, descriptor = _locked_draft(path)
     try:
         with os.fdopen(descriptor, "wb") as stream:
-            yield draft, stream
+            if callable(write):
+                write(stream)
+            else:
+                stream.write(write)
+            stream.flush()
+            os.fchmod(stream.fileno(), mode)
+            os.fsync(stream.fileno())
+            yield draft  # still locked
     finally:
         with suppress(OSError):  # nothing to remove after a rename; else the first error is the one to tell
             os.unlink(draft)

@@ -1,12 +1,14 @@
-"""One gate a test."""
+"""One gate a test, and one object store for all of them."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gate_standins import VARIABLE, make_gate
+from gate_standins import VARIABLE, Chain, chain, make_gate
 
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.releases import TRUSTED_VARIABLE
+from tests.stores import reaching, s3
 
 
 @pytest.fixture(autouse=True)
@@ -15,6 +17,25 @@ def _no_keys_of_the_developer(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.fixture(scope="session")
+def _server() -> Iterator[dict[str, str]]:
+    with s3() as environment:
+        yield environment
+
+
+@pytest.fixture(scope="module")
+def store(_server: dict[str, str]) -> Iterator[None]:
+    """An object store that this module reaches."""
+    with reaching(_server):
+        yield
+
+
 @pytest.fixture
 def gate(tmp_path: Path) -> Gate:
     return make_gate(tmp_path)
+
+
+@pytest.fixture
+def ready(gate: Gate) -> Chain:
+    """Everything signed and judged to pass; only the publication is left."""
+    return chain(gate)

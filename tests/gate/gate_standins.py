@@ -1,9 +1,8 @@
-"""A gate in a temporary folder, a small table with every kind of column, and what its steps sign."""
+"""A gate in a temporary folder or a bucket, small tables, what its steps sign, and what readers see of it."""
 
 from __future__ import annotations
 
 import datetime as dt
-import os
 import signal
 import stat
 from collections.abc import Iterator, Mapping
@@ -15,17 +14,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from privacy_assets.errors import InputError
 from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SIGNING_KEY, SigningKey, TrustedKeys, first_key
-from privacy_assets.gate.releases import Release, read_published
-from privacy_assets.gate.snapshot import Snapshot
+from privacy_assets.gate.prepared import prepare
+from privacy_assets.gate.releases import Release, hash_file, read_published
+from privacy_assets.gate.snapshot import Snapshot, read_hashed
 from privacy_assets.gate.statements import Place, Sealed, Statement, seal
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.policy import Policy
 from privacy_assets.stats.limits import Limit
 from privacy_assets.stats.results import Estimate, MetricResult, plain
+from privacy_assets.storage.files import names, read_regular
+from privacy_assets.storage.objects import location
 from privacy_assets.version import ENGINE_VERSION
 
 VARIABLE = "GATE_STANDINS_SIGNING_KEY"
@@ -35,7 +38,7 @@ DCR = Dcr()
 METRICS: dict[str, Metric] = {"dcr": DCR}
 SETUP: dict[str, Any] = {"seed": 0, "subject": None}
 INPUTS = {"train": "t", "holdout": "h", "synthetic": "s"}
-PASSING, FAILING = 0.05, 0.2  # conservative bound of the statistic's interval; the limit is 0.1
+PASSING, FAILING = 0.03, 0.2  # conservative bound of the statistic's interval; the limit is 0.1
 FRAME = pd.DataFrame(
     {
         "age": pd.array([31, None, 58], dtype="Int64"),
@@ -63,6 +66,13 @@ def open_gate(root: Path) -> Gate:
     return Gate(root / "releases", root / "private", key, b"content".ljust(32))
 
 
+def in_bucket(gate: Gate, bucket: str) -> Gate:
+    """The same gate with its releases and its memory in a bucket; the keys stay in their folder."""
+    places: Any = {role: location(f"{bucket}/{role}") for role in ("releases", "private")}
+    prepare(places)
+    return replace(gate, **places)
+
+
 def result(high: float = PASSING, **changes: Any) -> MetricResult:
     """What the score step ``dcr`` found."""
     estimate = Estimate("privacy_score", 0.01, -0.02, high, n=1000, subjects=1000)
@@ -79,6 +89,7 @@ class Chain:
     gate: Gate
     place: Place
     policy: Policy
+    setup: Mapping[str, Any]
     snapshot: Snapshot
     taken: Sealed
     score: Sealed
@@ -87,7 +98,7 @@ class Chain:
 
     def publish(self, **other: Any) -> Release:
         """Publish, with parts replaced: gate, sealed, taken, place, policy, setup."""
-        part = {"setup": SETUP, **self.__dict__, **other}
+        part = {**self.__dict__, **other}
         return part["gate"].publish(part["sealed"], part["taken"], part["place"], part["policy"], part["setup"])
 
     def restated(self, **changes: Any) -> Sealed:
@@ -99,27 +110,29 @@ class Chain:
         return seal(replace(self.snapshot, **changes).statement(), self.gate.key)
 
 
+def rows(number: int, count: int = 3) -> pd.DataFrame:
+    """A small table, another one for each number."""
+    return pd.DataFrame({"number": np.full(count, number), "noise": np.random.default_rng(number).random(count)})
+
+
 def chain(
     gate: Gate,
+    number: int = 0,
     *,
-    frame: pd.DataFrame = FRAME,
+    frame: pd.DataFrame | None = None,
     place: Place = PLACE,
     policy: Policy = POLICY,
     high: float = PASSING,
-    metrics: Mapping[str, Metric] = METRICS,
+    setup: Mapping[str, Any] = SETUP,
 ) -> Chain:
-    """Snapshot, one signed result and the attestation of ``frame``."""
-    snapshot, taken = gate.take_snapshot(frame, place, INPUTS["train"])
+    """Snapshot, one signed result and the attestation of ``frame``, else of the table of this ``number``."""
+    pool = bool(setup.get("pool_partitions"))
+    snapshot, taken = gate.take_snapshot(rows(number) if frame is None else frame, place, INPUTS["train"])
     measured = result(high)
-    score = gate.sign_result(measured, snapshot, policy.judge({"dcr": measured}).outcomes)
+    score = gate.sign_result(measured, snapshot, policy.judge({"dcr": measured}).outcomes, pool)
     results = {"dcr": gate.result(score, gate.snapshot(taken, place))}
-    stated, sealed = gate.attest(snapshot, policy, results, INPUTS, metrics, SETUP)
-    return Chain(gate, place, policy, snapshot, taken, score, stated, sealed)
-
-
-def rows(number: int) -> pd.DataFrame:
-    """A small table, another one for each number."""
-    return FRAME.assign(visits=number)
+    stated, sealed = gate.attest(snapshot, policy, results, INPUTS, METRICS, setup)
+    return Chain(gate, place, policy, setup, snapshot, taken, score, stated, sealed)
 
 
 class Behind(dt.datetime):
@@ -134,6 +147,27 @@ def read(gate: Gate, place: Place = PLACE) -> pd.DataFrame:
     """What a reader of the current release gets."""
     trusted = gate.key.trusted.places[0]
     return read_published(gate.releases, place.table, place.partition, trusted_keys=trusted)
+
+
+def shown(gate: Gate, place: Place = PLACE) -> bytes | None:
+    """The attestation of the release that readers get, None before the first one; all that is visible must be whole.
+
+    Every release of the history holds the bytes that its signed attestation names, and readers get the table that was
+    judged.
+    """
+    history = gate.store.history(place)
+    for release in history:
+        assert hash_file(release.table) == release.opened(place, gate.key.trusted).sha256
+        assert names(release.folder) == ["attestation.json", "table.parquet"]
+    try:
+        release = gate.store.current(place)
+    except InputError:
+        return None
+    assert release in history
+    stated = release.opened(place, gate.key.trusted)
+    judged = place.below(gate.private / "snapshots") / f"{stated.sha256}.parquet"
+    pd.testing.assert_frame_equal(read(gate, place), read_hashed(judged, stated.sha256, stated.dtypes))
+    return read_regular(release.attestation)
 
 
 def same_rows(found: pd.DataFrame, frame: pd.DataFrame, **how: bool) -> None:
@@ -156,14 +190,17 @@ def overwrite(path: Path, data: bytes, mode: int = 0o600) -> None:
     path.chmod(mode)
 
 
+def mode(path: Path) -> int:
+    """Its permission bits."""
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
 def tree(folder: Path) -> dict[str, bytes]:
     """Every regular file below ``folder`` by its path, with its bytes."""
     found = {}
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            path = Path(parent) / name
-            if stat.S_ISREG(path.lstat().st_mode):
-                found[str(path.relative_to(folder))] = path.read_bytes()
+    for path in folder.rglob("*"):
+        if stat.S_ISREG(path.lstat().st_mode):
+            found[str(path.relative_to(folder))] = path.read_bytes()
     return found
 
 

@@ -1,4 +1,4 @@
-"""A deployment of the gate without the orchestrator, disks that fail, and, run as a script, a process to be killed.
+"""What the tests of deaths share: work to be interrupted, disks that fail, and, run as a script, a victim.
 
     python tests/gate/publisher.py FOLDER [BUCKET]
 
@@ -24,121 +24,63 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
+from gate_standins import PLACE, POLICY, SETUP, Chain, chain, in_bucket, make_gate, rows, shown
 
-from privacy_assets.errors import InputError, PublicationRefused
+from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.gate import Gate
-from privacy_assets.gate.keys import SigningKey, TrustedKeys, first_key, rotate_key
-from privacy_assets.gate.releases import Release, hash_file, read_published
-from privacy_assets.gate.snapshot import Snapshot, read_snapshot
-from privacy_assets.gate.statements import Place, Sealed, seal
-from privacy_assets.policy import Policy
-from privacy_assets.stats.limits import Limit, LimitOutcome, judge_limit
-from privacy_assets.stats.results import Estimate, MetricResult
+from privacy_assets.gate.keys import first_key, rotate_key
+from privacy_assets.gate.releases import Release
+from privacy_assets.gate.statements import Place, Sealed
 from privacy_assets.storage.files import names
-from privacy_assets.storage.objects import location
-from privacy_assets.version import ENGINE_VERSION
 
-POLICY = Policy((Limit("dcr.member_excess", at_most=0.1),), name="test")
-INPUTS = {"train": "t", "holdout": "h", "synthetic": "s"}
 DIED, REFUSED = 9, 3  # exit codes of a child
 KILLS, SEED = int(os.environ.get("PRIVACY_ASSETS_KILLS", "60")), 20
+SCENARIOS = ["first", "next", "again", "back"]
 _times = count(1)
+Work = Callable[[Gate], object]
 
 
-class StandIn:
-    """A metric for the gate: only its settings and its tables are asked for."""
-
-    name = "dcr"
-    needs, optional = frozenset(INPUTS), frozenset()
-
-    def settings(self) -> dict[str, Any]:
-        return {}
-
-
-METRICS: Any = {"dcr": StandIn()}
-SETUP = {"seed": 0}
-
-
-def deployment(root: Path) -> Gate:
-    """Keys, releases and private folder below ``root``; made when they are not there."""
-    path, trusted = root / "private" / "signing.key", root / "trusted_keys"
-    first_key(path, trusted)
-    for folder in (root / "releases", root / "private" / "snapshots", root / "private" / "failures"):
-        folder.mkdir(exist_ok=True)  # so that every place needs the same calls
-    return Gate(root / "releases", root / "private", SigningKey(path, "", TrustedKeys((trusted,))), b"k" * 32)
+def begun(gate: Gate, scenario: str, place: Place = PLACE) -> tuple[bytes | None, Work, bytes]:
+    """What is shown before, what is to be done, and what is shown when it is done."""
+    first = chain(gate, 1, place=place)
+    if scenario == "first":
+        return None, lambda gate: first.publish(gate=gate), first.sealed.data
+    release = first.publish()
+    if scenario == "again":
+        return first.sealed.data, lambda gate: first.publish(gate=gate), first.sealed.data
+    second = chain(gate, 2, place=place)
+    if scenario == "next":
+        return first.sealed.data, lambda gate: second.publish(gate=gate), second.sealed.data
+    second.publish()
+    return second.sealed.data, lambda gate: gate.roll_back(place, release.id), first.sealed.data
 
 
-@cache
-def table(number: int, rows: int = 40) -> pd.DataFrame:
-    """The synthetic table of this number; every one differs from the others."""
-    rng = np.random.default_rng(number)
-    return pd.DataFrame({"number": np.full(rows, number), "noise": rng.random(rows)})
+def ends_well(gate: Gate, work: Work, after: bytes, place: Place = PLACE) -> None:
+    """The same works now, and nothing is left of what came before."""
+    work(gate)
+    assert shown(gate, place) == after
+    assert left_over(gate, place) == []
 
 
-def found(high: float) -> tuple[dict[str, MetricResult], list[LimitOutcome]]:
-    """A result whose interval ends at ``high``, and what the policy says to it."""
-    estimate = Estimate("member_excess", high / 2, high / 3, high, n=1000, subjects=1000)
-    result = MetricResult("dcr", (estimate,), inputs=INPUTS, engine_version=ENGINE_VERSION)
-    return {"dcr": result}, [judge_limit(POLICY.limits[0], result)]
+def again(part: Chain) -> Sealed:
+    """Another attestation of the same table, unlike every other."""
+    return part.restated(made_at=f"time {next(_times)} of {os.getpid()}")
 
 
-def judged(gate: Gate, place: Place, frame: pd.DataFrame) -> tuple[Sealed, Sealed]:
-    """The signed pass and the signed snapshot of ``frame``; no two attestations are alike."""
-    snapshot, taken = gate.take_snapshot(frame, place, INPUTS["train"])
-    return passed(gate, snapshot), taken
+def left_over(gate: Gate, place: Place = PLACE) -> list[str]:
+    """What lies where a place has its releases beside these, what points to them, and what decides between many."""
+    known = {".lock", "latest.json", "releases", "claims", "pointers"}
+    return sorted({*names(place.below(gate.releases))} - known)
 
 
-def passed(gate: Gate, snapshot: Snapshot) -> Sealed:
-    """A signed pass of ``snapshot``, unlike every other."""
-    stated, _ = gate.attest(snapshot, POLICY, found(0.05)[0], INPUTS, METRICS, SETUP)
-    return seal(replace(stated, made_at=f"time {next(_times)} of {os.getpid()}").statement(), gate.key)
-
-
-def current(gate: Gate, place: Place) -> Release | None:
-    """The release that a reader gets, None when there is none; all that is visible must be whole.
-
-    Every release of the history holds the bytes that its signed attestation names, and `read_published` gives the table
-    that was judged.
-    """
-    for release in gate.store.history(place):
-        assert hash_file(release.table) == release.opened(place, gate.key.trusted).sha256
-        assert names(release.folder) == ["attestation.json", "table.parquet"]
-    try:
-        release = gate.store.current(place)
-    except InputError:
-        return None
-    assert release in gate.store.history(place)
-    stated = release.opened(place, gate.key.trusted)
-    snapshot = Snapshot(
-        place, gate._snapshots(place) / f"{stated.sha256}.parquet", stated.sha256, 0, "", "", stated.dtypes
-    )
-    read = read_published(gate.releases, place.table, place.partition, trusted_keys=gate.key.trusted.places[0])
-    pd.testing.assert_frame_equal(read, read_snapshot(snapshot))
-    return release
-
-
-def left_over(gate: Gate, place: Place) -> list[str]:
-    """What lies in the folder of a place beside its releases, its pointer and its lock."""
-    folder = place.below(gate.releases)
-    return sorted({path.name for path in folder.glob("*")} - {".lock", "latest.json", "releases"})
-
-
-def shown(gate: Gate, place: Place) -> bytes | None:
-    """The attestation of the release that readers get."""
-    release = current(gate, place)
-    return release.attestation.read_bytes() if release else None
-
-
-def forget(gate: Gate, place: Place, kept: Release | None = None) -> None:
+def forget(gate: Gate, place: Place, kept: Release) -> None:
     """Make room: remove all releases but ``kept``."""
     for release in gate.store.history(place):
         if release != kept and isinstance(release.folder, Path):
@@ -183,50 +125,50 @@ class Order:
 
 def order_to_publish(gate: Gate, root: Path, number: int) -> Order:
     place = Place(f"published-{number // 10}")
-    snapshot, taken = gate.take_snapshot(table.__wrapped__(number, 80_000), place, INPUTS["train"])
-    sealed = passed(gate, snapshot)
-    (root / "attestation").write_bytes(sealed.data)
-    (root / "snapshot").write_bytes(taken.data)
+    part = chain(gate, frame=rows(number, 80_000), place=place)
+    (root / "attestation").write_bytes(part.sealed.data)
+    (root / "snapshot").write_bytes(part.taken.data)
 
     def finish() -> None:
-        again = sealed if number % 4 < 2 else passed(gate, snapshot)  # the same once more, or a new one
-        kept = gate.publish(again, taken, place, POLICY, SETUP)
-        assert shown(gate, place) == again.data
+        sealed = part.sealed if number % 4 < 2 else again(part)  # the same once more, or a new one
+        kept = part.publish(sealed=sealed)
+        assert shown(gate, place) == sealed.data
         forget(gate, place, kept)
 
     line = f"publish {place.table} attestation snapshot"
-    return Order(line, sealed.data, partial(shown, gate, place), finish)
+    return Order(line, part.sealed.data, partial(shown, gate, place), finish)
 
 
 def order_to_go_back(gate: Gate, root: Path, number: int) -> Order:
     place = Place(f"back-{number // 10}")
     if number % 10 == 0:
-        gate.publish(*judged(gate, place, table(2 * number)), place, POLICY, SETUP)
-    first, again = gate.store.current(place), judged(gate, place, table(2 * number + 1))
-    gate.publish(*again, place, POLICY, SETUP)
+        chain(gate, 2 * number, place=place).publish()
+    first, other = gate.store.current(place), chain(gate, 2 * number + 1, place=place)
+    before = shown(gate, place)
+    other.publish()
 
     def finish() -> None:
         assert gate.roll_back(place, first.id) == first == gate.store.current(place)
         with pytest.raises(PublicationRefused, match="is not current any more"):
-            gate.publish(*again, place, POLICY, SETUP)
+            other.publish()
 
-    return Order(f"back {place.table} {first.id}", first.attestation.read_bytes(), partial(shown, gate, place), finish)
+    return Order(f"back {place.table} {first.id}", before, partial(shown, gate, place), finish)
 
 
 def order_to_rotate(gate: Gate, root: Path, number: int) -> Order:
     place, trusted = Place("rotated"), gate.key.trusted.places[0]
     before = {path.name for path in trusted.iterdir()}
     if not number:
-        gate.publish(*judged(gate, place, table(1)), place, POLICY, SETUP)
+        chain(gate, 1, place=place).publish()
 
     def signs() -> object:
         assert shown(gate, place)
         return gate.key.signer.public_key.keyid
 
     def finish() -> None:
-        now = deployment(root).key.signer.public_key.keyid
-        assert {path.name for path in trusted.iterdir()} == before | {f"{now[:16]}.pem"}
-        assert names(root / "private") == [".keys.lock", "attempts", "failures", "signing.key", "snapshots"]
+        first_key(gate.key.path, trusted)  # as the next run begins
+        assert {path.name for path in trusted.iterdir()} == before | {f"{str(signs())[:16]}.pem"}
+        assert names(root / "private") == [".keys.lock", "attempts", "signing.key", "snapshots"]
 
     return Order("rotate", None, signs, finish)
 
@@ -258,7 +200,7 @@ def kill_at_random(gate: Gate, root: Path, victim: Victim, kind: str, kills: int
 
 
 class Disk:
-    """Counts the calls that change the disk: ``call`` is asked before each, and says how many bytes a write takes."""
+    """Counts the calls that change the disk: ``reached`` says, before each, how many bytes a write takes."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -276,17 +218,28 @@ class Disk:
         """After a write that took less than it was given."""
 
 
-class Dying(Disk):
+class Short(Disk):
+    """The write ``at`` takes half of its bytes and says so, which every file system may do."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at = at
+
+    def reached(self, number: int, name: str, size: int) -> int:
+        return size // 2 if number == self.at else size
+
+
+class Dying(Short):
     """The process dies before call ``at``; with ``halfway`` in the middle of it, when it is a write."""
 
     def __init__(self, at: int, halfway: bool = False) -> None:
-        super().__init__()
-        self.at, self.halfway = at, halfway
+        super().__init__(at)
+        self.halfway = halfway
 
     def reached(self, number: int, name: str, size: int) -> int:
         if number == self.at and not (self.halfway and name == "write"):
             os._exit(DIED)
-        return size // 2 if number == self.at else size
+        return super().reached(number, name, size)
 
     def torn(self) -> None:
         os._exit(DIED)
@@ -306,17 +259,6 @@ class Failing(Disk):
         return size
 
 
-class Short(Disk):
-    """The write ``at`` takes half of its bytes and says so, which every file system may do."""
-
-    def __init__(self, at: int) -> None:
-        super().__init__()
-        self.at = at
-
-    def reached(self, number: int, name: str, size: int) -> int:
-        return size // 2 if number == self.at else size
-
-
 class Full(Disk):
     """A disk with ``free`` bytes: the write that does not fit takes what does, the next one fails."""
 
@@ -333,16 +275,6 @@ class Full(Disk):
 
 
 _CHANGES = ("mkdir", "rename", "replace", "link", "unlink", "rmdir", "chmod", "fchmod", "fsync")
-
-
-@contextmanager
-def _no_garbage() -> Iterator[None]:
-    """No collection: a temporary folder that an earlier test forgot would be removed in between, and counted."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 @contextmanager
@@ -379,12 +311,16 @@ def on(disk: Disk) -> Iterator[None]:
         return call
 
     plain_open, plain_creating = io.open, os.open
-    with _no_garbage(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(io, "open", opening)
-        patch.setattr(os, "open", creating)
-        for name in _CHANGES:
-            patch.setattr(os, name, counted(name, getattr(os, name)))
-        yield
+    gc.disable()  # a collection would remove a temporary folder that an earlier test forgot, and that would be counted
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(io, "open", opening)
+            patch.setattr(os, "open", creating)
+            for name in _CHANGES:
+                patch.setattr(os, name, counted(name, getattr(os, name)))
+            yield
+    finally:
+        gc.enable()
 
 
 def died(work: Callable[[], object], disk: Dying) -> bool:
@@ -425,9 +361,8 @@ def ended(child: int) -> int:
 def main() -> None:
     """Do what the lines of the standard input say."""
     root, *bucket = sys.argv[1:]
-    gate = deployment(Path(root))
-    if bucket:
-        gate = replace(gate, releases=location(f"{bucket[0]}/releases"), private=location(f"{bucket[0]}/private"))
+    gate = make_gate(Path(root))
+    gate = in_bucket(gate, *bucket) if bucket else gate
     print("ready", flush=True)
     for line in sys.stdin:
         kind, *rest = line.split()

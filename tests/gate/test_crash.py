@@ -1,13 +1,12 @@
-"""Whatever dies or fails while a table is published: the old release or the new one, whole."""
+"""Whatever dies or fails while a table is published on disk: the old release or the new one, whole."""
 
 from __future__ import annotations
 
 import errno
 import os
 import shutil
-import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -16,306 +15,242 @@ from typing import Any
 
 import publisher
 import pytest
-from gate_standins import same_rows
-from publisher import (
-    KILLS,
+from gate_standins import (
+    FAILING,
+    INPUTS,
+    METRICS,
+    PLACE,
     POLICY,
     SETUP,
-    Disk,
-    Dying,
-    Failing,
-    Full,
-    Short,
-    current,
-    forget,
-    judged,
-    left_over,
-    on,
+    chain,
+    make_gate,
+    open_gate,
+    read,
+    result,
+    rows,
     shown,
-    table,
 )
+from publisher import KILLS, SCENARIOS, Disk, Dying, Failing, Full, Short, begun, died, ends_well, left_over, on
 
 from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.gate import Gate
-from privacy_assets.gate.releases import hash_file, read_published
+from privacy_assets.gate.keys import first_key, rotate_key
+from privacy_assets.gate.releases import hash_file
 from privacy_assets.gate.snapshot import read_snapshot
-from privacy_assets.gate.statements import Place
 
 NUMBERS = [errno.ENOSPC, errno.EIO]
-SCENARIOS = ["first", "next", "again", "back"]
-PATIENTS = Place("patients")
-_counted = count()
-Work = Callable[[], object]
+# A file system that does not keep us waiting for flushes, where there is one.
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+class Deployment:
+    """A deployment just before some ``work``, of which each copy is as good as the first."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.numbers = folder, count(1)
+        self.gate = make_gate(folder / "0")
+
+    @contextmanager
+    def copied(self) -> Iterator[Gate]:
+        copy = self.folder / str(next(self.numbers))
+        shutil.copytree(self.folder / "0", copy)
+        yield open_gate(copy)
+        shutil.rmtree(copy, ignore_errors=True)
+
+    def calls(self, work: publisher.Work) -> list[str]:
+        """The calls of ``work`` that change the disk, in order."""
+        disk = Disk()
+        with self.copied() as gate, on(disk):
+            work(gate)
+        return disk.calls
 
 
 @pytest.fixture(scope="module")
-def memory() -> Path | None:
-    """A file system that does not keep us waiting for flushes, where there is one."""
-    return Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else None
+def deployment() -> Iterator[Deployment]:
+    with TemporaryDirectory(dir=MEMORY) as folder:
+        yield Deployment(Path(folder))
 
 
-@pytest.fixture(scope="module")
-def gate(memory: Path | None) -> Iterator[Gate]:
-    with TemporaryDirectory(dir=memory) as folder:
-        yield publisher.deployment(Path(folder))
+class Scene(Deployment):
+    """A deployment with a table that is to be published, or rolled back."""
+
+    def __init__(self, folder: Path, scenario: str) -> None:
+        super().__init__(folder)
+        self.before, self.work, self.after = begun(self.gate, scenario)
+        self.changes = self.calls(self.work)
+        self.writes = [at for at, name in enumerate(self.changes) if name == "write"]
 
 
-def begun(gate: Gate, place: Place, scenario: str) -> tuple[bytes | None, Work, bytes]:
-    """What is shown before, what is to be done, and what is shown when it is done."""
-    sealed, taken = judged(gate, place, table(1))
-    publish = partial(gate.publish, sealed, taken, place, POLICY, SETUP)
-    if scenario == "first":
-        return None, publish, sealed.data
-    first = publish()
-    if scenario == "again":
-        return sealed.data, publish, sealed.data
-    other, snapshot = judged(gate, place, table(2))
-    if scenario == "next":
-        return sealed.data, partial(gate.publish, other, snapshot, place, POLICY, SETUP), other.data
-    gate.publish(other, snapshot, place, POLICY, SETUP)
-    return other.data, partial(gate.roll_back, place, first.id), sealed.data
-
-
-def done_after_all(gate: Gate, place: Place, work: Work, after: bytes) -> None:
-    """The same works now, and so does the next table; nothing is left of what came before."""
-    work()
-    assert shown(gate, place) == after
-    assert left_over(gate, place) == []
-    sealed, taken = judged(gate, place, table(3))
-    gate.publish(sealed, taken, place, POLICY, SETUP)
-    assert shown(gate, place) == sealed.data
-    assert left_over(gate, place) == []
-
-
-def calls_of(gate: Gate, scenario: str) -> list[str]:
-    """The calls that change the disk, in order."""
-    disk = Disk()
-    _, work, _ = begun(gate, Place(f"counted {next(_counted)}"), scenario)
-    with on(disk):
-        work()
-    return disk.calls
+@pytest.fixture(scope="module", params=SCENARIOS)
+def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
+    with TemporaryDirectory(dir=MEMORY) as folder:
+        yield Scene(Path(folder), request.param)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", publisher.ORDERS)
-def test_kills_at_random_moments(memory: Path | None, kind: str) -> None:
-    with TemporaryDirectory(dir=memory) as folder:
+def test_kills_at_random_moments(kind: str) -> None:
+    with TemporaryDirectory(dir=MEMORY) as folder:
         root, kills = Path(folder), KILLS // 3
+        gate = make_gate(root)
         with publisher.victim(root) as victim:
-            gate = publisher.deployment(root)
             seen = publisher.kill_at_random(gate, root, victim, kind, kills)
-            assert seen["old"] >= kills // 20
-            assert [place for place in gate.store.places() if left_over(gate, place)] == []
-            assert not [path for path in root.rglob(".*") if path.name not in (".keys.lock", ".lock")]
+        assert seen["old"] >= kills // 20
+        assert [place for place in gate.store.places() if left_over(gate, place)] == []
+        assert not [path for path in root.rglob(".*") if path.name not in (".keys.lock", ".lock")]
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_death_at_every_call_that_changes_the_disk(gate: Gate, scenario: str) -> None:
-    calls = calls_of(gate, scenario)
-    points = [(at, False) for at in range(len(calls))] + [(at, True) for at, x in enumerate(calls) if x == "write"]
+def test_death_at_every_call_that_changes_the_disk(scene: Scene) -> None:
     seen = set()
-    for at, halfway in points:
-        place = Place(f"dies {scenario} {at} {halfway}")
-        before, work, after = begun(gate, place, scenario)
-        assert publisher.died(work, Dying(at, halfway)), (calls[at], halfway)
-        found = shown(gate, place)
-        assert found in (before, after), (at, calls[at])
-        seen.add(found == after)
-        done_after_all(gate, place, work, after)
-    assert seen == ({True} if scenario == "again" else {False, True})
+    for at, halfway in [*((at, False) for at in range(len(scene.changes))), *((at, True) for at in scene.writes)]:
+        with scene.copied() as gate:
+            assert died(partial(scene.work, gate), Dying(at, halfway)), (scene.changes[at], halfway)
+            found = shown(gate)
+            assert found in (scene.before, scene.after), (at, scene.changes[at])
+            seen.add(found == scene.after)
+            ends_well(gate, scene.work, scene.after)
+            later = chain(gate, 3)
+            later.publish()
+            assert shown(gate) == later.sealed.data
+    assert seen == ({True} if scene.before == scene.after else {False, True})
 
 
 @pytest.mark.parametrize("for_good", [False, True], ids=["once", "for good"])
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_failure_of_every_call_that_changes_the_disk(gate: Gate, scenario: str, for_good: bool) -> None:
+def test_failure_of_every_call_that_changes_the_disk(scene: Scene, for_good: bool) -> None:
     """Each call fails for want of space once and with an I/O error for good, or the other way round."""
-    refused, calls = 0, calls_of(gate, scenario)
-    for at, name in enumerate(calls):
-        number = NUMBERS[(at + for_good) % 2]
-        place = Place(f"fails {for_good} {scenario} {at}")
-        before, work, after = begun(gate, place, scenario)
-        try:
-            with on(Failing(at, number, for_good)):
-                work()
-        except PublicationRefused as error:
-            refused += 1
-            assert os.strerror(number) in str(error)
-            assert shown(gate, place) == before, (at, name)
-        else:
-            assert shown(gate, place) == after, (at, name)
-        assert name in ("unlink", "rmdir") or left_over(gate, place) == [], (at, name)
-        done_after_all(gate, place, work, after)
-    assert refused > len(calls) // 2
-
-
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_write_that_takes_only_half(gate: Gate, scenario: str) -> None:
-    for at, name in enumerate(calls_of(gate, scenario)):
-        if name != "write":
-            continue
-        place = Place(f"short {scenario} {at}")
-        before, work, after = begun(gate, place, scenario)
-        try:
-            with on(Short(at)):
-                work()
-        except PublicationRefused:
-            assert shown(gate, place) == before
-        else:
-            assert shown(gate, place) == after
-        done_after_all(gate, place, work, after)
-
-
-@pytest.fixture
-def small(tmp_path: Path, memory: Path | None) -> Iterator[tuple[Path, Callable[[int], Any]]]:
-    """A folder, and what leaves it so many free bytes: a file system of 8 MiB, or counted writes without the right."""
-    command = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(tmp_path)]
-    if shutil.which("mount") is None or subprocess.run(command, check=False, capture_output=True).returncode:
-        with TemporaryDirectory(dir=memory) as folder:
-            yield Path(folder), lambda free: on(Full(free))
-        return
-
-    @contextmanager
-    def filled(free: int) -> Iterator[None]:
-        facts = os.statvfs(tmp_path)
-        with (tmp_path / "filler").open("wb") as filler:
-            os.posix_fallocate(filler.fileno(), 0, facts.f_bavail * facts.f_bsize - free)
-        try:
-            yield
-        finally:
-            (tmp_path / "filler").unlink()
-
-    yield tmp_path, filled
-    subprocess.run(["umount", str(tmp_path)], check=True)
-
-
-def test_a_full_disk(small: tuple[Path, Callable[[int], AbstractContextManager[None]]]) -> None:
-    root, filled = small
-    gate, results = publisher.deployment(root), []
-    for number, scenario in enumerate(SCENARIOS):
-        for free in range(0, 1 << 16, 1 << 12):
-            place = Place(f"{scenario} {free}")
-            before, work, after = begun(gate, place, scenario)
+    refused = 0
+    for at, name in enumerate(scene.changes):
+        number, done = NUMBERS[(at + for_good) % 2], True
+        with scene.copied() as gate:
             try:
-                with filled(free):
-                    work()
+                with on(Failing(at, number, for_good)):
+                    scene.work(gate)
             except PublicationRefused as error:
-                results.append(False)
-                assert os.strerror(errno.ENOSPC) in str(error)
-                assert shown(gate, place) == before
-            else:
-                results.append(True)
-                assert shown(gate, place) == after
-            assert left_over(gate, place) == []
-            done_after_all(gate, place, work, after)
-            forget(gate, place)
-        assert set(results[16 * number :]) == {False, True}, scenario
+                refused, done = refused + 1, False
+                assert os.strerror(number) in str(error)
+            assert shown(gate) == (scene.after if done else scene.before), (at, name)
+            assert name in ("unlink", "rmdir") or left_over(gate) == [], (at, name)
+            ends_well(gate, scene.work, scene.after)
+    assert refused > len(scene.changes) // 2
+
+
+def test_a_disk_that_takes_a_part_of_what_is_written(scene: Scene) -> None:
+    """Half of one write, or all bytes until the disk is full."""
+    outcomes = set()
+    for disk in [*map(Short, scene.writes), *map(Full, range(0, 8192, 512))]:
+        with scene.copied() as gate:
+            done = True
+            try:
+                with on(disk):
+                    scene.work(gate)
+            except PublicationRefused:
+                done = False
+            outcomes.add((type(disk), done))
+            assert shown(gate) == (scene.after if done else scene.before)
+            assert left_over(gate) == []
+            ends_well(gate, scene.work, scene.after)
+    assert {(Full, False), (Full, True)} <= outcomes
 
 
 @pytest.mark.parametrize("step", ["score", "attestation"])
-def test_nothing_is_signed_without_the_record_of_its_failure(gate: Gate, step: str) -> None:
-    def failed(place: Place) -> tuple[Work, Callable[[], list[str]]]:
-        snapshot, _ = gate.take_snapshot(table(1), place, "t")
-        results, outcomes = publisher.found(0.9)
-        attest = partial(gate.attest, snapshot, POLICY, results, publisher.INPUTS, publisher.METRICS, SETUP)
-        score = partial(gate.sign_result, results["dcr"], snapshot, outcomes)
-        work = score if step == "score" else attest
-        return work, partial(gate.failures.against, POLICY, place, snapshot.content)
+def test_nothing_is_signed_without_the_record_of_its_failure(deployment: Deployment, step: str) -> None:
+    taken = deployment.gate.take_snapshot(rows(1), PLACE, INPUTS["train"])[1]
+    measured = result(FAILING)
 
-    disk = Disk()
-    work, remembered = failed(Place(f"memory {step}"))
-    with on(disk):
-        work()
-    assert remembered() and "write" in disk.calls
-    for at, name in enumerate(disk.calls):
-        work, remembered = failed(Place(f"memory {step} failing {at}"))
-        try:
-            with on(Failing(at, NUMBERS[at % 2])):
-                work()
-        except (OSError, PublicationRefused):
-            pass
-        else:
-            assert remembered(), (at, name)
-        work()
-        assert remembered()
-        work, remembered = failed(Place(f"memory {step} dying {at}"))
-        assert publisher.died(work, Dying(at, halfway=True))
-        remembered()
-        work()
-        assert remembered()
+    def judge(gate: Gate) -> object:
+        snapshot = gate.snapshot(taken, PLACE)
+        if step == "score":
+            return gate.sign_result(measured, snapshot, POLICY.judge({"dcr": measured}).outcomes)
+        return gate.attest(snapshot, POLICY, {"dcr": measured}, INPUTS, METRICS, SETUP)
+
+    def remembered(gate: Gate) -> bool:
+        return bool(gate.failures.against(POLICY, PLACE, gate.snapshot(taken, PLACE).content))
+
+    calls = deployment.calls(judge)
+    assert "write" in calls
+    for at, name in enumerate(calls):
+        with deployment.copied() as gate:
+            signed = False
+            with suppress(OSError, PublicationRefused), on(Failing(at, NUMBERS[at % 2])):
+                signed = bool(judge(gate))
+            assert remembered(gate) or not signed, (at, name)
+            judge(gate)
+            assert remembered(gate)
+        with deployment.copied() as gate:
+            assert died(partial(judge, gate), Dying(at, halfway=True))
+            remembered(gate)  # whether it is or not: no half of a record is there
+            judge(gate)
+            assert remembered(gate)
 
 
-def test_a_full_disk_leaves_no_half_snapshot_and_no_unrecorded_failure(
-    small: tuple[Path, Callable[[int], AbstractContextManager[None]]],
-) -> None:
-    root, filled = small
-    gate, done = publisher.deployment(root), set()
-    for free in range(0, 1 << 14, 1 << 12):
-        frame = table(100 + free, 500)
-        try:
-            with filled(free):
-                snapshot, _ = gate.take_snapshot(frame, PATIENTS, "t")
-        except OSError:
-            done.add("no snapshot")
-        snapshot, _ = gate.take_snapshot(frame, PATIENTS, "t")
-        same_rows(read_snapshot(snapshot), frame)
-        results, outcomes = publisher.found(0.9)
-        try:
-            with filled(free):
-                gate.sign_result(results["dcr"], snapshot, outcomes)
-        except (OSError, PublicationRefused):
-            done.add("no result")
-        else:
-            done.add("result")
-            assert gate.failures.against(POLICY, PATIENTS, snapshot.content)
-    assert done == {"no snapshot", "no result", "result"}
-    assert not [path for path in gate.private.rglob(".*") if path.name not in (".keys.lock", ".lock")]
+def test_no_half_snapshot(deployment: Deployment) -> None:
+    def take(gate: Gate) -> Any:
+        return read_snapshot(gate.take_snapshot(rows(2), PLACE, "t")[0])
+
+    for at in range(len(deployment.calls(take))):
+        for works in (lambda gate, at=at: suppressed(take, gate, Failing(at, errno.ENOSPC)),
+                      lambda gate, at=at: died(partial(take, gate), Dying(at, halfway=True))):  # fmt: skip
+            with deployment.copied() as gate:
+                works(gate)
+                for path in PLACE.below(gate.private / "snapshots").glob("[!.]*.parquet"):
+                    assert hash_file(path) == path.stem
+                assert len(take(gate)) == 3
 
 
-def test_no_half_snapshot(gate: Gate) -> None:
-    disk = Disk()
-    with on(disk):
-        gate.take_snapshot(table(1), Place("snapshots counted"), "t")
-    for at in range(len(disk.calls)):
-        fails, dies = Place(f"snapshots fail {at}"), Place(f"snapshots die {at}")
-        with suppress(OSError), on(Failing(at, errno.ENOSPC)):
-            same_rows(read_snapshot(gate.take_snapshot(table(1), fails, "t")[0]), table(1))
-        assert publisher.died(partial(gate.take_snapshot, table(1), dies, "t"), Dying(at, halfway=True))
-        for place in (fails, dies):
-            for path in gate._snapshots(place).glob("[!.]*.parquet"):
-                assert hash_file(path) == path.stem
-            same_rows(read_snapshot(gate.take_snapshot(table(1), place, "t")[0]), table(1))
+def suppressed(work: publisher.Work, gate: Gate, disk: Disk) -> None:
+    with suppress(OSError), on(disk):
+        work(gate)
+
+
+def test_death_at_every_call_of_a_rotation(deployment: Deployment) -> None:
+    """The old key signs; the next run, or rotation, leaves no key that is not used."""
+
+    def rotate(gate: Gate) -> str:
+        assert gate.key.path is not None
+        return rotate_key(gate.key.path, gate.key.trusted.places[0])
+
+    def trusted(gate: Gate) -> set[str]:
+        return {path.stem for path in gate.key.trusted.places[0].iterdir()}
+
+    old = deployment.gate.key.signer.public_key.keyid
+    private = set(os.listdir(deployment.gate.private))
+    for at, _ in enumerate(deployment.calls(rotate)):
+        for again in (rotate, lambda gate: first_key(gate.key.path, gate.key.trusted.places[0])):
+            with deployment.copied() as gate:
+                assert died(partial(rotate, gate), Dying(at))
+                assert gate.key.signer.public_key.keyid == old
+                again(gate)
+                now = gate.key.signer.public_key.keyid
+                assert (now == old) is (again is not rotate)
+                assert trusted(gate) == {old[:16], now[:16]}
+                assert set(os.listdir(gate.private)) == private
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO], ids=["EACCES", "EIO"])
 def test_a_memory_that_cannot_be_listed_refuses(gate: Gate, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Place(f"unreadable {number}")
-    sealed, taken = judged(gate, place, table(1))
-    results, outcomes = publisher.found(0.9)
-    gate.sign_result(results["dcr"], gate.snapshot(taken, place), outcomes)
-    for name in ("listdir", "scandir"):
-        plain = getattr(os, name)
+    part = chain(gate)
+    plain = os.listdir
 
-        def failing(path: Any = ".", plain: Callable[..., Any] = plain) -> Any:
-            if "failures" in str(path):
-                raise OSError(number, os.strerror(number), str(path))
-            return plain(path)
+    def failing(path: Any = ".") -> list[str]:
+        if "failures" in str(path):
+            raise OSError(number, os.strerror(number), str(path))
+        return plain(path)
 
-        monkeypatch.setattr(os, name, failing)
-    with pytest.raises((PublicationRefused, OSError)):
-        gate.publish(sealed, taken, place, POLICY, SETUP)
-    assert gate.store.history(place) == []
+    monkeypatch.setattr(os, "listdir", failing)
+    with pytest.raises(PublicationRefused, match="memory of failed verdicts cannot be read"):
+        part.publish()
+    assert gate.store.history(PLACE) == []
 
 
 def test_all_is_flushed_before_it_is_pointed_to(gate: Gate) -> None:
-    place, disk = Place("flushed"), Disk()
-    _, work, _ = begun(gate, place, "next")
+    _, work, _ = begun(gate, "next")
+    disk = Disk()
     with on(disk):
-        work()
-    release = current(gate, place)
-    assert release is not None
-    pointer = place.below(gate.releases) / "latest.json"
+        work(gate)
+    release = gate.store.current(PLACE)
+    pointer = PLACE.below(gate.releases) / "latest.json"
 
-    def flushed(path: Path) -> int:
+    def flushed(path: Any) -> int:
         return disk.inodes.index(path.stat().st_ino)
 
     moved, pointed = disk.calls.index("rename"), len(disk.calls) - disk.calls[::-1].index("replace")
@@ -325,24 +260,21 @@ def test_all_is_flushed_before_it_is_pointed_to(gate: Gate) -> None:
 
 
 @pytest.mark.parametrize("same", [False, True], ids=["two tables", "one attestation"])
-def test_two_publishers_at_once(gate: Gate, same: bool) -> None:
-    place, numbers = Place(f"at once {same}"), {0}
-    gate.publish(*judged(gate, place, table(0)), place, POLICY, SETUP)
-    for number in range(1, 21):
-        first = judged(gate, place, table(number))
-        second = first if same else judged(gate, place, table(50 + number))
-        numbers |= {number, 50 + number}
-        known, (gun, trigger) = gate.store.history(place), os.pipe()
-        children = []
-        for sealed, taken in (first, second):
-            children.append(publisher.start(partial(gate.publish, sealed, taken, place, POLICY, SETUP), (gun, trigger)))
-        os.close(gun)
-        os.close(trigger)
-        for _ in range(3):  # a reader never sees anything else meanwhile
-            read = read_published(gate.releases, place.table, trusted_keys=gate.key.trusted.places[0])
-            assert read["number"].iloc[0] in numbers
-        # The second of two tables was judged without the first: together they may give away more than either.
-        assert sorted(publisher.ended(child) for child in children) == ([0, 0] if same else [0, publisher.REFUSED])
-        assert shown(gate, place) in (first[0].data, second[0].data)
-        assert len(gate.store.history(place)) == len(known) + 1
-        assert left_over(gate, place) == []
+def test_two_publishers_at_once(deployment: Deployment, same: bool) -> None:
+    with deployment.copied() as gate:
+        chain(gate, 1).publish()
+        for number in range(2, 10, 2):
+            first = chain(gate, number)
+            second = first if same else chain(gate, number + 1)
+            known, (gun, trigger) = gate.store.history(PLACE), os.pipe()
+            children = [publisher.start(part.publish, (gun, trigger)) for part in (first, second)]
+            os.close(gun)
+            os.close(trigger)
+            for _ in range(3):  # a reader never sees anything else meanwhile
+                assert read(gate)["number"].iloc[0] in range(1, number + 2)
+            # The second of two tables was judged without the first: together they may give away more than either.
+            codes = sorted(publisher.ended(child) for child in children)
+            assert codes == ([0, 0] if same else [0, publisher.REFUSED])
+            assert shown(gate) in (first.sealed.data, second.sealed.data)
+            assert len(gate.store.history(PLACE)) == len(known) + 1
+            assert left_over(gate) == []

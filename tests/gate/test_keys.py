@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import threading
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, rsa
@@ -21,14 +20,13 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
 )
-from gate_standins import FRAME, PLACE, VARIABLE, Chain, at_most, chain, make_gate, open_gate, read, small_sealed, tree
+from gate_standins import PLACE, VARIABLE, Chain, at_most, chain, open_gate, read, rows, small_sealed, tree
 
 from privacy_assets.dagster.resources import ReleaseResource
 from privacy_assets.errors import ConfigError, InputError, PublicationRefused
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SigningKey, TrustedKeys, first_key, rotate_key
 from privacy_assets.gate.releases import TRUSTED_VARIABLE, read_published
-from privacy_assets.gate.statements import unseal
 
 PASSWORD = b"a password"
 
@@ -68,10 +66,6 @@ def replaced_by(make: Callable[[Path], object]) -> Callable[[Path], None]:
     return change
 
 
-def foreign(path: Path) -> None:
-    os.chown(path, 65534, -1)
-
-
 SECRET_FILE = "regular file of your own with mode 0600"
 NO_KEY = "no private key in PEM form without a password"
 BROKEN_SIGNING: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -94,14 +88,6 @@ BROKEN_SIGNING: dict[str, tuple[Callable[[Path], object], str]] = {
     "writable by the group": (lambda path: path.chmod(0o620), SECRET_FILE),
     "writable by others": (lambda path: path.chmod(0o602), SECRET_FILE),
 }
-if os.getuid() == 0:  # only root can give a file away
-    BROKEN_SIGNING["of another user"] = (foreign, SECRET_FILE)
-
-
-@pytest.fixture
-def ready(gate: Gate) -> Chain:
-    """Everything signed and judged to pass; only the publication is left."""
-    return chain(gate)
 
 
 def body(path: Path) -> set[str]:
@@ -114,7 +100,7 @@ def refuses_all(ready: Chain, root: Path, match: str, culprit: object, *, signs:
     before = tree(root)
     secrets = set().union(*(body(path) for path in (root / "private").glob("*.key") if path.is_file()))
     gate = open_gate(root)
-    acts = [lambda: small_sealed(gate), lambda: gate.take_snapshot(FRAME.iloc[:1], PLACE, "t"), gate.key.check]
+    acts = [lambda: small_sealed(gate), lambda: gate.take_snapshot(rows(5), PLACE, "t"), gate.key.check]
     for act in [lambda: ready.publish(gate=gate), *([] if signs else acts)]:
         with at_most(20), pytest.raises(ConfigError, match=match) as caught:
             act()
@@ -137,15 +123,8 @@ def test_a_signing_key_that_is_not_in_order_signs_and_publishes_nothing(
 def test_a_signing_key_of_another_user_is_refused(
     ready: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As above without the right to give a file away."""
-    monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
+    monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)  # not everybody can give a file away
     refuses_all(ready, tmp_path, SECRET_FILE, ready.gate.key.path)
-
-
-def test_the_key_in_order_signs_and_publishes(ready: Chain, tmp_path: Path) -> None:
-    assert unseal(small_sealed(open_gate(tmp_path)), ready.gate.key.trusted)
-    ready.publish(gate=open_gate(tmp_path))
-    assert len(read(ready.gate)) == len(FRAME)
 
 
 BROKEN_TRUSTED: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -181,22 +160,16 @@ def test_a_folder_of_trusted_keys_that_everybody_may_write_to_is_refused(ready: 
     refuses_all(ready, tmp_path, "everybody may write", tmp_path / "trusted_keys")
 
 
-@pytest.mark.parametrize("folder", ["empty", "missing"])
-def test_without_a_trusted_key_nothing_is_signed_published_or_read(ready: Chain, tmp_path: Path, folder: str) -> None:
+def test_without_a_trusted_key_nothing_is_signed_published_or_read(ready: Chain, tmp_path: Path) -> None:
     ready.publish()
-    for file in (tmp_path / "trusted_keys").iterdir():
-        file.unlink()
-    if folder == "missing":
-        (tmp_path / "trusted_keys").rmdir()
-    refuses_all(ready, tmp_path, "no trusted key", tmp_path / "trusted_keys")
-    with pytest.raises(ConfigError, match="no trusted key"):
-        read(ready.gate)
-
-
-def test_files_of_other_names_are_no_trusted_keys(ready: Chain, tmp_path: Path) -> None:
-    (file,) = (tmp_path / "trusted_keys").glob("*.pem")
-    file.rename(file.with_suffix(".txt"))
-    refuses_all(ready, tmp_path, "no trusted key", tmp_path / "trusted_keys")
+    folder = tmp_path / "trusted_keys"
+    (file,) = folder.iterdir()
+    file = file.rename(file.with_suffix(".txt"))  # files of other names are no trusted keys
+    for empty in (lambda: None, file.unlink, folder.rmdir):
+        empty()
+        refuses_all(ready, tmp_path, "no trusted key", folder)
+        with pytest.raises(ConfigError, match="no trusted key"):
+            read(ready.gate)
 
 
 def test_the_key_in_the_environment_goes_before_the_file(
@@ -205,7 +178,7 @@ def test_the_key_in_the_environment_goes_before_the_file(
     monkeypatch.setenv(VARIABLE, ready.gate.key.path.read_text())
     ready.gate.key.path.unlink()
     ready.publish(gate=open_gate(tmp_path))
-    assert len(read(ready.gate)) == len(FRAME)
+    assert len(read(ready.gate)) == 3
 
 
 @pytest.mark.parametrize(
@@ -232,8 +205,20 @@ def test_a_wrong_key_in_the_environment_signs_nothing_though_the_file_is_right(
 # The first pair
 
 
-def fresh(root: Path) -> tuple[Path, Path]:
-    return root / "new" / "private" / "signing.key", root / "new" / "trusted_keys"
+@pytest.fixture
+def fresh(tmp_path: Path) -> tuple[Path, Path]:
+    """Where the signing key and the trusted ones of a deployment lie that has neither."""
+    return tmp_path / "new" / "private" / "signing.key", tmp_path / "new" / "trusted_keys"
+
+
+@pytest.fixture
+def first(fresh: tuple[Path, Path]) -> tuple[Path, Path]:
+    """The same with a signing key: a first run ended after it and before its public half."""
+    path, trusted = fresh
+    path.parent.mkdir(parents=True, mode=0o700)
+    path.write_bytes(private_pem())
+    path.chmod(0o600)
+    return path, trusted
 
 
 def one_pair(path: Path, trusted: Path) -> str:
@@ -248,107 +233,42 @@ def one_pair(path: Path, trusted: Path) -> str:
     return keyid
 
 
-def test_a_first_pair_is_made_once(tmp_path: Path) -> None:
-    path, trusted = fresh(tmp_path)
-    first_key(path, trusted)
-    keyid = one_pair(path, trusted)
-    first_key(path, trusted)
-    assert one_pair(path, trusted) == keyid
+def test_all_that_start_at_once_make_one_pair_and_it_stays(fresh: tuple[Path, Path]) -> None:
+    start = Barrier(8)
 
-
-def test_threads_that_start_at_once_make_one_pair(tmp_path: Path) -> None:
-    path, trusted = fresh(tmp_path)
-    start, found = threading.Barrier(8), []
-
-    def begin() -> None:
+    def begin(_: int) -> str:
         start.wait()
-        first_key(path, trusted)
-        found.append(SigningKey(path, VARIABLE, TrustedKeys((trusted,))).signer.public_key.keyid)
+        first_key(*fresh)
+        return one_pair(*fresh)
 
-    threads = [threading.Thread(target=begin) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [one_pair(path, trusted)] * 8
+    with ThreadPoolExecutor(8) as pool:
+        found = set(pool.map(begin, range(8)))
+    first_key(*fresh)
+    assert found == {one_pair(*fresh)}
 
 
-BEGIN = """
-import sys
-from pathlib import Path
-from privacy_assets.gate.keys import SigningKey, TrustedKeys, first_key
-path, trusted = map(Path, sys.argv[1:])
-import cryptography.hazmat.primitives.asymmetric.ed25519, securesystemslib.signer
-print("ready", flush=True)
-sys.stdin.readline()
-first_key(path, trusted)
-print(SigningKey(path, "", TrustedKeys((trusted,))).signer.public_key.keyid)
-"""
-
-
-def test_processes_that_start_at_once_make_one_pair(tmp_path: Path) -> None:
-    path, trusted = fresh(tmp_path)
-    command = [sys.executable, "-c", BEGIN, str(path), str(trusted)]
-    started = [
-        subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
-        )
-        for _ in range(3)
-    ]
-    for process in started:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in started:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-    found = [process.communicate(timeout=60)[0].strip() for process in started]
-    assert found == [one_pair(path, trusted)] * 3
-
-
-def test_no_key_is_made_where_one_is_trusted_already(tmp_path: Path) -> None:
-    """A deployment with trusted keys and no signing key lost it."""
-    path, trusted = fresh(tmp_path)
+def test_no_key_is_made_where_one_was_trusted_before(fresh: tuple[Path, Path]) -> None:
+    """A deployment with trusted keys and no signing key lost it; an empty folder is one whose last key was revoked."""
+    path, trusted = fresh
     trusted.mkdir(parents=True)
-    (trusted / "old.pem").write_bytes(public_pem())
-    before = tree(trusted)
-    first_key(path, trusted)
-    assert not path.exists()
-    assert tree(trusted) == before
+    for keys in ({}, {"old.pem": public_pem()}):
+        for name, pem in keys.items():
+            (trusted / name).write_bytes(pem)
+        first_key(path, trusted)
+        assert not path.exists()
+        assert tree(trusted) == keys
 
 
-def test_a_key_that_lost_its_trust_does_not_get_it_back(tmp_path: Path) -> None:
-    """Taking the last public key out of the folder revokes it; the next run must not put it back."""
-    path, trusted = fresh(tmp_path)
-    first_key(path, trusted)
-    for file in trusted.iterdir():
-        file.unlink()
-    first_key(path, trusted)
-    assert list(trusted.iterdir()) == []
+def test_a_signing_key_that_is_there_is_never_replaced(first: tuple[Path, Path]) -> None:
+    before = first[0].read_bytes()
+    first_key(*first)
+    assert first[0].read_bytes() == before
+    one_pair(*first)
 
 
-def test_a_signing_key_that_is_there_is_never_replaced(tmp_path: Path) -> None:
-    path, trusted = fresh(tmp_path)
-    path.parent.mkdir(parents=True, mode=0o700)
-    path.write_bytes(private_pem())
-    path.chmod(0o600)
-    before = path.read_bytes()
-    first_key(path, trusted)  # a crash after the signing key and before its public half
-    assert path.read_bytes() == before
-    one_pair(path, trusted)
-
-
-BROKEN_FIRST = {name: case for name, case in BROKEN_SIGNING.items() if name not in ("missing", "changed")}
-
-
-@pytest.mark.parametrize(("change", "match"), BROKEN_FIRST.values(), ids=BROKEN_FIRST.keys())
-def test_a_first_signing_key_that_is_not_in_order_gets_no_trust(
-    tmp_path: Path, change: Callable[[Path], object], match: str
-) -> None:
-    path, trusted = fresh(tmp_path)
-    path.parent.mkdir(parents=True, mode=0o700)
-    path.write_bytes(private_pem())
-    path.chmod(0o600)
+@pytest.mark.parametrize("name", [name for name in BROKEN_SIGNING if name not in ("missing", "changed")])
+def test_a_first_signing_key_that_is_not_in_order_gets_no_trust(first: tuple[Path, Path], name: str) -> None:
+    (path, trusted), (change, match) = first, BROKEN_SIGNING[name]
     change(path)
     with at_most(20), pytest.raises(ConfigError, match=match) as caught:
         first_key(path, trusted)
@@ -356,133 +276,95 @@ def test_a_first_signing_key_that_is_not_in_order_gets_no_trust(
     assert not trusted.exists() or not list(trusted.iterdir())
 
 
-def test_a_dangling_link_is_not_followed_to_make_a_key(tmp_path: Path) -> None:
-    path, trusted = fresh(tmp_path)
-    path.parent.mkdir(parents=True, mode=0o700)
-    path.symlink_to(tmp_path / "elsewhere.key")
+def test_a_dangling_link_is_not_followed_to_make_a_key(first: tuple[Path, Path], tmp_path: Path) -> None:
+    first[0].unlink()
+    first[0].symlink_to(tmp_path / "elsewhere.key")
     with pytest.raises(ConfigError, match="cannot be read"):
-        first_key(path, trusted)
+        first_key(*first)
     assert not (tmp_path / "elsewhere.key").exists()
 
 
 # The resource: where a first pair may be made at all
 
 
-def test_the_resource_makes_a_first_pair_only_when_nothing_was_constatisticd(tmp_path: Path) -> None:
-    found = ReleaseResource(root=str(tmp_path / "releases"), private=str(tmp_path / "private")).gate()
-    assert one_pair_of(tmp_path) == found.key.signer.public_key.keyid
+def resource(root: Path, **given: str) -> ReleaseResource:
+    return ReleaseResource(root=str(root / "releases"), private=str(root / "private"), **given)
 
 
-def one_pair_of(root: Path) -> str:
-    (file,) = (root / "trusted_keys").iterdir()
-    (keyid,) = TrustedKeys((file,)).by_id
-    return keyid
-
-
-@pytest.mark.parametrize("configured", ["signing_key", "trusted_keys", "signing variable", "trusted variable"])
-def test_no_key_is_made_where_one_was_constatisticd(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configured: str
-) -> None:
-    path, given = tmp_path / "given", {}
-    if "variable" in configured:
-        name = TRUSTED_VARIABLE if configured == "trusted variable" else "PRIVACY_ASSETS_SIGNING_KEY"
-        monkeypatch.setenv(name, str(path))
-    else:
-        given = {configured: str(path)}
-    resource = ReleaseResource(root=str(tmp_path / "releases"), private=str(tmp_path / "private"), **given)
-    with pytest.raises(ConfigError):
-        resource.gate().key.check()
-    assert not (tmp_path / "private" / "signing.key").exists()
-    assert not (tmp_path / "trusted_keys").exists()
-    assert not path.exists()
-
-
-def test_a_lost_signing_key_is_not_made_anew_by_the_resource(tmp_path: Path) -> None:
-    resource = ReleaseResource(root=str(tmp_path / "releases"), private=str(tmp_path / "private"))
-    resource.gate()
+def test_the_resource_makes_a_first_pair_and_no_other_when_it_is_lost(tmp_path: Path) -> None:
+    keyid = resource(tmp_path).gate().key.signer.public_key.keyid
+    (file,) = (tmp_path / "trusted_keys").iterdir()
+    assert [*TrustedKeys((file,)).by_id] == [keyid]
     (tmp_path / "private" / "signing.key").unlink()
     with pytest.raises(ConfigError, match=r"signing\.key"):
-        resource.gate().key.check()
+        resource(tmp_path).gate().key.check()
     assert not (tmp_path / "private" / "signing.key").exists()
-
-
-def test_a_private_folder_that_others_may_enter_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "private").mkdir(mode=0o755)
+    (tmp_path / "private").chmod(0o755)
     with pytest.raises(ConfigError, match="chmod 700"):
-        ReleaseResource(root=str(tmp_path / "releases"), private=str(tmp_path / "private")).gate()
+        resource(tmp_path).gate()
 
 
-# Rotation
+@pytest.mark.parametrize("told", ["signing_key", "trusted_keys", "PRIVACY_ASSETS_SIGNING_KEY", TRUSTED_VARIABLE])
+def test_no_key_is_made_where_one_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str) -> None:
+    path = str(tmp_path / "given")
+    if told.isupper():
+        monkeypatch.setenv(told, path)
+    with pytest.raises(ConfigError):
+        resource(tmp_path, **({} if told.isupper() else {told: path})).gate().key.check()
+    assert not [name for name in ("private/signing.key", "trusted_keys", "given") if (tmp_path / name).exists()]
+
+
+# Rotation and revocation
 
 
 def test_after_rotation_old_releases_are_read_and_the_new_key_signs(gate: Gate, tmp_path: Path) -> None:
-    trusted, old = gate.key.trusted.places[0], gate.key.signer.public_key.keyid
-    first = chain(gate).publish()
-    new = rotate_key(gate.key.path, trusted)
+    old, earlier = gate.key.signer.public_key.keyid, chain(gate).publish()
+    new = rotate_key(gate.key.path, gate.key.trusted.places[0])
     assert new != old
     assert gate.key.path.stat().st_mode & 0o777 == 0o600
-    assert {file.name for file in gate.key.path.parent.iterdir()} == {
-        "signing.key",
-        ".keys.lock",
-        "snapshots",
-        "attempts",
-    }
-    after = make_gate(tmp_path)
-    assert len(read(after)) == len(FRAME)
-    second = chain(after, frame=FRAME.iloc[:2]).publish()
-    assert first.opened(PLACE, after.key.trusted).keyid == old
-    assert second.opened(PLACE, after.key.trusted).keyid == new == after.key.signer.public_key.keyid
-    assert after.roll_back(PLACE, first.id) == first
+    after = open_gate(tmp_path)
+    assert len(read(after)) == 3
+    later = chain(after, 1).publish()
+    assert earlier.opened(PLACE, after.key.trusted).keyid == old
+    assert later.opened(PLACE, after.key.trusted).keyid == new == after.key.signer.public_key.keyid
+    assert after.roll_back(PLACE, earlier.id) == earlier
 
 
 def test_what_a_removed_key_signed_is_not_read_or_rolled_back_to(gate: Gate, tmp_path: Path) -> None:
-    trusted, old = gate.key.trusted.places[0], gate.key.signer.public_key.keyid
-    first, left = chain(gate).publish(), chain(gate, frame=FRAME.iloc[:1])
-    rotate_key(gate.key.path, trusted)
-    (trusted / f"{old[:16]}.pem").unlink()
-    after = open_gate(tmp_path)
-    for act in (lambda: read(after), lambda: after.roll_back(PLACE, first.id), lambda: left.publish(gate=after)):
-        with pytest.raises(PublicationRefused, match="which is not trusted"):
-            act()
-    chain(after, frame=FRAME.iloc[:2]).publish()
-    assert len(read(after)) == 2
-
-
-def test_the_old_private_key_signs_no_more_once_its_public_half_is_removed(gate: Gate, tmp_path: Path) -> None:
     kept, old = gate.key.path.read_bytes(), gate.key.signer.public_key.keyid
-    ready = chain(gate)
+    release, left = chain(gate).publish(), chain(gate, 1)
     rotate_key(gate.key.path, gate.key.trusted.places[0])
     (gate.key.trusted.places[0] / f"{old[:16]}.pem").unlink()
-    gate.key.path.write_bytes(kept)
-    refuses_all(ready, tmp_path, "not among the trusted keys", gate.key.path)
+    after = open_gate(tmp_path)
+    for act in (lambda: read(after), lambda: after.roll_back(PLACE, release.id), lambda: left.publish(gate=after)):
+        with pytest.raises(PublicationRefused, match="which is not trusted"):
+            act()
+    chain(after, 2).publish()
+    assert read(after)["number"].iloc[0] == 2
+    gate.key.path.write_bytes(kept)  # the old private key signs no more
+    refuses_all(left, tmp_path, "not among the trusted keys", gate.key.path)
 
 
-@pytest.mark.parametrize("step", [1, 2])
-def test_a_rotation_that_ends_early_leaves_a_deployment_that_signs(
-    gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
-) -> None:
-    """Stopped before the first file is in its place, or between the two."""
-    old, replace, done = gate.key.signer.public_key.keyid, os.replace, []
-
-    def stopping(source: Path, target: Path) -> None:
-        done.append(target)
-        if len(done) == step:
-            raise OSError("stopped")
-        replace(source, target)
-
-    with monkeypatch.context() as patched, pytest.raises(OSError, match="stopped"):
-        patched.setattr(os, "replace", stopping)
-        rotate_key(gate.key.path, gate.key.trusted.places[0])
-    assert open_gate(tmp_path).key.signer.public_key.keyid == old
-    assert rotate_key(gate.key.path, gate.key.trusted.places[0]) == open_gate(tmp_path).key.signer.public_key.keyid
+def test_a_revoked_key_counts_no_more_in_a_process_that_goes_on(gate: Gate, tmp_path: Path) -> None:
+    release, keys, left = chain(gate).publish(), gate.key.trusted, chain(gate, 1)
+    (file,) = (tmp_path / "trusted_keys").iterdir()
+    assert release.opened(PLACE, keys).verdict == "pass"
+    file.rename(tmp_path / "kept.pem")
+    (tmp_path / "trusted_keys" / "other.pem").write_bytes(public_pem())
+    for act in (lambda: read(gate), lambda: gate.roll_back(PLACE, release.id), lambda: release.opened(PLACE, keys)):
+        with pytest.raises(PublicationRefused, match="not trusted"):
+            act()
+    for act in (left.publish, lambda: gate.take_snapshot(rows(2), PLACE, "t")):
+        with pytest.raises(ConfigError, match="not among the trusted keys"):
+            act()
+    (tmp_path / "kept.pem").rename(file)
+    left.publish()
 
 
-def test_a_pair_of_another_tool_works(tmp_path: Path) -> None:
+def test_a_pair_of_another_tool_works(gate: Gate, tmp_path: Path) -> None:
     """PKCS8 and SubjectPublicKeyInfo are what openssl writes."""
-    gate = make_gate(tmp_path / "one")
-    key = load_pem_private_key(gate.key.path.read_bytes(), password=None)
     path = tmp_path / "public"
-    path.write_bytes(public_pem(key))
+    path.write_bytes(public_pem(load_pem_private_key(gate.key.path.read_bytes(), password=None)))
     release = chain(gate).publish()
     assert release.opened(PLACE, TrustedKeys((path,))).verdict == "pass"
-    assert len(read_published(gate.releases, "patients", trusted_keys=path)) == len(FRAME)
+    assert len(read_published(gate.releases, "patients", trusted_keys=path)) == 3

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,10 +26,9 @@ Json = dict[str, Any]
 
 
 def flips(data: bytes) -> Iterator[bytes]:
-    """``data`` with each of its bits flipped in turn."""
+    """``data`` with one bit of each of its bytes flipped in turn, another one from byte to byte."""
     for position in range(len(data)):
-        for bit in range(8):
-            yield data[:position] + bytes([data[position] ^ (1 << bit)]) + data[position + 1 :]
+        yield data[:position] + bytes([data[position] ^ (1 << position % 8)]) + data[position + 1 :]
 
 
 def spelled(content: Any) -> bytes:
@@ -45,7 +46,7 @@ def signed(gate: Gate, payload: bytes, payload_type: str = PAYLOAD) -> Sealed:
     return Sealed("snapshot", spelled(envelope.to_dict()))
 
 
-def refuses(sealed: Sealed, trusted: TrustedKeys, match: str = "") -> None:
+def refuses(sealed: Sealed, trusted: TrustedKeys, match: str | None = None) -> None:
     with pytest.raises(PublicationRefused, match=match):
         unseal(sealed, trusted)
 
@@ -78,7 +79,7 @@ bodies = st.dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(table=names, partition=st.none() | names, body=bodies)
 def test_any_table_partition_and_body_come_back(gate: Gate, table: str, partition: str | None, body: Json) -> None:
     try:
@@ -90,49 +91,39 @@ def test_any_table_partition_and_body_come_back(gate: Gate, table: str, partitio
 
 
 def test_no_flipped_bit_of_an_envelope_is_accepted(gate: Gate) -> None:
-    sealed = small_sealed(gate)
-    assert unseal(sealed, gate.key.trusted)
-    accepted = []
+    """Neither as it is spelled, nor in canonical form, where the signature itself is checked."""
+    sealed, trusted = small_sealed(gate), gate.key.trusted
+    assert unseal(sealed, trusted)
     for data in flips(sealed.data):
-        try:
-            accepted.append(unseal(Sealed("snapshot", data), gate.key.trusted))
-        except PublicationRefused:
-            continue
-    assert accepted == []
-
-
-@pytest.mark.parametrize("part", ["payload", "sig"])
-def test_no_flipped_bit_of_payload_or_signature_is_accepted_in_canonical_form(gate: Gate, part: str) -> None:
-    """The signature itself is checked, not only the spelling."""
-    envelope = json.loads(small_sealed(gate).data)
-    holder = envelope if part == "payload" else envelope["signatures"][0]
-    for data in flips(base64.b64decode(holder[part])):
-        holder[part] = base64.b64encode(data).decode()
-        refuses(Sealed("snapshot", spelled(envelope)), gate.key.trusted, "signature of the snapshot is not right")
+        refuses(Sealed("snapshot", data), trusted)
+    for part in ("payload", "sig"):
+        envelope = json.loads(sealed.data)
+        holder = envelope if part == "payload" else envelope["signatures"][0]
+        for data in flips(base64.b64decode(holder[part])):
+            holder[part] = base64.b64encode(data).decode()
+            refuses(Sealed("snapshot", spelled(envelope)), trusted, "signature of the snapshot is not right")
 
 
 def test_no_flipped_bit_of_a_trusted_key_lets_another_payload_or_signer_through(gate: Gate) -> None:
-    sealed, keyid = small_sealed(gate), gate.key.signer.public_key.keyid
+    sealed, outcomes = small_sealed(gate), Counter[str]()
     (file,) = gate.key.trusted.places[0].glob("*.pem")
-    whole, outcomes = unseal(sealed, gate.key.trusted), {"refused": 0, "unloadable": 0, "same": 0}
+    whole, trusted = unseal(sealed, gate.key.trusted), TrustedKeys((file.parent,))
     for pem in flips(file.read_bytes()):
         file.write_bytes(pem)
-        trusted = TrustedKeys((file.parent,))
         try:
             assert unseal(sealed, trusted) == whole
-            assert list(trusted.by_id) == [keyid]
+            assert list(trusted.by_id) == [gate.key.signer.public_key.keyid]
             outcomes["same"] += 1
         except ConfigError:
             outcomes["unloadable"] += 1
         except PublicationRefused:
             outcomes["refused"] += 1
-    assert outcomes["refused"] >= 100  # about 200 of the bits: how many are still base64 depends on the key
-    assert outcomes["unloadable"] > 0
+    assert min(outcomes["refused"], outcomes["unloadable"]) >= 10
 
 
-def test_no_flipped_bit_of_the_signing_key_signs_as_another(gate: Gate, tmp_path: Path) -> None:
-    keyid, path = gate.key.signer.public_key.keyid, gate.key.path
-    outcomes = {"unloadable": 0, "not trusted": 0, "same": 0}
+def test_no_flipped_bit_of_the_signing_key_signs_as_another(gate: Gate) -> None:
+    keyid, path, outcomes = gate.key.signer.public_key.keyid, gate.key.path, Counter[str]()
+    assert path is not None
     for pem in flips(path.read_bytes()):
         path.write_bytes(pem)
         try:
@@ -141,29 +132,25 @@ def test_no_flipped_bit_of_the_signing_key_signs_as_another(gate: Gate, tmp_path
         except ConfigError as error:
             assert str(path) in str(error)
             outcomes["not trusted" if "not among the trusted keys" in str(error) else "unloadable"] += 1
-    assert outcomes["not trusted"] >= 100  # about 200 of the bits, see above
-    assert outcomes["unloadable"] > 0
+    assert min(outcomes["not trusted"], outcomes["unloadable"]) >= 10
 
 
-def _duplicated(envelope: Json) -> bytes:
-    return spelled(envelope).replace(b'{"payload":', b'{"payload":"AAAA","payload":', 1)
+ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 
-def _spare_bits(envelope: Json) -> bytes:
+def _signature(change: Callable[[str], Any]) -> Callable[[Json], bytes]:
+    def changed(envelope: Json) -> bytes:
+        envelope["signatures"][0]["sig"] = change(envelope["signatures"][0]["sig"])
+        return spelled(envelope)
+
+    return changed
+
+
+def _spare_bits(text: str) -> str:
     """The same bytes in base64 whose last, unused bits are not zero."""
-    text, alphabet = (
-        envelope["signatures"][0]["sig"],
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/",
-    )
-    other = text[:-3] + alphabet[alphabet.index(text[-3]) + 1] + "=="
+    other = text[:-3] + ALPHABET[ALPHABET.index(text[-3]) + 1] + "=="
     assert base64.b64decode(other) == base64.b64decode(text)
-    envelope["signatures"][0]["sig"] = other
-    return spelled(envelope)
-
-
-def _url_safe(envelope: Json) -> bytes:
-    envelope["signatures"][0]["sig"] = envelope["signatures"][0]["sig"].replace("+", "-").replace("/", "_")
-    return spelled(envelope)
+    return other
 
 
 def _with(change: Callable[[Json], object]) -> Callable[[Json], bytes]:
@@ -174,45 +161,36 @@ def _with(change: Callable[[Json], object]) -> Callable[[Json], bytes]:
     return changed
 
 
-def _twice(envelope: Json) -> bytes:
-    return spelled({**envelope, "signatures": envelope["signatures"] * 2})
-
-
 SPELLINGS: dict[str, Callable[[Json], bytes]] = {
-    "white space before": lambda envelope: b" " + spelled(envelope),
-    "white space after": lambda envelope: spelled(envelope) + b"\n",
-    "white space inside": lambda envelope: json.dumps(envelope, sort_keys=True).encode(),
-    "other order of keys": lambda envelope: json.dumps(
-        dict(reversed(envelope.items())), separators=(",", ":")
-    ).encode(),
-    "repeated key": _duplicated,
-    "escaped letter": lambda envelope: spelled(envelope).replace(b"payloadType", b"p\\u0061yloadType", 1),
-    "byte order mark": lambda envelope: b"\xef\xbb\xbf" + spelled(envelope),
-    "UTF-16": lambda envelope: spelled(envelope).decode().encode("utf-16"),
-    "spare bits of base64": _spare_bits,
-    "url-safe base64": _url_safe,
-    "base64 without padding": _with(lambda x: x["signatures"][0].update(sig=x["signatures"][0]["sig"].rstrip("="))),
-    "another field": _with(lambda envelope: envelope.update(more=1)),
-    "another field of the signature": _with(lambda envelope: envelope["signatures"][0].update(more=1)),
-    "NaN": lambda envelope: spelled(envelope)[:-1] + b',"more":NaN}',
-    "the same signature twice": _twice,
-    "no signature": _with(lambda envelope: envelope["signatures"].clear()),
-    "signatures by name": _with(lambda envelope: envelope.update(signatures={"a": 1})),
-    "a key id that is a list": _with(lambda envelope: envelope["signatures"][0].update(keyid=["a"])),
-    "a signature that is a number": _with(lambda envelope: envelope["signatures"][0].update(sig=1)),
-    "a payload that is null": _with(lambda envelope: envelope.update(payload=None)),
-    "no payload": _with(lambda envelope: envelope.pop("payload")),
+    "white space before": lambda x: b" " + spelled(x),
+    "white space after": lambda x: spelled(x) + b"\n",
+    "white space inside": lambda x: json.dumps(x, sort_keys=True).encode(),
+    "other order of keys": lambda x: json.dumps(dict(reversed(x.items())), separators=(",", ":")).encode(),
+    "repeated key": lambda x: spelled(x).replace(b'{"payload":', b'{"payload":"AAAA","payload":', 1),
+    "escaped letter": lambda x: spelled(x).replace(b"payloadType", b"p\\u0061yloadType", 1),
+    "byte order mark": lambda x: b"\xef\xbb\xbf" + spelled(x),
+    "UTF-16": lambda x: spelled(x).decode().encode("utf-16"),
+    "spare bits of base64": _signature(_spare_bits),
+    "url-safe base64": _signature(lambda text: text.replace("+", "-").replace("/", "_")),
+    "base64 without padding": _signature(lambda text: text.rstrip("=")),
+    "another field": _with(lambda x: x.update(more=1)),
+    "another field of the signature": _with(lambda x: x["signatures"][0].update(more=1)),
+    "NaN": lambda x: spelled(x)[:-1] + b',"more":NaN}',
+    "the same signature twice": _with(lambda x: x.update(signatures=x["signatures"] * 2)),
+    "no signature": _with(lambda x: x["signatures"].clear()),
+    "signatures by name": _with(lambda x: x.update(signatures={"a": 1})),
+    "a key id that is a list": _with(lambda x: x["signatures"][0].update(keyid=["a"])),
+    "a signature that is a number": _signature(lambda _: 1),
+    "a payload that is null": _with(lambda x: x.update(payload=None)),
+    "no payload": _with(lambda x: x.pop("payload")),
     "nothing": lambda _: b"",
     "null": lambda _: b"null",
     "a list": lambda _: b"[]",
-    "a text": lambda _: b'"envelope"',
     "a number": lambda _: b"1e999",
     "no JSON": lambda _: b"{",
     "no text": lambda _: b"\xff\xfe\x00",
     "deep nesting": lambda _: b"[" * 200_000,
-    "deep nesting in a field": lambda envelope: (
-        spelled(envelope)[:-1] + b',"more":' + b"[" * 5_000 + b"]" * 5_000 + b"}"
-    ),
+    "deep nesting in a field": lambda x: spelled(x)[:-1] + b',"more":' + b"[" * 5_000 + b"]" * 5_000 + b"}",
 }
 
 
@@ -255,64 +233,47 @@ def test_the_name_of_a_key_file_decides_nothing(gate: Gate, tmp_path: Path) -> N
     assert unseal(small_sealed(stranger), TrustedKeys((ours,))).keyid == stranger.key.signer.public_key.keyid
 
 
-@pytest.mark.parametrize("payload_type", ["application/json", PAYLOAD + " ", PAYLOAD.upper(), ""])
-def test_another_payload_type_is_refused(gate: Gate, payload_type: str) -> None:
+def test_another_payload_type_is_refused(gate: Gate) -> None:
     payload = spelled(content_of(small_sealed(gate)))
     assert unseal(signed(gate, payload), gate.key.trusted)
-    refuses(signed(gate, payload, payload_type), gate.key.trusted, "not in the form")
+    for payload_type in ("application/json", PAYLOAD + " ", PAYLOAD.upper(), ""):
+        refuses(signed(gate, payload, payload_type), gate.key.trusted, "not in the form")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"_type": "https://in-toto.io/Statement/v0.1"},
-        {"predicateType": "urn:privacy-assets:snapshot:2"},
-        {"predicateType": "urn:privacy-assets:attestation:1"},
-        {"predicateType": ["urn:privacy-assets:snapshot:1"]},
-    ],
-)
-def test_another_type_of_statement_is_refused(gate: Gate, change: Json) -> None:
-    content = {**content_of(small_sealed(gate)), **change}
-    refuses(signed(gate, spelled(content)), gate.key.trusted, "another kind or version")
+def test_a_statement_of_one_kind_does_not_stand_for_another(gate: Gate) -> None:
+    for stated, claimed in itertools.product(KINDS, KINDS):
+        sealed = small_sealed(gate, stated)
+        if stated == claimed:
+            assert unseal(sealed, gate.key.trusted).kind == stated
+        else:
+            refuses(Sealed(claimed, sealed.data), gate.key.trusted, f"stands for the {claimed}")
 
 
-@pytest.mark.parametrize("stated", KINDS)
-@pytest.mark.parametrize("claimed", KINDS)
-def test_a_statement_of_one_kind_does_not_stand_for_another(gate: Gate, stated: Any, claimed: Any) -> None:
-    sealed = small_sealed(gate, stated)
-    if stated == claimed:
-        assert unseal(sealed, gate.key.trusted).kind == stated
-    else:
-        refuses(Sealed(claimed, sealed.data), gate.key.trusted, f"stands for the {claimed}")
-
-
-PAYLOADS = {
-    "no JSON": b"{",
-    "no statement": b"{}",
-    "a list": b"[]",
-    "null": b"null",
-    "no text": b"\xff",
-    "deep nesting": b"[" * 200_000,
-    "no subject": spelled({"_type": STATEMENT, "predicateType": "urn:privacy-assets:snapshot:1", "subject": []}),
+OTHER_KIND, UNREADABLE = "another kind or version", "cannot be read as a signed statement"
+# The whole payload, or what is changed of a right one: all of it is signed.
+PAYLOADS: dict[str, tuple[bytes | Callable[[Json], object], str]] = {
+    "another statement type": (lambda x: x.update(_type="https://in-toto.io/Statement/v0.1"), OTHER_KIND),
+    "another version": (lambda x: x.update(predicateType="urn:privacy-assets:snapshot:2"), OTHER_KIND),
+    "a list as type": (lambda x: x.update(predicateType=["urn:privacy-assets:snapshot:1"]), OTHER_KIND),
+    "no table": (lambda x: x["predicate"].pop("table"), UNREADABLE),
+    "no partition": (lambda x: x["predicate"].pop("partition"), UNREADABLE),
+    "two subjects": (lambda x: x.update(subject=x["subject"] * 2), UNREADABLE),
+    "no subject": (lambda x: x.update(subject=[]), UNREADABLE),
+    "no JSON": (b"{", UNREADABLE),
+    "no statement": (b"{}", UNREADABLE),
+    "a list": (b"[]", UNREADABLE),
+    "null": (b"null", UNREADABLE),
+    "no text": (b"\xff", UNREADABLE),
+    "deep nesting": (b"[" * 200_000, UNREADABLE),
 }
 
 
-@pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS.keys())
-def test_a_signed_payload_that_is_no_statement_is_refused(gate: Gate, payload: bytes) -> None:
-    refuses(signed(gate, payload), gate.key.trusted, "cannot be read as a signed statement")
-
-
-@pytest.mark.parametrize("missing", ["table", "partition"])
-def test_a_statement_without_its_place_is_refused(gate: Gate, missing: str) -> None:
+@pytest.mark.parametrize(("payload", "match"), PAYLOADS.values(), ids=PAYLOADS.keys())
+def test_a_signed_payload_that_is_no_such_statement_is_refused(gate: Gate, payload: Any, match: str) -> None:
     content = content_of(small_sealed(gate))
-    del content["predicate"][missing]
-    refuses(signed(gate, spelled(content)), gate.key.trusted, "cannot be read as a signed statement")
-
-
-def test_two_subjects_are_refused(gate: Gate) -> None:
-    content = content_of(small_sealed(gate))
-    content["subject"] *= 2
-    refuses(signed(gate, spelled(content)), gate.key.trusted, "cannot be read as a signed statement")
+    if callable(payload):
+        payload(content)
+    refuses(signed(gate, spelled(content) if callable(payload) else payload), gate.key.trusted, match)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
@@ -327,20 +288,20 @@ def test_without_trusted_keys_nothing_is_believed(gate: Gate, tmp_path: Path) ->
     refuses(small_sealed(gate), TrustedKeys(()), "not trusted")
 
 
-@pytest.mark.parametrize("name", ["../outside", "a/b", "..", ".", "", "with space", "é", "a\0b", "x" * 80, "%2e%2e"])
-def test_hostile_names_stay_inside_the_root(tmp_path: Path, name: str) -> None:
-    root = tmp_path / "root"
-    below = Place(name, name).below(root)
-    assert below.resolve().is_relative_to(root.resolve())
-    assert below.resolve() != root.resolve()
-    assert "/" not in quoted(name) and "." not in quoted(name)
+hostile = st.sampled_from(["../outside", "a/b", "..", ".", "", "a\0b", "%2e%2e", "_all", "None"]) | names
 
 
-def test_no_partition_shares_the_place_of_a_table_without_partitions(tmp_path: Path) -> None:
-    assert len({Place("t", partition).below(tmp_path) for partition in (None, "_all", "", "None")}) == 4
+@given(st.lists(st.tuples(hostile.filter(bool), st.none() | hostile), min_size=2, max_size=2, unique=True))
+def test_every_place_has_a_folder_of_its_own_inside_the_root(pairs: list[tuple[str, str | None]]) -> None:
+    root, places = Path("/srv/root"), [Place(*pair) for pair in pairs]
+    folders = [place.below(root) for place in places]
+    assert folders[0] != folders[1]
+    for place, folder in zip(places, folders, strict=True):
+        assert folder.parent.parent == root and not {".", ".."} & {folder.name, folder.parent.name}
+        assert all(quoted(name).isprintable() and "." not in quoted(name) for name in (folder.name, folder.parent.name))
+        assert Place.of_parts(folder.parent.name, folder.name) == place
 
 
 def test_the_private_key_is_in_no_statement(gate: Gate) -> None:
-    pem = gate.key.path.read_text().splitlines()[1]
-    assert gate.key.path.name == SIGNING_KEY
-    assert pem not in small_sealed(gate).data.decode()
+    assert gate.key.path is not None and gate.key.path.name == SIGNING_KEY
+    assert gate.key.path.read_text().splitlines()[1] not in small_sealed(gate).data.decode()
