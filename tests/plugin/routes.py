@@ -19,9 +19,6 @@ from privacy_assets.gate.statements import Place
 
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
 HOLDS = "policy does not hold"
-BOTH = pytest.mark.parametrize(
-    "partition", [pytest.param(None, id="whole"), pytest.param("north", id="by_region", marks=pytest.mark.slow)]
-)
 Generator = Callable[[pd.DataFrame, int, int], pd.DataFrame]
 
 

@@ -167,7 +167,7 @@ def test_route_51_codes_swapped_between_encoding_and_scoring(tmp_path: Path, ins
         table_of("people", source=tmp_path / "people.parquet", subject="pid", generator=independent, **QUICK),
         resources(tmp_path),
     )
-    assert run(defs, "people_pipeline", instance).success
+    assert run(defs, instance).success
     (first,) = folder.glob("model-*")
     shutil.copytree(first, held)
     other = dg.Definitions.merge(
@@ -175,15 +175,15 @@ def test_route_51_codes_swapped_between_encoding_and_scoring(tmp_path: Path, ins
         resources(tmp_path),
     )
     for asset in ("synthetic", "encoded"):
-        assert run(other, "people_pipeline", instance, only=f"people/{asset}").success
+        assert run(other, instance, asset).success
     (now,) = set(folder.glob("model-*")) - {first}
     for name in ("tables.bin", "tables.json"):
         shutil.copy(held / name, now / name)
-    refused = run(other, "people_pipeline", instance, only="people/dcr")
+    refused = run(other, instance, "dcr")
     assert "was changed after it was signed" in failures(refused)["people__dcr"].user_failure_data.description
     for name in ("encoded.json", "synthetic.json"):  # all of it: then the scores are of another table
         shutil.copy(held / name, now / name)
-    run(other, "people_pipeline", instance, only="people/dcr")
-    stale = run(other, "people_pipeline", instance, only="people/attestation")
+    run(other, instance, "dcr")
+    stale = run(other, instance, "attestation")
     assert not checks(stale)["attestation", "policy_holds"].passed
     assert "another synthetic table" in failures(stale)["people__attestation"].user_failure_data.description

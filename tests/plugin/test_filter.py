@@ -40,11 +40,10 @@ def attested(place: Path) -> dict:
     return json.loads(base64.b64decode(envelope["payload"]))
 
 
-def test_a_filtered_table_is_published_and_says_so(place: Path) -> None:
+def test_a_filtered_table_is_published_and_says_so(place: Path, instance: dg.DagsterInstance) -> None:
     metrics = [*QUICK["metrics"], "membership_inference", "memorization"]
     filtered = table(place, generator=half_memorised, filter=FILTER, metrics=metrics)
-    with dg.DagsterInstance.ephemeral() as instance:
-        result = run(filtered, "people_pipeline", instance)
+    result = run(filtered, instance)
     assert result.success, failures(result)
     metadata = made(result)
     told = metadata["synthetic"]
@@ -78,15 +77,14 @@ def test_a_filtered_table_is_published_and_says_so(place: Path) -> None:
     assert predicate["setup"]["filter"] == {"memorization": chosen.settings()}
 
 
-def test_several_filters_leave_out_what_any_of_them_does(place: Path) -> None:
+def test_several_filters_leave_out_what_any_of_them_does(place: Path, instance: dg.DagsterInstance) -> None:
     """Whatever their order; each stands in metadata, report and attestation with its settings and its count."""
     outliers = {"name": "outliers", "settings": {"quantile": 0.8}}
-    with dg.DagsterInstance.ephemeral() as instance:
-        filtered = table(place, generator=half_memorised, filter=[outliers, FILTER])
-        result = run(filtered, "people_pipeline", instance)
-        assert result.success, failures(result)
-        turned = table(place, generator=half_memorised, filter=[FILTER, outliers])
-        assert run(turned, "people_pipeline", instance, only="people/published").success
+    filtered = table(place, generator=half_memorised, filter=[outliers, FILTER])
+    result = run(filtered, instance)
+    assert result.success, failures(result)
+    turned = table(place, generator=half_memorised, filter=[FILTER, outliers])
+    assert run(turned, instance, "published").success
     told = made(result)["synthetic"]
     assert told["filter"] == "memorization, outliers"
     each = [told[f"rows dropped by {name}"] for name in ("memorization", "outliers")]
@@ -112,11 +110,10 @@ def test_several_filters_leave_out_what_any_of_them_does(place: Path) -> None:
     ],
 )
 def test_the_report_tells_how_the_generator_protects_its_rows(
-    place: Path, generator: object, overfitting: tuple[str, str], privacy: tuple[str, str]
+    place: Path, generator: object, overfitting: tuple[str, str], privacy: tuple[str, str], instance: dg.DagsterInstance
 ) -> None:
     """From the signed snapshot; nothing of it but names of columns, epsilon and settings comes from the fit."""
-    with dg.DagsterInstance.ephemeral() as instance:
-        result = run(table(place, generator=generator), "people_pipeline", instance)
+    result = run(table(place, generator=generator), instance)
     assert "privacy_report" in made(result), failures(result)
     report = json.loads(next((place / "storage/people/privacy_report").rglob("*.json")).read_text())
     rows = {row["name"]: row for row in report["privacy_configuration"]}
@@ -128,10 +125,9 @@ def test_the_report_tells_how_the_generator_protects_its_rows(
         assert report["generator"]["privacy"]["epsilon"] == 3
 
 
-def test_a_filter_reads_the_real_rows_outside_of_the_budget(place: Path) -> None:
-    with dg.DagsterInstance.ephemeral() as instance:
-        private = {"name": "privbayes", "settings": {"epsilon": 3}}
-        result = run(table(place, generator=private, filter=FILTER), "people_pipeline", instance)
+def test_a_filter_reads_the_real_rows_outside_of_the_budget(place: Path, instance: dg.DagsterInstance) -> None:
+    private = {"name": "privbayes", "settings": {"epsilon": 3}}
+    result = run(table(place, generator=private, filter=FILTER), instance)
     assert "privacy_report" in made(result), failures(result)
     report = json.loads(next((place / "storage/people/privacy_report").rglob("*.json")).read_text())
     assert "which rows the filters memorization left out" in report["generator"]["privacy"]["outside_guarantee"]
@@ -140,7 +136,7 @@ def test_a_filter_reads_the_real_rows_outside_of_the_budget(place: Path) -> None
 
 
 @pytest.mark.slow
-def test_checks_do_not_ask_for_a_filter_that_is_on(place: Path) -> None:
+def test_checks_do_not_ask_for_a_filter_that_is_on(place: Path, instance: dg.DagsterInstance) -> None:
     # one-sided, so it never reads as avoidance of members, wherever the split of this run's key falls
     asked = {
         "metrics": ["memorization"],
@@ -148,13 +144,12 @@ def test_checks_do_not_ask_for_a_filter_that_is_on(place: Path) -> None:
     }
     actions = {}
     for name in (None, FILTER):
-        with dg.DagsterInstance.ephemeral() as instance:
-            result = run(table(place, filter=name, **asked), "people_pipeline", instance)
-        check = next(e for e in result.get_asset_check_evaluations() if e.check_name == "policy_holds")
-        actions[name is None] = " ".join(r.data["what"] for r in check.metadata["what can be done"].records)
-        score = next(e for e in result.get_asset_check_evaluations() if e.asset_key.path[-1] == "memorization")
-        assert [r.data["what"] for r in score.metadata["what can be done"].records]
-        assert actions[name is None] == " ".join(r.data["what"] for r in score.metadata["what can be done"].records)
+        result = run(table(place, filter=name, **asked), instance)
+    check = next(e for e in result.get_asset_check_evaluations() if e.check_name == "policy_holds")
+    actions[name is None] = " ".join(r.data["what"] for r in check.metadata["what can be done"].records)
+    score = next(e for e in result.get_asset_check_evaluations() if e.asset_key.path[-1] == "memorization")
+    assert [r.data["what"] for r in score.metadata["what can be done"].records]
+    assert actions[name is None] == " ".join(r.data["what"] for r in score.metadata["what can be done"].records)
     assert "filter: memorization" in actions[True] and "filter: memorization" not in actions[False]
     assert "leave out more" in actions[False] and "leave out more" not in actions[True]
 
@@ -163,21 +158,19 @@ def test_checks_do_not_ask_for_a_filter_that_is_on(place: Path) -> None:
     ("then", "now"),
     [slow((None, FILTER)), slow((FILTER, None)), slow((FILTER, "memorization")), (FILTER, [FILTER, "outliers"])],
 )
-def test_another_filter_is_another_setup(place: Path, then: object, now: object) -> None:
+def test_another_filter_is_another_setup(place: Path, then: object, now: object, instance: dg.DagsterInstance) -> None:
     """Neither can a table that was made otherwise be attested, nor an attestation of then publish."""
-    with dg.DagsterInstance.ephemeral() as instance:
-        assert run(table(place, filter=then), "people_pipeline", instance).success
-        count = len(ReleaseStore(place / "releases").history(Place("people")))
-        late = run(table(place, filter=now), "people_pipeline", instance, only="people/published")
-        again = run(table(place, filter=now), "people_pipeline", instance, only="people/attestation")
+    assert run(table(place, filter=then), instance).success
+    count = len(ReleaseStore(place / "releases").history(Place("people")))
+    late = run(table(place, filter=now), instance, "published")
+    again = run(table(place, filter=now), instance, "attestation")
     assert "other settings (filter)" in failures(late)["people__published"].user_failure_data.description
     assert "made with another filter" in failures(again)["people__attestation"].user_failure_data.description
     assert len(ReleaseStore(place / "releases").history(Place("people"))) == count
 
 
-def test_a_generator_that_only_copies_leaves_nothing(place: Path) -> None:
-    with dg.DagsterInstance.ephemeral() as instance:
-        result = run(table(place, generator=memorise, filter="memorization"), "people_pipeline", instance)
+def test_a_generator_that_only_copies_leaves_nothing(place: Path, instance: dg.DagsterInstance) -> None:
+    result = run(table(place, generator=memorise, filter="memorization"), instance)
     message = failures(result)["people__synthetic"].error.cause.message
     assert "rows drawn passed" in message and "memorise less" in message
     assert "published" not in made(result)

@@ -49,7 +49,7 @@ def study(defs: dg.Definitions, instance: dg.DagsterInstance, **config: Any) -> 
 
 @pytest.fixture(scope="module")
 def pipeline(place: Path, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
-    result = run(table(place), "people_pipeline", instance)
+    result = run(table(place), instance)
     assert result.success, failures(result)
     return result
 
@@ -152,18 +152,17 @@ def test_without_splits_it_says_what_to_do(place: Path) -> None:
     assert not result.success and "materialise it first" in str(failures(result))
 
 
-def test_partitions_have_studies_of_their_own(place: Path) -> None:
+def test_partitions_have_studies_of_their_own(place: Path, instance: dg.DagsterInstance) -> None:
     regions = dg.StaticPartitionsDefinition(["north", "south"])
     defs = table(place, partitions_def=regions, partition_column="region")
-    with dg.DagsterInstance.ephemeral() as instance:
-        job, small = defs.resolve_job_def("people_pipeline"), {"fractions": [0.0, 0.5, 1.0]}
-        splits = [dg.AssetKey(["people", name]) for name in ("source", "train", "holdout", "reference")]
-        assert job.execute_in_process(instance=instance, partition_key="south", asset_selection=splits).success
-        result = defs.resolve_job_def("people_calibrate").execute_in_process(
-            instance=instance,
-            partition_key="south",
-            run_config={"ops": {"people__leaky_study": {"config": small}}},
-        )
+    job, small = defs.resolve_job_def("people_pipeline"), {"fractions": [0.0, 0.5, 1.0]}
+    splits = [dg.AssetKey(["people", name]) for name in ("source", "train", "holdout", "reference")]
+    assert job.execute_in_process(instance=instance, partition_key="south", asset_selection=splits).success
+    result = defs.resolve_job_def("people_calibrate").execute_in_process(
+        instance=instance,
+        partition_key="south",
+        run_config={"ops": {"people__leaky_study": {"config": small}}},
+    )
     page = Path(made(result)["leaky_study"]["path"])
     assert page.parent.name == "partition=south" and "people, south" in page.read_text()
 

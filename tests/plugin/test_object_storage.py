@@ -171,31 +171,33 @@ def test_tables_in_the_store_give_the_statistics_of_files(bucket: ObjectPath, tm
 # The pipeline
 
 
-def test_an_honest_table_is_published_and_a_copy_is_not(bucket: ObjectPath, deployed: dict) -> None:
+def test_an_honest_table_is_published_and_a_copy_is_not(
+    bucket: ObjectPath, deployed: dict, instance: dg.DagsterInstance
+) -> None:
     put(people(), bucket / "people" / "a.parquet")
     bound = dg.Definitions(resources=deployed, executor=dg.in_process_executor)
-    with dg.DagsterInstance.ephemeral() as instance:
-        good = run(dg.Definitions.merge(table(bucket), bound), "people_pipeline", instance)
-        assert good.success
-        first = read_published(f"{bucket}/releases", "people")
-        bad = run(dg.Definitions.merge(table(bucket, generator=memorise), bound), "people_pipeline", instance)
-        assert not bad.success
+    good = run(dg.Definitions.merge(table(bucket), bound), instance)
+    assert good.success
+    first = read_published(f"{bucket}/releases", "people")
+    bad = run(dg.Definitions.merge(table(bucket, generator=memorise), bound), instance)
+    assert not bad.success
     pd.testing.assert_frame_equal(read_published(f"{bucket}/releases", "people"), first)
     (event,) = good.asset_materializations_for_node("people__published")
     assert str(event.metadata["folder"].value).startswith(f"{bucket}/releases/people/_all/releases/")
 
 
 @pytest.mark.slow
-def test_partitions_have_releases_of_their_own(bucket: ObjectPath, deployed: dict) -> None:
+def test_partitions_have_releases_of_their_own(
+    bucket: ObjectPath, deployed: dict, instance: dg.DagsterInstance
+) -> None:
     parts = dg.StaticPartitionsDefinition(["north", "so[u]th"])
     for number, part in enumerate(parts.get_partition_keys()):
         put(people(seed=number), bucket / "people" / f"{part}.parquet")
     defs = table(bucket, source=f"{bucket}/people/{{partition}}.parquet", partitions_def=parts)
     bound = dg.Definitions(resources=deployed, executor=dg.in_process_executor)
-    with dg.DagsterInstance.ephemeral() as instance:
-        for part in parts.get_partition_keys():
-            assert run(dg.Definitions.merge(defs, bound), "people_pipeline", instance, partition=part).success
-            assert len(read_published(f"{bucket}/releases", "people", part))
+    for part in parts.get_partition_keys():
+        assert run(dg.Definitions.merge(defs, bound), instance, partition=part).success
+        assert len(read_published(f"{bucket}/releases", "people", part))
 
 
 MISSING = {
@@ -251,13 +253,14 @@ def test_a_place_that_cannot_be_used_is_named(bucket: ObjectPath) -> None:
 
 
 @pytest.mark.slow
-def test_the_commands_take_urls(bucket: ObjectPath, deployed: dict, capsys, tmp_path: Path) -> None:
+def test_the_commands_take_urls(
+    bucket: ObjectPath, deployed: dict, capsys, tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
     put(people(), bucket / "people" / "a.parquet")
     bound = dg.Definitions(resources=deployed, executor=dg.in_process_executor)
-    with dg.DagsterInstance.ephemeral() as instance:
-        for seed in (0, 1):
-            defs = dg.Definitions.merge(table(bucket, seed=seed), bound)
-            assert run(defs, "people_pipeline", instance).success
+    for seed in (0, 1):
+        defs = dg.Definitions.merge(table(bucket, seed=seed), bound)
+        assert run(defs, instance).success
     folders = ["--releases", f"{bucket}/releases"]
     older, newer = [release.id for release in deployed["releases"].store.history(*deployed["releases"].store.places())]
 

@@ -15,7 +15,7 @@ from privacy_assets.tables.files import table_files
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
 
 
-def test_a_table_by_region_from_one_file(tmp_path: Path) -> None:
+def test_a_table_by_region_from_one_file(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     people().to_parquet(tmp_path / "people.parquet")
     tables = table_of(
         "people", source=tmp_path / "people.parquet", subject="pid", generator=independent, partitions_def=REGIONS,
@@ -23,21 +23,18 @@ def test_a_table_by_region_from_one_file(tmp_path: Path) -> None:
     )  # fmt: skip
     defs = dg.Definitions.merge(tables, resources(tmp_path))
     sides: dict[str, set[str]] = {"train": set(), "holdout": set()}
-    with dg.DagsterInstance.ephemeral() as instance:
-        for region in ("north", "south"):
-            result = run(defs, "people_pipeline", instance, partition=region)
-            assert result.success, failures(result)
-            assert len(checks(result)) == 7 and all(check.passed for check in checks(result).values())
-            released = read_published(tmp_path / "releases", "people", region)
-            assert set(released["region"]) == {region}
-            for role, seen in sides.items():
-                seen |= set(
-                    pd.read_parquet(tmp_path / f"storage/people/{role}/partition={region}/table.parquet")["pid"]
-                )
+    for region in ("north", "south"):
+        result = run(defs, instance, partition=region)
+        assert result.success, failures(result)
+        assert len(checks(result)) == 7 and all(check.passed for check in checks(result).values())
+        released = read_published(tmp_path / "releases", "people", region)
+        assert set(released["region"]) == {region}
+        for role, seen in sides.items():
+            seen |= set(pd.read_parquet(tmp_path / f"storage/people/{role}/partition={region}/table.parquet")["pid"])
     assert sides["train"].isdisjoint(sides["holdout"])  # a person is on one side in every partition
 
 
-def test_a_leak_in_one_region_leaves_the_other_published(tmp_path: Path) -> None:
+def test_a_leak_in_one_region_leaves_the_other_published(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     for region, frame in people().groupby("region"):
         frame.to_csv(tmp_path / f"people_{region}.csv", index=False)
     arguments = {
@@ -48,16 +45,15 @@ def test_a_leak_in_one_region_leaves_the_other_published(tmp_path: Path) -> None
     }
     honest = dg.Definitions.merge(table_of("people", generator=independent, **arguments), resources(tmp_path))
     leaky = dg.Definitions.merge(table_of("people", generator=memorise, **arguments), resources(tmp_path))
-    with dg.DagsterInstance.ephemeral() as instance:
-        assert run(honest, "people_pipeline", instance, partition="north").success
-        assert not run(leaky, "people_pipeline", instance, partition="south").success
+    assert run(honest, instance, partition="north").success
+    assert not run(leaky, instance, partition="south").success
     assert len(read_published(tmp_path / "releases", "people", "north"))
     with pytest.raises(ValueError, match="nothing was published"):
         read_published(tmp_path / "releases", "people", "south")
 
 
 @pytest.mark.slow
-def test_daily_partitions_take_their_day(tmp_path: Path) -> None:
+def test_daily_partitions_take_their_day(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     people(1500).to_parquet(tmp_path / "people.parquet")
     days = dg.DailyPartitionsDefinition("2024-01-01")
     tables = table_of(
@@ -65,9 +61,8 @@ def test_daily_partitions_take_their_day(tmp_path: Path) -> None:
         partition_column="joined", **QUICK,
     )  # fmt: skip
     defs = dg.Definitions.merge(tables, resources(tmp_path))
-    with dg.DagsterInstance.ephemeral() as instance:
-        result = run(defs, "people_pipeline", instance, partition="2024-01-02")
-        empty = run(defs, "people_pipeline", instance, partition="2024-03-01")
+    result = run(defs, instance, partition="2024-01-02")
+    empty = run(defs, instance, partition="2024-03-01")
     assert result.success, failures(result)
     released = read_published(tmp_path / "releases", "people", "2024-01-02")
     assert set(released["joined"].dt.date.astype(str)) == {"2024-01-02"}
@@ -90,7 +85,7 @@ def test_a_partition_key_is_no_pattern(key: str, tmp_path: Path) -> None:
     assert [file.name for file in table_files(partition_path(template, key))] == [f"people_{key}.csv"]
 
 
-def test_several_partitions_load_as_one_frame(tmp_path: Path) -> None:
+def test_several_partitions_load_as_one_frame(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     @dg.asset(partitions_def=REGIONS, io_manager_key="privacy_io")
     def rows(context: dg.AssetExecutionContext) -> pd.DataFrame:
         return pd.DataFrame({"region": [context.partition_key] * 2, "age": pd.array([1, None], dtype="Int64")})
@@ -100,12 +95,9 @@ def test_several_partitions_load_as_one_frame(tmp_path: Path) -> None:
         return rows
 
     io = PrivacyIOManager(base=str(tmp_path))
-    with dg.DagsterInstance.ephemeral() as instance:
-        for region in REGIONS.get_partition_keys():
-            assert dg.materialize([rows], partition_key=region, instance=instance, resources={"privacy_io": io}).success
-        found = dg.materialize(
-            [rows, everything], selection=[everything], instance=instance, resources={"privacy_io": io}
-        )
+    for region in REGIONS.get_partition_keys():
+        assert dg.materialize([rows], partition_key=region, instance=instance, resources={"privacy_io": io}).success
+    found = dg.materialize([rows, everything], selection=[everything], instance=instance, resources={"privacy_io": io})
     loaded = found.output_for_node("everything")
     assert sorted(loaded["region"]) == ["north", "north", "south", "south"]
     assert str(loaded["age"].dtype) == "Int64"
@@ -145,7 +137,7 @@ def test_checks_on_assets_of_the_user(leak: bool, tmp_path: Path) -> None:
     assert set(made(result)) == {"train", "holdout", "synthetic"}
 
 
-def test_checks_on_partitioned_assets_of_the_user(tmp_path: Path) -> None:
+def test_checks_on_partitioned_assets_of_the_user(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     def part(context: dg.AssetExecutionContext, prefix: str, seed: int) -> pd.DataFrame:
         frame = people(seed=seed).assign(pid=lambda found: prefix + found["pid"])
         return frame[frame["region"] == context.partition_key].reset_index(drop=True)
@@ -168,18 +160,19 @@ def test_checks_on_partitioned_assets_of_the_user(tmp_path: Path) -> None:
         subject="pid", embedder=False, partitions_def=REGIONS,
     )  # fmt: skip
     io = dg.FilesystemIOManager(base_dir=str(tmp_path))
-    with dg.DagsterInstance.ephemeral() as instance:
-        for region in ("north", "south"):
-            result = dg.materialize(
-                [train, holdout, synthetic, *made_checks], partition_key=region, instance=instance,
-                resources={"io_manager": io}, raise_on_error=False,
-            )  # fmt: skip
-            assert result.success, failures(result)
-            assert checks(result)["synthetic", "dcr_identical_excess_lower"].passed is (region == "north")
+    for region in ("north", "south"):
+        result = dg.materialize(
+            [train, holdout, synthetic, *made_checks], partition_key=region, instance=instance,
+            resources={"io_manager": io}, raise_on_error=False,
+        )  # fmt: skip
+        assert result.success, failures(result)
+        assert checks(result)["synthetic", "dcr_identical_excess_lower"].passed is (region == "north")
 
 
 @pytest.mark.parametrize("column", [None, "region"])
-def test_an_upstream_asset_without_partitions_is_not_published_whole(column: str | None, tmp_path: Path) -> None:
+def test_an_upstream_asset_without_partitions_is_not_published_whole(
+    column: str | None, tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
     @dg.asset(io_manager_key="privacy_io")
     def raw() -> pd.DataFrame:
         return people()
@@ -189,9 +182,8 @@ def test_an_upstream_asset_without_partitions_is_not_published_whole(column: str
         partition_column=column, **QUICK,
     )  # fmt: skip
     defs = dg.Definitions.merge(tables, dg.Definitions(assets=[raw]), resources(tmp_path))
-    with dg.DagsterInstance.ephemeral() as instance:
-        assert dg.materialize([raw], resources=defs.resources, instance=instance).success
-        result = run(defs, "people_pipeline", instance, partition="north")
+    assert dg.materialize([raw], resources=defs.resources, instance=instance).success
+    result = run(defs, instance, partition="north")
     if column is None:
         assert "asset raw has no partitions" in failures(result)["people__source"].error.cause.message
     else:

@@ -47,7 +47,7 @@ def theirs(place: Path, table: Path) -> dg.ExecuteInProcessResult:
     """The same in Dagster."""
     defs = dg.Definitions.merge(build_privacy_assets(TableSpec.load(table)), resources(place / "dagster"))
     with dg.DagsterInstance.ephemeral() as instance:
-        return run(defs, "people_pipeline", instance)
+        return run(defs, instance)
 
 
 def released(folder: Path) -> tuple[bytes, dict[str, Any]]:

@@ -81,11 +81,10 @@ def test_a_new_source_runs_until_there_is_a_verdict(tmp_path: Path, instance: dg
     assert "unchanged" in tick(defs, "people_source_sensor", instance, first.cursor).skip_message
 
 
-def test_the_verdict_of_a_real_run_counts(tmp_path: Path) -> None:
+def test_the_verdict_of_a_real_run_counts(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     defs = table(tmp_path, generator=memorise)
-    with dg.DagsterInstance.ephemeral() as instance:
-        assert not run(defs, "people_pipeline", instance).success  # blocked: that is a verdict too
-        assert "unchanged" in tick(defs, "people_source_sensor", instance).skip_message
+    assert not run(defs, instance).success  # blocked: that is a verdict too
+    assert "unchanged" in tick(defs, "people_source_sensor", instance).skip_message
 
 
 def test_three_attempts_then_a_person_must_look(tmp_path: Path, instance: dg.DagsterInstance) -> None:
@@ -117,7 +116,7 @@ def test_a_source_that_goes_back_runs_again(tmp_path: Path, instance: dg.Dagster
 
 
 def test_a_touched_file_is_read_again_and_an_untouched_one_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instance: dg.DagsterInstance
 ) -> None:
     from privacy_assets.dagster import sensors
 
@@ -125,12 +124,11 @@ def test_a_touched_file_is_read_again_and_an_untouched_one_is_not(
     real = sensors.files_fingerprint
     monkeypatch.setattr(sensors, "files_fingerprint", lambda path, key: reads.append(path) or real(path, key))
     defs = table(tmp_path)
-    with dg.DagsterInstance.ephemeral() as instance:
-        first = tick(defs, "people_source_sensor", instance)
-        again = tick(defs, "people_source_sensor", instance, first.cursor)
-        assert len(reads) == 1 and again.cursor == first.cursor
-        os.utime(tmp_path / "people.parquet", ns=(1, 1))
-        touched = tick(defs, "people_source_sensor", instance, again.cursor)
+    first = tick(defs, "people_source_sensor", instance)
+    again = tick(defs, "people_source_sensor", instance, first.cursor)
+    assert len(reads) == 1 and again.cursor == first.cursor
+    os.utime(tmp_path / "people.parquet", ns=(1, 1))
+    touched = tick(defs, "people_source_sensor", instance, again.cursor)
     assert len(reads) == 2
     assert touched.run_requests[0].run_key == first.run_requests[0].run_key  # the bytes are the same
 
@@ -155,7 +153,7 @@ def test_a_wrong_table_name_is_caught(tmp_path: Path) -> None:
         tick(defs, "watch", instance)
 
 
-def test_a_sensor_on_a_table_without_a_source_does_not_loop(tmp_path: Path) -> None:
+def test_a_sensor_on_a_table_without_a_source_does_not_loop(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     files = {role: tmp_path / f"{role}.csv" for role in ("train", "holdout", "synthetic")}
     for seed, (role, file) in enumerate(files.items()):
         people(100, seed).assign(pid=lambda frame, role=role: role + frame["pid"]).to_csv(file, index=False)
@@ -163,13 +161,12 @@ def test_a_sensor_on_a_table_without_a_source_does_not_loop(tmp_path: Path) -> N
     sensor = build_source_sensor("people", str(files["synthetic"]))
     tables = table_of("people", subject="pid", **files, **QUICK)
     defs = dg.Definitions.merge(tables, dg.Definitions(sensors=[sensor]), resources(tmp_path))
-    with dg.DagsterInstance.ephemeral() as instance:
-        (request,) = tick(defs, "people_source_sensor", instance).run_requests
-        job = defs.resolve_job_def("people_pipeline")
-        job.execute_in_process(instance=instance, tags=dict(request.tags), raise_on_error=False)
-        assert "unchanged" in tick(defs, "people_source_sensor", instance).skip_message
-        people(100, 4).drop(columns="pid").to_csv(files["synthetic"], index=False)
-        assert len(tick(defs, "people_source_sensor", instance).run_requests) == 1
+    (request,) = tick(defs, "people_source_sensor", instance).run_requests
+    job = defs.resolve_job_def("people_pipeline")
+    job.execute_in_process(instance=instance, tags=dict(request.tags), raise_on_error=False)
+    assert "unchanged" in tick(defs, "people_source_sensor", instance).skip_message
+    people(100, 4).drop(columns="pid").to_csv(files["synthetic"], index=False)
+    assert len(tick(defs, "people_source_sensor", instance).run_requests) == 1
 
 
 def test_the_schedule_runs_only_for_a_new_source(tmp_path: Path) -> None:
@@ -221,7 +218,7 @@ def test_each_failed_check_alerts_once(tmp_path: Path, instance: dg.DagsterInsta
     defs = table(tmp_path, generator=memorise)
     quiet = tick(defs, "privacy_check_alerts", instance)
     assert quiet.skip_message.startswith("0 alerts")
-    blocked = run(defs, "people_pipeline", instance)
+    blocked = run(defs, instance)
     webhook["answers"] += [200, 500]
     first = tick(defs, "privacy_check_alerts", instance, quiet.cursor)
     assert first.skip_message.startswith("1 alerts, one to be sent again") and len(webhook["bodies"]) == 2
@@ -233,38 +230,36 @@ def test_each_failed_check_alerts_once(tmp_path: Path, instance: dg.DagsterInsta
     assert len(told) == len(broken) + 1  # one of them twice: the webhook had not taken it
     assert {body["run_id"] for body in webhook["bodies"]} == {blocked.run_id}
     assert "above the limit" in webhook["bodies"][0]["text"] or "verdict" in webhook["bodies"][0]["text"]
-    assert run(defs, "people_pipeline", instance).success is False
+    assert run(defs, instance).success is False
     third = tick(defs, "privacy_check_alerts", instance, second.cursor)
     assert third.skip_message.startswith(f"{len(broken)} alerts,")
 
 
 def test_a_slow_webhook_does_not_outlast_the_tick(
-    tmp_path: Path, webhook: dict[str, list], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, webhook: dict[str, list], monkeypatch: pytest.MonkeyPatch, instance: dg.DagsterInstance
 ) -> None:
     from privacy_assets.dagster import sensors
 
     defs = table(tmp_path, generator=memorise)
-    with dg.DagsterInstance.ephemeral() as instance:
-        cursor = tick(defs, "privacy_check_alerts", instance).cursor
-        run(defs, "people_pipeline", instance)
-        clock = iter(range(0, 1000, 15))
-        monkeypatch.setattr(sensors.time, "monotonic", lambda: float(next(clock)))
-        first = tick(defs, "privacy_check_alerts", instance, cursor)
-        assert first.skip_message.startswith("1 alerts, more at the next tick")
-        tick(defs, "privacy_check_alerts", instance, first.cursor)
+    cursor = tick(defs, "privacy_check_alerts", instance).cursor
+    run(defs, instance)
+    clock = iter(range(0, 1000, 15))
+    monkeypatch.setattr(sensors.time, "monotonic", lambda: float(next(clock)))
+    first = tick(defs, "privacy_check_alerts", instance, cursor)
+    assert first.skip_message.startswith("1 alerts, more at the next tick")
+    tick(defs, "privacy_check_alerts", instance, first.cursor)
     told = [body["check"] for body in webhook["bodies"]]
     assert len(told) == len(set(told)) == 2
 
 
 @pytest.mark.slow
-def test_alerts_of_partitions(tmp_path: Path, webhook: dict[str, list]) -> None:
+def test_alerts_of_partitions(tmp_path: Path, webhook: dict[str, list], instance: dg.DagsterInstance) -> None:
     regions = dg.StaticPartitionsDefinition(["north", "south"])
     defs = table(tmp_path, generator=memorise, partitions_def=regions, partition_column="region")
-    with dg.DagsterInstance.ephemeral() as instance:
-        cursor = tick(defs, "privacy_check_alerts", instance).cursor
-        for region in ("north", "south"):
-            run(defs, "people_pipeline", instance, partition=region)
-        tick(defs, "privacy_check_alerts", instance, cursor)
+    cursor = tick(defs, "privacy_check_alerts", instance).cursor
+    for region in ("north", "south"):
+        run(defs, instance, partition=region)
+    tick(defs, "privacy_check_alerts", instance, cursor)
     assert {body["partition"] for body in webhook["bodies"] if body["check"] == "policy_holds"} == {"north", "south"}
 
 

@@ -34,45 +34,43 @@ def on_device(defs: dg.Definitions) -> dict[str, bool]:
     return {key.path[-1]: "gpu" in asset.op.required_resource_keys for asset in defs.assets for key in asset.keys}
 
 
-def test_the_generator_is_attacked_and_the_release_is_bound_to_it(tmp_path: Path) -> None:
+def test_the_generator_is_attacked_and_the_release_is_bound_to_it(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     people().to_parquet(tmp_path / "people.parquet")
-    with dg.DagsterInstance.ephemeral() as instance:
-        first = run(table(tmp_path), "people_pipeline", instance)
-        assert first.success, failures(first)
-        found = checks(first)["shadow_membership", "shadow_membership_epsilon_lower_bound_lower"]
-        assert found.passed and found.metadata["limit"].value == 9.0
-        metadata = made(first)["shadow_membership"]
-        assert 0 <= metadata["auc"] <= 1 and metadata["epsilon_lower_bound"] >= 0
-        log = "\n".join(r.event_log_entry.to_json() for r in instance.get_records_for_run(first.run_id).records)
-        assert "record 2 of 2" in log and "p399" not in log
-        incomes = people()["income"].dropna().astype(str)
-        numbers = set(re.findall(r"[\d.]+", log))  # whole ones: part of a time of day can look like an income
-        assert not numbers & set(incomes[incomes.str.len() > 6])
-        page = (tmp_path / "storage/people/privacy_report").rglob("*.html")
-        assert any("the record told most easily" in path.read_text(encoding="utf-8") for path in page)
-        envelope = json.loads((tmp_path / "storage/people/attestation/attestation.json").read_bytes())
-        stated = json.loads(base64.b64decode(envelope["payload"]))
-        bound = {"name": "baynet", "settings": {"degree": 1, "bins": 10}}
-        assert stated["predicate"]["setup"]["metrics"]["shadow_membership"]["generator"] == bound
-        assert stated["predicate"]["results"]["shadow_membership"]["settings"]["generator"] == bound
-        other = table(tmp_path, generator={"name": "baynet", "settings": {"degree": 2}})
-        refused = run(other, "people_pipeline", instance, only="people/published")
-        reason = failures(refused)["people__published"].user_failure_data.description
-        assert "made under other settings (metrics)" in reason
+    first = run(table(tmp_path), instance)
+    assert first.success, failures(first)
+    found = checks(first)["shadow_membership", "shadow_membership_epsilon_lower_bound_lower"]
+    assert found.passed and found.metadata["limit"].value == 9.0
+    metadata = made(first)["shadow_membership"]
+    assert 0 <= metadata["auc"] <= 1 and metadata["epsilon_lower_bound"] >= 0
+    log = "\n".join(r.event_log_entry.to_json() for r in instance.get_records_for_run(first.run_id).records)
+    assert "record 2 of 2" in log and "p399" not in log
+    incomes = people()["income"].dropna().astype(str)
+    numbers = set(re.findall(r"[\d.]+", log))  # whole ones: part of a time of day can look like an income
+    assert not numbers & set(incomes[incomes.str.len() > 6])
+    page = (tmp_path / "storage/people/privacy_report").rglob("*.html")
+    assert any("the record told most easily" in path.read_text(encoding="utf-8") for path in page)
+    envelope = json.loads((tmp_path / "storage/people/attestation/attestation.json").read_bytes())
+    stated = json.loads(base64.b64decode(envelope["payload"]))
+    bound = {"name": "baynet", "settings": {"degree": 1, "bins": 10}}
+    assert stated["predicate"]["setup"]["metrics"]["shadow_membership"]["generator"] == bound
+    assert stated["predicate"]["results"]["shadow_membership"]["settings"]["generator"] == bound
+    other = table(tmp_path, generator={"name": "baynet", "settings": {"degree": 2}})
+    refused = run(other, instance, "published")
+    reason = failures(refused)["people__published"].user_failure_data.description
+    assert "made under other settings (metrics)" in reason
 
 
-def test_another_generator_than_that_of_the_table_is_not_attested(tmp_path: Path) -> None:
+def test_another_generator_than_that_of_the_table_is_not_attested(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     """Neither when it stands in the metric's settings, nor when the table was made before the generator was changed."""
     people().to_parquet(tmp_path / "people.parquet")
     harmless = {"name": "privbayes", "settings": {"epsilon": 0.01}}
     asked = {**QUICK["metrics"], "shadow_membership": {**FEW, "generator": harmless}}
     with pytest.raises(ConfigError, match="table people, attacks: .* another generator"):
         table(tmp_path, metrics=asked)
-    with dg.DagsterInstance.ephemeral() as instance:
-        assert run(table(tmp_path), "people_pipeline", instance).success
-        changed = table(tmp_path, generator=harmless)
-        assert run(changed, "people_pipeline", instance, only="people/shadow_membership").success
-        refused = run(changed, "people_pipeline", instance, only="people/attestation")
+    assert run(table(tmp_path), instance).success
+    changed = table(tmp_path, generator=harmless)
+    assert run(changed, instance, "shadow_membership").success
+    refused = run(changed, instance, "attestation")
     reason = failures(refused)["people__attestation"].user_failure_data.description
     assert "made by another generator than shadow_membership attacks" in reason
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
@@ -16,12 +15,6 @@ from privacy_assets.dagster.io import load_value, store_value
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.releases import read_published
 from privacy_assets.gate.statements import Place
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with World.open(tmp_path_factory.mktemp("storage_writers")) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

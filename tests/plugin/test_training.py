@@ -30,95 +30,97 @@ def kept(instance: dg.DagsterInstance) -> list[Path]:
     return sorted(folder.rglob("*.pt")) if folder is not None else []
 
 
-def test_the_curve_is_metadata_and_nothing_is_left_over(tmp_path: Path) -> None:
-    with dg.DagsterInstance.ephemeral() as instance:
-        result = run(table(tmp_path), "people_pipeline", instance)
-        assert result.success, failures(result)
-        told = made(result)["generator"]
-        assert told["epochs"] == 4 and told["device"] == "cpu" and told["same seed, same rows"] is True
-        assert "loss by epoch" in told and "validation loss by epoch" in told
-        shown = float(told["training"].records[-1].data["validation_loss"])
-        assert told["last validation_loss"] == pytest.approx(shown, rel=1e-3)
-        assert told["privacy budget"] == "none (no formal guarantee)"
-        assert kept(instance) == []
+def test_the_curve_is_metadata_and_nothing_is_left_over(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    result = run(table(tmp_path), instance)
+    assert result.success, failures(result)
+    told = made(result)["generator"]
+    assert told["epochs"] == 4 and told["device"] == "cpu" and told["same seed, same rows"] is True
+    assert "loss by epoch" in told and "validation loss by epoch" in told
+    shown = float(told["training"].records[-1].data["validation_loss"])
+    assert told["last validation_loss"] == pytest.approx(shown, rel=1e-3)
+    assert told["privacy budget"] == "none (no formal guarantee)"
+    assert kept(instance) == []
 
 
 @pytest.mark.slow
-def test_a_run_that_broke_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_broke_off_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instance: dg.DagsterInstance
+) -> None:
     from privacy_assets.generators.networks import training
 
     monkeypatch.setattr(training, "_EVERY", 0.0)
     whole = training.Loop._tell
-    with dg.DagsterInstance.ephemeral() as instance:
-        reference = made(run(table(tmp_path), "people_pipeline", instance))["generator"]
+    reference = made(run(table(tmp_path), instance))["generator"]
 
-        def broken(self: object, losses: dict) -> None:
-            if losses["epoch"] == 3:
-                raise MemoryError
-            whole(self, losses)
+    def broken(self: object, losses: dict) -> None:
+        if losses["epoch"] == 3:
+            raise MemoryError
+        whole(self, losses)
 
-        monkeypatch.setattr(training.Loop, "_tell", broken)
-        assert not run(table(tmp_path), "people_pipeline", instance).success
-        left = kept(instance)
-        assert len(left) == 1 and left[0].stat().st_mode & 0o777 == 0o600
-        monkeypatch.setattr(training.Loop, "_tell", whole)
-        epochs: list[int] = []
-        monkeypatch.setattr(training.Loop, "_tell", lambda self, losses: epochs.append(losses["epoch"]))
-        again = made(run(table(tmp_path), "people_pipeline", instance))["generator"]
-        assert epochs == [3, 4] and kept(instance) == []
-        assert again["last validation_loss"] == reference["last validation_loss"]
+    monkeypatch.setattr(training.Loop, "_tell", broken)
+    assert not run(table(tmp_path), instance).success
+    left = kept(instance)
+    assert len(left) == 1 and left[0].stat().st_mode & 0o777 == 0o600
+    monkeypatch.setattr(training.Loop, "_tell", whole)
+    epochs: list[int] = []
+    monkeypatch.setattr(training.Loop, "_tell", lambda self, losses: epochs.append(losses["epoch"]))
+    again = made(run(table(tmp_path), instance))["generator"]
+    assert epochs == [3, 4] and kept(instance) == []
+    assert again["last validation_loss"] == reference["last validation_loss"]
 
 
 @pytest.mark.slow
-def test_what_another_training_left_is_not_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_another_training_left_is_not_taken_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instance: dg.DagsterInstance
+) -> None:
     from privacy_assets.generators.networks import training
 
-    with dg.DagsterInstance.ephemeral() as instance:
-        monkeypatch.setattr(training, "_EVERY", 0.0)
-        whole = training.Loop._tell
-        late = {"n": 0}
+    monkeypatch.setattr(training, "_EVERY", 0.0)
+    whole = training.Loop._tell
+    late = {"n": 0}
 
-        def second(self: object, losses: dict) -> None:
-            late["n"] += 1
-            if late["n"] == 2:
-                raise MemoryError
-            whole(self, losses)
+    def second(self: object, losses: dict) -> None:
+        late["n"] += 1
+        if late["n"] == 2:
+            raise MemoryError
+        whole(self, losses)
 
-        monkeypatch.setattr(training.Loop, "_tell", second)
-        assert not run(table(tmp_path), "people_pipeline", instance).success
-        assert len(kept(instance)) == 1
-        epochs: list[int] = []
-        monkeypatch.setattr(training.Loop, "_tell", lambda self, losses: epochs.append(losses["epoch"]))
-        other = {"name": "rvae", "settings": {**SMALL["settings"], "latent": 5}}
-        assert run(table(tmp_path, other), "people_pipeline", instance).success
-        assert epochs == [1, 2, 3, 4] and kept(instance) == []
+    monkeypatch.setattr(training.Loop, "_tell", second)
+    assert not run(table(tmp_path), instance).success
+    assert len(kept(instance)) == 1
+    epochs: list[int] = []
+    monkeypatch.setattr(training.Loop, "_tell", lambda self, losses: epochs.append(losses["epoch"]))
+    other = {"name": "rvae", "settings": {**SMALL["settings"], "latent": 5}}
+    assert run(table(tmp_path, other), instance).success
+    assert epochs == [1, 2, 3, 4] and kept(instance) == []
 
 
 @pytest.mark.parametrize("where", [*map(slow, ["generator.json", "state.npz", "trained_on.json"]), "new"])
-def test_a_stored_generator_that_was_changed_makes_no_table(tmp_path: Path, where: str) -> None:
+def test_a_stored_generator_that_was_changed_makes_no_table(
+    tmp_path: Path, where: str, instance: dg.DagsterInstance
+) -> None:
     """Its statement of a budget goes into the report; the seal is made with the deployment's key."""
     defs = table(tmp_path, {"name": "privbayes", "settings": {"epsilon": 5}})
-    with dg.DagsterInstance.ephemeral() as instance:
-        assert "generator" in made(run(defs, "people_pipeline", instance))
-        assert "synthetic" in made(run(defs, "people_pipeline", instance, only="people/synthetic"))
-        (model,) = (tmp_path / "storage/people/generator").glob("model-*")
-        if where == "new":
-            (model / "more.json").write_text("{}")
-        elif where == "state.npz":
-            target = next(path for path in model.iterdir() if path.suffix not in (".json",))
-            target.write_bytes(target.read_bytes() + b" ")
-        else:
-            text = (model / where).read_text()
-            changed = text.replace('"seal": "', '"seal": "0') if where == "trained_on.json" else text.replace("5", "4")
-            assert changed != text
-            (model / where).write_text(changed)
-        result = run(defs, "people_pipeline", instance, only="people/synthetic")
+    assert "generator" in made(run(defs, instance))
+    assert "synthetic" in made(run(defs, instance, "synthetic"))
+    (model,) = (tmp_path / "storage/people/generator").glob("model-*")
+    if where == "new":
+        (model / "more.json").write_text("{}")
+    elif where == "state.npz":
+        target = next(path for path in model.iterdir() if path.suffix not in (".json",))
+        target.write_bytes(target.read_bytes() + b" ")
+    else:
+        text = (model / where).read_text()
+        changed = text.replace('"seal": "', '"seal": "0') if where == "trained_on.json" else text.replace("5", "4")
+        assert changed != text
+        (model / where).write_text(changed)
+    result = run(defs, instance, "synthetic")
     assert not result.success and "synthetic" not in made(result)
     assert "not as this deployment stored it" in str(failures(result))
 
 
 def test_no_module_is_imported_for_a_stored_generator_that_was_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instance: dg.DagsterInstance
 ) -> None:
     """A model can name a function of any module; importing it runs code, so the seal comes first."""
     modules = tmp_path / "modules"
@@ -129,11 +131,10 @@ def test_no_module_is_imported_for_a_stored_generator_that_was_changed(
     )
     monkeypatch.syspath_prepend(str(modules))
     defs = table(tmp_path, "standins:independent")
-    with dg.DagsterInstance.ephemeral() as instance:
-        assert run(defs, "people_pipeline", instance).success
-        (manifest,) = (tmp_path / "storage/people/generator").glob("model-*/generator.json")
-        manifest.write_text(manifest.read_text().replace("standins:independent", "planted_module:sample"))
-        result = run(defs, "people_pipeline", instance, only="people/synthetic")
+    assert run(defs, instance).success
+    (manifest,) = (tmp_path / "storage/people/generator").glob("model-*/generator.json")
+    manifest.write_text(manifest.read_text().replace("standins:independent", "planted_module:sample"))
+    result = run(defs, instance, "synthetic")
     assert "not as this deployment stored it" in str(failures(result))
     assert not ran.exists()
 
