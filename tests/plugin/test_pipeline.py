@@ -9,8 +9,20 @@ import dagster as dg
 import polars as pl
 import pytest
 from standins import (
-    QUICK, attested, checks, failures, independent, made, memorise, people, people_table, refusal, reported, resources,
-    run, table_of,
+    QUICK,
+    attested,
+    checks,
+    failures,
+    independent,
+    made,
+    memorise,
+    people,
+    people_table,
+    refusal,
+    reported,
+    resources,
+    run,
+    table_of,
 )  # fmt: skip
 
 from privacy_assets import read_published

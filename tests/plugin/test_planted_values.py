@@ -7,7 +7,6 @@ import html
 import inspect
 import json
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -18,8 +18,21 @@ import pandas as pd
 import pytest
 from drawing import memorise_the_north
 from routes import (
-    HOLDS, REGIONS, World, after, copies, exporter, gated, leaked, nothing_published, reason, refused, released, stock,
-    with_assets, with_checks,
+    HOLDS,
+    REGIONS,
+    World,
+    after,
+    copies,
+    exporter,
+    gated,
+    leaked,
+    nothing_published,
+    reason,
+    refused,
+    released,
+    stock,
+    with_assets,
+    with_checks,
 )  # fmt: skip
 from standins import LENIENT, checks, independent, made
 

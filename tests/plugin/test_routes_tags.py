@@ -11,7 +11,16 @@ import pytest
 from dotenv import dotenv_values
 from quotas import KEY, gave_away_all, quota_table
 from routes import (
-    REGIONS, World, exporter, gated, nothing_published, reason, refused, released, stock, with_assets,
+    REGIONS,
+    World,
+    exporter,
+    gated,
+    nothing_published,
+    reason,
+    refused,
+    released,
+    stock,
+    with_assets,
 )  # fmt: skip
 from standins import QUICK, failures, independent, people, table_of
 

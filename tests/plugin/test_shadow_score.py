@@ -25,8 +25,7 @@ BROUGHT = {"synthetic": "s.parquet", "train": "t.parquet", "holdout": "h.parquet
 
 
 def table(place: Path, **changes: object) -> dg.Definitions:
-    arguments = {"source": place / "people.parquet", "subject": "pid", "generator": "baynet", **ASKED, **changes}
-    return dg.Definitions.merge(table_of("people", **arguments), resources(place))
+    return people_table(place, **{"generator": "baynet", **ASKED, **changes})
 
 
 def on_device(defs: dg.Definitions) -> dict[str, bool]:
@@ -35,7 +34,6 @@ def on_device(defs: dg.Definitions) -> dict[str, bool]:
 
 
 def test_the_generator_is_attacked_and_the_release_is_bound_to_it(tmp_path: Path, instance: dg.DagsterInstance) -> None:
-    people().to_parquet(tmp_path / "people.parquet")
     first = run(table(tmp_path), instance)
     assert first.success, failures(first)
     found = checks(first)["shadow_membership", "shadow_membership_epsilon_lower_bound_lower"]
@@ -62,7 +60,6 @@ def test_the_generator_is_attacked_and_the_release_is_bound_to_it(tmp_path: Path
 
 def test_another_generator_than_that_of_the_table_is_not_attested(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     """Neither when it stands in the metric's settings, nor when the table was made before the generator was changed."""
-    people().to_parquet(tmp_path / "people.parquet")
     harmless = {"name": "privbayes", "settings": {"epsilon": 0.01}}
     asked = {**QUICK["metrics"], "shadow_membership": {**FEW, "generator": harmless}}
     with pytest.raises(ConfigError, match="table people, attacks: .* another generator"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from standins import QUICK, failures, made, people, resources, run, slow, table_of
+from standins import failures, made, people, people_table, run, slow
 
 from privacy_assets import ReleaseResource
 from privacy_assets.gate.statements import Place
@@ -19,19 +19,13 @@ from privacy_assets.pipeline.training import checkpoint_folder, fitting_seed, tr
 SMALL = {"name": "rvae", "settings": {"hidden": [16], "latent": 4, "epochs": 4, "batch": 100}}
 
 
-def table(place: Path, generator: object = SMALL) -> dg.Definitions:
-    people().to_parquet(place / "people.parquet")
-    arguments = {"source": place / "people.parquet", "subject": "pid", "generator": generator, **QUICK}
-    return dg.Definitions.merge(table_of("people", **arguments), resources(place))
-
-
 def kept(instance: dg.DagsterInstance) -> list[Path]:
     folder = checkpoint_folder(Path(instance.root_directory), Place("people"))
     return sorted(folder.rglob("*.pt")) if folder is not None else []
 
 
 def test_the_curve_is_metadata_and_nothing_is_left_over(tmp_path: Path, instance: dg.DagsterInstance) -> None:
-    result = run(table(tmp_path), instance)
+    result = run(people_table(tmp_path, generator=SMALL), instance)
     assert result.success, failures(result)
     told = made(result)["generator"]
     assert told["epochs"] == 4 and told["device"] == "cpu" and told["same seed, same rows"] is True
@@ -50,7 +44,7 @@ def test_a_run_that_broke_off_goes_on(
 
     monkeypatch.setattr(training, "_EVERY", 0.0)
     whole = training.Loop._tell
-    reference = made(run(table(tmp_path), instance))["generator"]
+    reference = made(run(people_table(tmp_path, generator=SMALL), instance))["generator"]
 
     def broken(self: object, losses: dict) -> None:
         if losses["epoch"] == 3:
@@ -58,13 +52,13 @@ def test_a_run_that_broke_off_goes_on(
         whole(self, losses)
 
     monkeypatch.setattr(training.Loop, "_tell", broken)
-    assert not run(table(tmp_path), instance).success
+    assert not run(people_table(tmp_path, generator=SMALL), instance).success
     left = kept(instance)
     assert len(left) == 1 and left[0].stat().st_mode & 0o777 == 0o600
     monkeypatch.setattr(training.Loop, "_tell", whole)
     epochs: list[int] = []
     monkeypatch.setattr(training.Loop, "_tell", lambda self, losses: epochs.append(losses["epoch"]))
-    again = made(run(table(tmp_path), instance))["generator"]
+    again = made(run(people_table(tmp_path, generator=SMALL), instance))["generator"]
     assert epochs == [3, 4] and kept(instance) == []
     assert again["last validation_loss"] == reference["last validation_loss"]
 
@@ -86,12 +80,12 @@ def test_what_another_training_left_is_not_taken_up(
         whole(self, losses)
 
     monkeypatch.setattr(training.Loop, "_tell", second)
-    assert not run(table(tmp_path), instance).success
+    assert not run(people_table(tmp_path, generator=SMALL), instance).success
     assert len(kept(instance)) == 1
     epochs: list[int] = []
     monkeypatch.setattr(training.Loop, "_tell", lambda self, losses: epochs.append(losses["epoch"]))
     other = {"name": "rvae", "settings": {**SMALL["settings"], "latent": 5}}
-    assert run(table(tmp_path, other), instance).success
+    assert run(people_table(tmp_path, generator=other), instance).success
     assert epochs == [1, 2, 3, 4] and kept(instance) == []
 
 
@@ -100,7 +94,7 @@ def test_a_stored_generator_that_was_changed_makes_no_table(
     tmp_path: Path, where: str, instance: dg.DagsterInstance
 ) -> None:
     """Its statement of a budget goes into the report; the seal is made with the deployment's key."""
-    defs = table(tmp_path, {"name": "privbayes", "settings": {"epsilon": 5}})
+    defs = people_table(tmp_path, generator={"name": "privbayes", "settings": {"epsilon": 5}})
     assert "generator" in made(run(defs, instance))
     assert "synthetic" in made(run(defs, instance, "synthetic"))
     (model,) = (tmp_path / "storage/people/generator").glob("model-*")
@@ -130,7 +124,7 @@ def test_no_module_is_imported_for_a_stored_generator_that_was_changed(
         f"open({str(ran)!r}, 'w').close()\n\n\ndef sample(train, rows, seed):\n    return train\n"
     )
     monkeypatch.syspath_prepend(str(modules))
-    defs = table(tmp_path, "standins:independent")
+    defs = people_table(tmp_path, generator="standins:independent")
     assert run(defs, instance).success
     (manifest,) = (tmp_path / "storage/people/generator").glob("model-*/generator.json")
     manifest.write_text(manifest.read_text().replace("standins:independent", "planted_module:sample"))
