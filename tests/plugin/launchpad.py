@@ -167,41 +167,17 @@ def _places(config: Any) -> Any:
 
 COLLEAGUES = ("raw", "reads_honest", "reads_region", "reads_regions", "reads_leaky")
 TEXTS = st.sampled_from(["north", "south", "North", "shop-0", "2024-01-01", "", "_all", "north|south", "../x"])
+TAG_NAMES = (
+    KEY, f"{KEY}/region", "dagster/asset_partition_range_start", "dagster/asset_partition_range_end",
+    "dagster/max_retries", "dagster/is_resume_retry", "privacy_assets/source",
+)  # fmt: skip
 TAGS = st.one_of(
     st.just({}),
     TEXTS.map(lambda key: {KEY: key}),
-    st.dictionaries(
-        st.sampled_from(
-            [
-                KEY,
-                f"{KEY}/region",
-                "dagster/asset_partition_range_start",
-                "dagster/asset_partition_range_end",
-                "dagster/max_retries",
-                "dagster/is_resume_retry",
-                "privacy_assets/source",
-            ]
-        ),
-        TEXTS,
-        max_size=3,
-    ),
+    st.dictionaries(st.sampled_from(TAG_NAMES), TEXTS, max_size=3),
 )
-VALUES = st.sampled_from(
-    [
-        {"env": CANARY_NAME},
-        {"env": "PRIVACY_ASSETS_SIGNING_KEY"},
-        "http://127.0.0.1:9/x",
-        "/etc",
-        "releases",
-        "DEBUG",
-        "",
-        0,
-        True,
-        None,
-        {},
-        [],
-    ]
-)
+ENVIRONMENT = [{"env": CANARY_NAME}, {"env": "PRIVACY_ASSETS_SIGNING_KEY"}]
+VALUES = st.sampled_from([*ENVIRONMENT, "http://127.0.0.1:9/x", "/etc", "releases", "DEBUG", "", 0, True, None, {}, []])
 
 
 def sections(names: tuple[str, ...], fields: tuple[str, ...]) -> st.SearchStrategy[Any]:
@@ -212,17 +188,14 @@ def sections(names: tuple[str, ...], fields: tuple[str, ...]) -> st.SearchStrate
 
 STEPS = tuple(f"{table}__{asset}" for table in TABLES for asset in (*PIPELINE, "splits") if asset not in MADE_BESIDE)
 LOADED = st.sampled_from([{"value": 1}, {"json": {"path": "people.parquet"}}, {"pickle": {"path": "people.parquet"}}])
-OPS = st.dictionaries(
-    st.sampled_from((*STEPS, *COLLEAGUES)),
-    st.one_of(
-        st.builds(lambda value: {"config": value}, VALUES),
-        st.builds(
-            lambda name, value: {"inputs": {name: value}}, st.sampled_from(["generator", "train", "synthetic"]), LOADED
-        ),
-        st.builds(lambda name, value: {"outputs": [{name: value}]}, st.sampled_from(["result", "train"]), LOADED),
-    ),
-    max_size=2,
+INPUTS = st.dictionaries(st.sampled_from(["generator", "train", "synthetic"]), LOADED, min_size=1, max_size=1)
+OUTPUTS = st.dictionaries(st.sampled_from(["result", "train"]), LOADED, min_size=1, max_size=1)
+GIVEN = st.one_of(
+    VALUES.map(lambda value: {"config": value}),
+    INPUTS.map(lambda value: {"inputs": value}),
+    OUTPUTS.map(lambda value: {"outputs": [value]}),
 )
+OPS = st.dictionaries(st.sampled_from((*STEPS, *COLLEAGUES)), GIVEN, max_size=2)
 RESOURCES = sections(
     ("io_manager", "privacy_io", "releases", "gpu"),
     ("base", "base_dir", "releases", "root", "private", "signing_key", "trusted_keys", "secret_variable", "device"),
@@ -232,22 +205,14 @@ EXECUTION = st.one_of(
     st.sampled_from([{"config": {"in_process": {}}}, {"config": {"retries": {"disabled": {}}}}]),
 )
 LOGGERS = sections(("console",), ("log_level", "name"))
-CONFIG = st.one_of(
-    st.just({}),
-    st.fixed_dictionaries(
-        {}, optional={"ops": OPS, "resources": RESOURCES, "execution": EXECUTION, "loggers": LOGGERS}
-    ),
-)
+SECTIONS = {"ops": OPS, "resources": RESOURCES, "execution": EXECUTION, "loggers": LOGGERS}
+CONFIG = st.one_of(st.just({}), st.fixed_dictionaries({}, optional=SECTIONS))
+EVERY = st.sampled_from([*COLLEAGUES, *(f"{table}/{asset}" for table in TABLES for asset in PIPELINE)])
 ASSETS = st.one_of(
     st.sampled_from(TABLES).map(lambda table: whole(table)),
     st.sampled_from(TABLES).map(lambda table: (f"{table}/published",)),
     st.sampled_from(COLLEAGUES).map(lambda name: (name,)),
-    st.lists(
-        st.sampled_from([*COLLEAGUES, *(f"{table}/{asset}" for table in TABLES for asset in PIPELINE)]),
-        min_size=1,
-        max_size=4,
-        unique=True,
-    ).map(tuple),
+    st.lists(EVERY, min_size=1, max_size=4, unique=True).map(tuple),
 )
 
 

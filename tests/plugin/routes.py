@@ -18,6 +18,8 @@ from privacy_assets.gate.releases import Release, ReleaseStore
 from privacy_assets.gate.statements import Place
 
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
+# The study publishes nothing, and takes a third of the time of a run.
+EVERY = dg.AssetSelection.all() - dg.AssetSelection.key_substring("leaky_study")
 HOLDS = "policy does not hold"
 Generator = Callable[[pd.DataFrame, int, int], pd.DataFrame]
 
@@ -48,9 +50,9 @@ class World:
     def run(
         self, defs: dg.Definitions, *assets: str, partition: str | None = None, tags: Mapping[str, str] | None = None
     ) -> dg.ExecuteInProcessResult:
-        """Materialise ``assets`` ("table/asset"; all when none is named) with their checks."""
+        """Materialise ``assets`` ("table/asset"; all but the study when none is named) with their checks."""
         keys = whole_steps([dg.AssetKey.from_user_string(asset) for asset in assets])
-        selection = dg.AssetSelection.assets(*keys) if keys else dg.AssetSelection.all()
+        selection = dg.AssetSelection.assets(*keys) if keys else EVERY
         return self.execute(self.job(defs, selection), partition, tags)
 
     def job(self, defs: dg.Definitions, selection: dg.AssetSelection) -> dg.JobDefinition:

@@ -132,13 +132,11 @@ def test_privacy_checks_carry_the_tags_of_a_device_when_they_may_use_one() -> No
 
 def test_every_asset_has_its_labels() -> None:
     labels = {"owners": ["team:data"], "tags": {"area": "health"}, "group_name": "gate"}
-    tables = build_privacy_assets("people", source="demo", **labels)
-    for asset in tables.assets:
+    for asset in build_privacy_assets("people", source="demo", **labels).assets:
         for spec in asset.specs:
             assert spec.group_name == "gate" and list(spec.owners) == ["team:data"] and spec.tags["area"] == "health"
             assert "privacy" in spec.kinds and spec.description
-            reference = spec.metadata["dagster/code_references"].code_references[0]
-            assert reference.file_path == __file__
+            assert spec.metadata["dagster/code_references"].code_references[0].file_path == __file__
 
 
 FULL = {

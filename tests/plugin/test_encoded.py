@@ -51,11 +51,9 @@ def rows(seed: int, first: int) -> pd.DataFrame:
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Steps, Encoded]:
     """The encoded tables of a small release of the user's own."""
     place = tmp_path_factory.mktemp("made")
-    for number, role in enumerate(("train", "holdout", "reference", "synthetic")):
-        rows(number, 1000 * number).drop(columns=["pid"] if role == "synthetic" else []).to_parquet(
-            place / f"{role}.parquet"
-        )
-    files = {role: str(place / f"{role}.parquet") for role in ("train", "holdout", "reference", "synthetic")}
+    files = {role: place / f"{role}.parquet" for role in ("train", "holdout", "reference", "synthetic")}
+    for number, (role, file) in enumerate(files.items()):
+        rows(number, 1000 * number).drop(columns=["pid"] if role == "synthetic" else []).to_parquet(file)
     spec = TableSpec(
         name="own",
         subject="pid",

@@ -15,7 +15,7 @@ from test_definitions import shape
 from privacy_assets.dagster.demo import demo_table
 
 ROOT = Path(__file__).parents[2]
-HEAVY = (
+HEAVY = [
     "torch",
     "faiss",
     "great_expectations",
@@ -25,7 +25,7 @@ HEAVY = (
     "matplotlib",
     "jinja2",
     "scipy.stats",
-)
+]
 
 
 def python(code: str, **environment: str) -> str:

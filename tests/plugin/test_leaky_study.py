@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 import numpy as np
 import pytest
-from standins import QUICK, failures, made, people_table, resources, run, sqlite_instance, table_of
+from standins import QUICK, failures, made, people_table, run, sqlite_instance, table_of
 
 from privacy_assets.calibration import Noise, leaky_table, read_points
 from privacy_assets.evaluation import prepare_inputs, run_metrics
@@ -34,10 +34,12 @@ def instance(place: Path) -> Iterator[dg.DagsterInstance]:
         yield found
 
 
-def study(defs: dg.Definitions, instance: dg.DagsterInstance, **config: Any) -> dg.ExecuteInProcessResult:
-    ops = {"ops": {"people__leaky_study": {"config": config}}} if config else None
+def study(
+    defs: dg.Definitions, instance: dg.DagsterInstance, partition: str | None = None, **config: Any
+) -> dg.ExecuteInProcessResult:
+    given = {"ops": {"people__leaky_study": {"config": config}}} if config else None
     job = defs.resolve_job_def("people_calibrate")
-    return job.execute_in_process(instance=instance, raise_on_error=False, run_config=ops)
+    return job.execute_in_process(instance=instance, raise_on_error=False, run_config=given, partition_key=partition)
 
 
 @pytest.fixture(scope="module")
@@ -109,45 +111,28 @@ def test_it_goes_on_and_takes_config(
     assert {point["series"] for point in shown["points"]} > {"no noise", "p 0.05"}
 
 
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
+def test_config_that_cannot_be_run(
+    pipeline: dg.ExecuteInProcessResult, place: Path, instance: dg.DagsterInstance
+) -> None:
+    for config, words in (
         ({"fractions": [0.0, 1.5]}, "from 0 to 1"),
         ({"noise": []}, "at least one number"),
         ({"metrics": ["drc"]}, "metrics[0] is none that this study can run"),
-    ],
-)
-def test_config_that_cannot_be_run(
-    pipeline: dg.ExecuteInProcessResult,
-    place: Path,
-    instance: dg.DagsterInstance,
-    config: dict[str, Any],
-    words: str,
-) -> None:
-    result = study(people_table(place), instance, **config)
-    assert not result.success and words in str(failures(result))
+    ):
+        result = study(people_table(place), instance, **config)
+        assert not result.success and words in str(failures(result))
 
 
-def test_without_splits_it_says_what_to_do(place: Path) -> None:
-    with dg.DagsterInstance.ephemeral() as empty:
-        defs = dg.Definitions.merge(table_of("others", source="demo", **QUICK), resources(place))
-        result = defs.resolve_job_def("others_calibrate").execute_in_process(instance=empty, raise_on_error=False)
-    assert not result.success and "materialise it first" in str(failures(result))
-
-
-def test_partitions_have_studies_of_their_own(place: Path, instance: dg.DagsterInstance) -> None:
+def test_partitions_have_studies_of_their_own_and_without_splits_it_says_what_to_do(place: Path) -> None:
     regions = dg.StaticPartitionsDefinition(["north", "south"])
     defs = people_table(place, partitions_def=regions, partition_column="region")
-    job, small = defs.resolve_job_def("people_pipeline"), {"fractions": [0.0, 0.5, 1.0]}
-    splits = [dg.AssetKey(["people", name]) for name in ("source", "train", "holdout", "reference")]
-    assert job.execute_in_process(instance=instance, partition_key="south", asset_selection=splits).success
-    result = defs.resolve_job_def("people_calibrate").execute_in_process(
-        instance=instance,
-        partition_key="south",
-        run_config={"ops": {"people__leaky_study": {"config": small}}},
-    )
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert run(defs, instance, "source", "train", "holdout", "reference", partition="south").success
+        result = study(defs, instance, "south", fractions=[0.0, 0.5, 1.0])
+        empty = study(defs, instance, "north")
     page = Path(made(result)["leaky_study"]["path"])
     assert page.parent.name == "partition=south" and "people, south" in page.read_text()
+    assert not empty.success and "materialise it first" in str(failures(empty))
 
 
 BROUGHT = {"synthetic": "s.csv", "train": "t.csv", "holdout": "h.csv", "metrics": ["dcr"]}

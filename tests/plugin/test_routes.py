@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 from drawing import memorise_the_north
 from routes import (
+    EVERY,
     HOLDS,
     REGIONS,
     World,
@@ -41,7 +42,6 @@ from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.statements import Place, Sealed
 from privacy_assets.metrics.dcr import Dcr
 
-EVERY = dg.AssetSelection.all()
 Tables = tuple[dg.Definitions, dg.Definitions]
 
 

@@ -20,7 +20,7 @@ import dagster as dg
 import pandas as pd
 import pytest
 from dagster._core.definitions.job_definition import default_job_io_manager
-from routes import World, gated, nothing_published, reason, released, with_assets
+from routes import EVERY, World, gated, nothing_published, reason, released, with_assets
 from standins import QUICK, independent, resources, table_of
 
 from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, fixed
@@ -41,7 +41,7 @@ def open_world(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
 
 def launch(world: World, defs: dg.Definitions, config: Config, *assets: str) -> dg.ExecuteInProcessResult:
     """A run of ``assets`` (all, when none is named) with a run configuration, as somebody types it in the UI."""
-    selection = dg.AssetSelection.assets(*assets) if assets else dg.AssetSelection.all()
+    selection = dg.AssetSelection.assets(*assets) if assets else EVERY
     job = world.job(defs, selection)
     return job.execute_in_process(run_config=config, instance=world.instance, raise_on_error=False)
 

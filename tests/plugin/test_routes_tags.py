@@ -190,23 +190,14 @@ def test_route_32_a_release_in_a_folder_that_goes_with_the_instance(
 
 
 PROJECT = """
-from pathlib import Path
 import dagster as dg
-from standins import QUICK, independent, table_of
-from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, fixed
+from standins import independent, people_table
+from pathlib import Path
+from privacy_assets import PrivacyIOManager, ReleaseResource
 
-defs = dg.Definitions.merge(
-    table_of("people", source=Path("people.parquet"), subject="pid", generator=independent, **QUICK),
-    dg.Definitions(
-        resources={
-            "io_manager": fixed(dg.FilesystemIOManager()),
-            "privacy_io": PrivacyIOManager(),
-            "releases": ReleaseResource(),
-            "gpu": GpuResource(device="cpu"),
-        },
-        executor=dg.in_process_executor,
-    ),
-)
+found = people_table(Path.cwd(), generator=independent)
+unplaced = {**found.resources, "privacy_io": PrivacyIOManager(), "releases": ReleaseResource()}
+defs = dg.Definitions(assets=found.assets, jobs=found.jobs, resources=unplaced, executor=found.executor)
 """
 
 
@@ -242,26 +233,24 @@ def scaffold(project: Path) -> None:
     )
 
 
-def test_the_scaffold_names_a_home_that_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DAGSTER_HOME", raising=False)
-    (tmp_path / ".env").write_text("WEBHOOK=x")
-    (tmp_path / ".gitignore").write_text("*.log\n/.dagster_home/")
-    for _ in range(2):
-        scaffold(tmp_path)
-        assert dotenv_values(tmp_path / ".env") == {"WEBHOOK": "x", "DAGSTER_HOME": str(tmp_path / ".dagster_home")}
-        assert (tmp_path / ".gitignore").read_text() == "*.log\n/.dagster_home/\n.env\n"
-    assert (tmp_path / ".dagster_home" / "dagster.yaml").is_file()
-
-
-@pytest.mark.parametrize("line", ["export DAGSTER_HOME = /srv/dagster\n", None])
-def test_the_scaffold_leaves_the_home_that_there_is(
+@pytest.mark.parametrize("line", ["WEBHOOK=x", "export DAGSTER_HOME = /srv/dagster", None])
+def test_the_scaffold_names_a_home_that_stays_unless_there_is_one(
     line: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """In the file of variables, or in the environment (None)."""
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     if line is None:
         monkeypatch.setenv("DAGSTER_HOME", "/srv/dagster")
     else:
         (tmp_path / ".env").write_text(line)
-    scaffold(tmp_path)
-    assert not (tmp_path / ".dagster_home").exists() and not (tmp_path / ".gitignore").exists()
-    assert (tmp_path / ".env").exists() is bool(line)
+    (tmp_path / ".gitignore").write_text("/.dagster_home/")
+    for _ in range(2):
+        scaffold(tmp_path)
+    home, made = tmp_path / ".dagster_home", line == "WEBHOOK=x"
+    assert (home / "dagster.yaml").is_file() is made
+    if made:
+        assert dotenv_values(tmp_path / ".env") == {"WEBHOOK": "x", "DAGSTER_HOME": str(home)}
+        assert (tmp_path / ".gitignore").read_text() == "/.dagster_home/\n.env\n"
+    else:
+        assert not home.exists() and (tmp_path / ".gitignore").read_text() == "/.dagster_home/"
+        assert (tmp_path / ".env").exists() is bool(line)

@@ -96,7 +96,10 @@ def test_route_42_real_identifiers_in_a_generated_column(world: World, make: Any
 def test_invented_identifiers_of_a_brought_table_are_published_and_the_reason_is_signed(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    defs = external(world, "invented", lambda train: invent(train, len(train), 0), generated=WHY)
+    def inventing(train: pd.DataFrame) -> pd.DataFrame:
+        return invent(train, len(train), 0)
+
+    defs = external(world, "invented", inventing, generated=WHY)
     assert world.run(defs).success
     (release,) = released(world, "invented")
     trusted = defs.resources["releases"].gate().key.trusted
@@ -104,9 +107,7 @@ def test_invented_identifiers_of_a_brought_table_are_published_and_the_reason_is
     assert found.passed and found.to_json()["generated"] == WHY
     assert main(["verify", str(release.table), "--releases", str(world.root / "releases")]) == 0
     assert WHY["claim_id"] in capsys.readouterr().out
-    changed = external(
-        world, "invented", lambda train: invent(train, len(train), 0), generated={**WHY, "note": "other"}
-    )
+    changed = external(world, "invented", inventing, generated={**WHY, "note": "other"})
     refused(world.run(changed, "invented/published"), "invented", "other settings (generated)")
 
 
