@@ -16,6 +16,10 @@ from dagster._core.execution.plan.objects import StepFailureData
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
 REPOSITORY = "__repository__"
+GATED = (
+    *("source", "train", "holdout", "reference", "generator", "synthetic"),
+    *("encoded", "dcr", "attestation", "privacy_report", "published"),
+)
 RUN = """... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
     ... on RunConfigValidationInvalid { errors { message } }"""
 T = TypeVar("T")

@@ -23,7 +23,6 @@ from routes import (
     REGIONS,
     World,
     after,
-    copies,
     exporter,
     gated,
     leaked,
@@ -36,6 +35,7 @@ from routes import (
     with_checks,
 )  # fmt: skip
 from standins import LENIENT, checks, independent, made
+from stock import copies
 
 from privacy_assets import Policy, PrivacyIOManager, read_published
 from privacy_assets.errors import PublicationRefused

@@ -21,7 +21,7 @@ import pandas as pd
 import pytest
 from dagster._core.definitions.job_definition import default_job_io_manager
 from routes import EVERY, World, gated, nothing_published, reason, released, with_assets
-from standins import QUICK, independent, resources, table_of
+from standins import QUICK, independent, made, resources, table_of
 
 from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, fixed
 from privacy_assets.dagster.component import RESOURCES
@@ -32,11 +32,10 @@ SECRET = "a-signing-key"
 Config = Mapping[str, Any]
 
 
-@pytest.fixture
-def open_world(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
-    """The deployment, with a secret in the environment of its steps."""
+@pytest.fixture(autouse=True)
+def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands in the environment of all steps."""
     monkeypatch.setenv("SECRET", SECRET)
-    return world
 
 
 def launch(world: World, defs: dg.Definitions, config: Config, *assets: str) -> dg.ExecuteInProcessResult:
@@ -92,24 +91,24 @@ def replies(folder: Path) -> Iterator[str]:
         server.shutdown()
 
 
-def test_route_33_the_default_io_manager_shows_a_variable(open_world: World) -> None:
+def test_route_33_the_default_io_manager_shows_a_variable(world: World) -> None:
     evil = base({"env": "SECRET"})
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(open_world.root)  # where the folder of that name is made
-        assert SECRET in shown(launch(open_world, dg.Definitions(assets=[note]), evil))
-    defs = with_assets(gated(open_world, "bound", independent), note)
+        patch.chdir(world.root)  # where the folder of that name is made
+        assert SECRET in shown(launch(world, dg.Definitions(assets=[note]), evil))
+    defs = with_assets(gated(world, "bound", independent), note)
     with pytest.raises(dg.DagsterInvalidConfigError, match='unexpected config entry "base_dir"'):
-        launch(open_world, defs, evil, "note")
+        launch(world, defs, evil, "note")
     unbound = without(defs, "io_manager")
-    pool_partitions = launch(open_world, unbound, {}, "bound/source", "note")
+    beside = launch(world, unbound, {}, "bound/source", "note")
     # Alone, with the default IO manager that a served run has: this kind of run keeps its values in memory.
-    alone = open_world.job(unbound, dg.AssetSelection.assets("bound/source")).execute_in_process(
-        instance=open_world.instance, raise_on_error=False, resources={"io_manager": default_job_io_manager}
+    alone = world.job(unbound, dg.AssetSelection.assets("bound/source")).execute_in_process(
+        instance=world.instance, raise_on_error=False, resources={"io_manager": default_job_io_manager}
     )
-    for result in (pool_partitions, alone):
+    for result in (beside, alone):
         assert "resource 'io_manager'" in reason(result, "bound__source")
         assert "privacy_assets.fixed" in reason(result, "bound__source")
-    assert launch(open_world, defs, {}, "bound/source", "note").success
+    assert launch(world, defs, {}, "bound/source", "note").success
 
 
 def test_route_33_the_default_io_manager_unpickles_a_reply(world: World, tmp_path: Path) -> None:
@@ -202,19 +201,19 @@ def lit(lamp: Lamp) -> dg.MaterializeResult:
     return dg.MaterializeResult(metadata={"label": lamp.label})
 
 
-def test_route_36_a_resource_of_the_users_that_is_open_at_launch(open_world: World) -> None:
+def test_route_36_a_resource_of_the_users_that_is_open_at_launch(world: World) -> None:
     evil = {"resources": {"lamp": {"config": {"label": {"env": "SECRET"}}}}}
     lamp = dg.Definitions(assets=[lit], resources={"lamp": Lamp()})
-    assert SECRET in shown(launch(open_world, lamp, evil))
-    defs = dg.Definitions.merge(gated(open_world, "lamplit", independent), lamp)
-    result = launch(open_world, defs, {}, "lit", "lamplit/source")
+    assert SECRET in shown(launch(world, lamp, evil))
+    defs = dg.Definitions.merge(gated(world, "lamplit", independent), lamp)
+    result = launch(world, defs, {}, "lit", "lamplit/source")
     assert "resource 'lamp'" in reason(result, "lamplit__source")
-    assert launch(open_world, defs, {}, "lamplit/source").success  # what a run does not reach is not its concern
+    assert launch(world, defs, {}, "lamplit/source").success  # what a run does not reach is not its concern
     bound = dg.Definitions(assets=[lit], resources={"lamp": fixed(Lamp(label=dg.EnvVar("SECRET")))})
-    defs = dg.Definitions.merge(gated(open_world, "lamplit", independent), bound)
-    assert SECRET in shown(launch(open_world, defs, {}, "lit", "lamplit/source"))  # as its author has it
+    defs = dg.Definitions.merge(gated(world, "lamplit", independent), bound)
+    assert SECRET in shown(launch(world, defs, {}, "lit", "lamplit/source"))  # as its author has it
     with pytest.raises(dg.DagsterInvalidConfigError):
-        launch(open_world, defs, evil, "lit")
+        launch(world, defs, evil, "lit")
 
 
 def test_no_step_of_the_gate_takes_inputs_outputs_or_settings(world: World) -> None:
@@ -232,11 +231,11 @@ def test_no_step_of_the_gate_takes_inputs_outputs_or_settings(world: World) -> N
         assert bool(taken) == (name == "schema__leaky_study")
 
 
-def test_a_setting_of_the_study_shows_no_variable(open_world: World) -> None:
-    defs = gated(open_world, "studied", independent)
+def test_a_setting_of_the_study_shows_no_variable(world: World) -> None:
+    defs = gated(world, "studied", independent)
     parts = ("studied/source", "studied/train", "studied/holdout", "studied/reference", "studied/leaky_study")
     told = {"ops": {"studied__leaky_study": {"config": {"metrics": ["dcr", {"env": "SECRET"}]}}}}
-    result = launch(open_world, defs, told, *parts)
+    result = launch(world, defs, told, *parts)
     assert "metrics[1] is none that this study can run; these are: dcr." in reason(result, "studied__leaky_study")
     assert SECRET not in shown(result)
 
@@ -260,7 +259,6 @@ def test_what_is_open_at_launch() -> None:
 
 def test_fixed_values_are_those_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBER", "7")
-    seen: list[Any] = []
 
     class Inner(dg.ConfigurableResource):
         word: str
@@ -268,16 +266,14 @@ def test_fixed_values_are_those_of_the_code(monkeypatch: pytest.MonkeyPatch) -> 
     class Outer(dg.ConfigurableResource):
         inner: Inner
         number: int
-        words: list[str] = []
         text: str | None = None
 
     @dg.asset
-    def look(outer: Outer) -> None:
-        seen.append((outer.inner.word, outer.number, outer.words, outer.text))
+    def look(outer: Outer) -> dg.MaterializeResult:
+        return dg.MaterializeResult(metadata={"seen": f"{outer.inner.word} {outer.number} {outer.text}"})
 
-    outer = Outer(inner=Inner(word=dg.EnvVar("NUMBER")), number=dg.EnvVar.int("NUMBER"), words=["a"])
-    assert dg.materialize([look], resources={"outer": fixed(outer)}).success
-    assert seen == [("7", 7, ["a"], None)]
+    outer = Outer(inner=Inner(word=dg.EnvVar("NUMBER")), number=dg.EnvVar.int("NUMBER"))
+    assert made(dg.materialize([look], resources={"outer": fixed(outer)}))["look"]["seen"] == "7 7 None"
 
 
 def test_nothing_of_the_shipped_definitions_is_open_at_launch() -> None:

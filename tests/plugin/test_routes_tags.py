@@ -9,7 +9,6 @@ import dagster as dg
 import pandas as pd
 import pytest
 from dotenv import dotenv_values
-from quotas import KEY, gave_away_all, quota_table
 from routes import (
     REGIONS,
     World,
@@ -23,6 +22,7 @@ from routes import (
     with_assets,
 )  # fmt: skip
 from standins import QUICK, failures, independent, people, table_of
+from stock import KEY, quota_table
 
 from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, read_published
 from privacy_assets.dagster.component import PrivacyGateScaffolder
@@ -38,14 +38,14 @@ BY_DAY = {"partitions_def": DAYS, "partition_column": "joined"}
 def nightly(world: World, name: str, partitions: dg.PartitionsDefinition | None = None) -> dg.Definitions:
     storage = {"io_manager": dg.FilesystemIOManager(base_dir=str(world.root / "stock"))}
     own = dg.Definitions(resources=storage, executor=dg.in_process_executor)
-    return dg.Definitions.merge(quota_table(world.root, name, partitions), own)
+    return dg.Definitions.merge(quota_table(world, name, partitions), own)
 
 
 def test_route_28_a_run_tag_on_a_table_without_partitions(world: World) -> None:
     plain = nightly(world, "nights")
     assert [world.run(plain).success, world.run(plain).success] == [True, False]
     assert all(world.run(plain, tags={KEY: f"shop-{shop}"}).success for shop in range(2))
-    gave_away_all(world.root, "nights")
+    world.gave_away_all("nights")
 
     defs = gated(world, "tagged", independent)
     assert world.run(defs).success
@@ -63,7 +63,7 @@ def test_route_29_another_spelling_of_a_partition(world: World) -> None:
     plain = nightly(world, "spelt", DAYS)
     assert [world.run(plain, partition=DAY).success for _ in range(2)] == [True, False]
     assert all(world.run(plain, tags={KEY: key}).success for key in ("2024-1-1", "2024-01-1"))
-    gave_away_all(world.root, "spelt")
+    world.gave_away_all("spelt")
 
     defs = gated(world, "leaky_spelt", independent, **BY_DAY)
     assert world.run(defs, partition=DAY).success

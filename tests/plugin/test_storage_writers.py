@@ -8,13 +8,14 @@ import dagster as dg
 import pandas as pd
 import pytest
 from routes import World, gated, refused, with_assets
-from standins import independent, memorise, people
+from standins import LENIENT, independent, memorise, people
 
-from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource
+from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, TableSpec
 from privacy_assets.dagster.io import load_value, store_value
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.releases import read_published
 from privacy_assets.gate.statements import Place
+from privacy_assets.pipeline.plan import TablePlan
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +104,25 @@ def test_settings_restored_after_the_attestation_do_not_publish(world: World) ->
     result = world.run(gated(world, "restored", independent), "restored/published")
     refused(result, "restored", "other settings (seed)")
     assert world.store.history(Place("restored")) == published
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"run": {"seed": 3}},
+        {"split": {"shares": {"train": 0.5, "holdout": 0.3, "reference": 0.2}}},
+        {"data": {"source": "demo", "kinds": {"age": "numeric"}}},
+        {"data": {"source": "demo", "subject": "person"}},
+        {"attacks": {"metrics": {"dcr": {"permutations": 199}}}},
+        {"attacks": {"metrics": ["dcr"], "embedder": False}},
+        {"generator": {"filter": "outliers"}},
+    ],
+    ids=str,
+)
+def test_every_setting_that_decides_what_the_statistics_say_is_attested(change: dict[str, object]) -> None:
+    base = {"data": {"source": "demo"}, "attacks": {"metrics": ["dcr"]}, "policy": LENIENT}
+    plans = [TablePlan.of(TableSpec(name="people", **given)) for given in (base, {**base, **change})]
+    assert plans[0].setup != plans[1].setup
 
 
 def test_a_private_folder_that_is_not_mounted_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
