@@ -71,7 +71,7 @@ def stock(world: World, name: str, **more: Any) -> dg.Definitions:
 
 
 def gated(
-    world: World, name: str, generator: Generator = memorise, *, regions: bool = False, **more: Any
+    world: Folder, name: str, generator: Generator = memorise, *, regions: bool = False, **more: Any
 ) -> dg.Definitions:
     """The same table behind the gate. The checks beside the gate, on schema and split, are left out: they are slow."""
     by_region = {"partitions_def": REGIONS, "partition_column": "region"} if regions else {}
@@ -137,7 +137,7 @@ def after(job: dg.JobDefinition, step: str, do: Callable[[], None]) -> dg.JobDef
     return job.with_hooks({meanwhile})
 
 
-def exporter(world: World, table: str, asset: str, name: str, **arguments: Any) -> dg.AssetsDefinition:
+def exporter(world: Folder, table: str, asset: str, name: str, **arguments: Any) -> dg.AssetsDefinition:
     """A colleague's publisher of ``<table>/<asset>`` (a DataFrame)."""
 
     @dg.asset(name=name, ins={"rows": dg.AssetIn(key=[table, asset])}, **arguments)

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
-from launchpad import CANARY, CANARY_NAME, KEY, LAUNCHES, Launch, Launchpad, nothing_uncovered, whole
+from launchpad import CANARY, CANARY_NAME, LAUNCHES, Launch, Launchpad, nothing_uncovered, whole
+from stock import KEY
 
 
 @pytest.fixture(scope="module")

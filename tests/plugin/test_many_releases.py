@@ -11,7 +11,7 @@ import dagster as dg
 import pandas as pd
 import pytest
 from nights import drop_by_drop, honest
-from standins import checks, made, people, resources, slow, table_of
+from standins import checks, made, people, resources, table_of
 
 from privacy_assets import read_published
 from privacy_assets.errors import ConfigError
@@ -90,7 +90,8 @@ def test_honest_tables_go_on(tmp_path: Path) -> None:
     assert deployment.releases() == 2
 
 
-@pytest.mark.parametrize("pool_partitions", [slow(False), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("pool_partitions", [False, True])
 def test_a_little_of_the_same_people_in_each_partition(tmp_path: Path, pool_partitions: bool) -> None:
     """The same people every day: judged apart each day holds, judged together they soon do not."""
     rows = people(600)

@@ -109,6 +109,7 @@ def test_route_04_the_check_raises(world: World, monkeypatch: pytest.MonkeyPatch
     assert released(world, "raised") == [honest]
 
 
+@pytest.mark.slow
 def test_route_05_a_failed_check_with_severity_warn(world: World) -> None:
     result = world.run(stock(world, "warned", severity=dg.AssetCheckSeverity.WARN))
     assert not checks(result)["score", "few_copies"].passed
@@ -124,6 +125,7 @@ def test_route_05_a_failed_check_with_severity_warn(world: World) -> None:
     nothing_published(world, "leaky_warned")
 
 
+@pytest.mark.slow
 def test_route_06_a_check_that_omits_its_result(world: World) -> None:
     @dg.multi_asset_check(
         specs=[dg.AssetCheckSpec("few_copies", asset=["omitted", "score"], blocking=True)], can_subset=True
@@ -198,6 +200,7 @@ def test_route_08_checked_asset_and_publisher_in_one_step(world: World, failed: 
     nothing_published(world, "leaky")
 
 
+@pytest.mark.slow
 def test_route_09_the_publisher_does_not_depend_on_the_scores(world: World) -> None:
     result = world.run(with_assets(stock(world, "aside"), exporter(world, "aside", "synthetic", "of_aside")))
     assert not checks(result)["score", "few_copies"].passed
@@ -248,6 +251,7 @@ def test_route_14_a_failed_partition_published_alone(world: World, parts: Tables
     assert set(read_published(world.root / "releases", "leaky_part", "south")["region"]) == {"south"}
 
 
+@pytest.mark.slow
 def test_route_15_an_unpartitioned_publisher_over_all_partitions(world: World, parts: Tables) -> None:
     @dg.asset(ins={"rows": dg.AssetIn(key=["part", "synthetic"])})
     def of_all(context: dg.AssetExecutionContext, rows: dict[str, pd.DataFrame]) -> None:

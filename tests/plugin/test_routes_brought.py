@@ -117,6 +117,7 @@ def test_route_37_rows_in_the_low_digits_of_numbers(world: World, files: Files) 
     assert hidden.fingerprints["synthetic"] == plain.fingerprints["synthetic"]
 
 
+@pytest.mark.slow
 def test_route_37_rows_in_the_low_digits_of_a_generator_of_ones_own(world: World) -> None:
     defs = gated(world, "generated_digits", generated_digits, **MEMBER)
     assert world.run(defs).success

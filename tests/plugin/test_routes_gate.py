@@ -151,8 +151,8 @@ def test_route_22_the_holdout_is_replaced_after_the_check(world: World) -> None:
 
 
 @pytest.mark.parametrize("failed_before", [False, True])
-def test_route_21_and_23_a_limit_loosened_then_restored(world: World, failed_before: bool) -> None:
-    """Under the strict policy these rows were never judged, or they failed before."""
+def test_route_23_a_limit_loosened_then_restored(world: World, failed_before: bool) -> None:
+    """Under the strict policy these rows were never judged (as in route 21), or they failed before."""
     table, layers = f"restored_{failed_before}", {"policy": OTHER, "estimates": HOLDS}
     strict, loose = external(world, table), external(world, table, **LOOSE)
     if failed_before:

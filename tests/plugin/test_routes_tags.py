@@ -59,6 +59,7 @@ def test_route_28_a_run_tag_on_a_table_without_partitions(world: World) -> None:
     nothing_published(world, "tagged", "shop-0")
 
 
+@pytest.mark.slow
 def test_route_29_another_spelling_of_a_partition(world: World) -> None:
     plain = nightly(world, "spelt", DAYS)
     assert [world.run(plain, partition=DAY).success for _ in range(2)] == [True, False]
@@ -78,6 +79,7 @@ def test_route_29_another_spelling_of_a_partition(world: World) -> None:
 RANGES = [{START: "north", END: "north"}, {START: "north", END: "south"}, {}]
 
 
+@pytest.mark.slow
 def test_route_30_a_range_of_partitions(world: World) -> None:
     plain = stock(world, "ranged", generator=independent, partitions=REGIONS)
     result = world.run(plain, tags=RANGES[0])
