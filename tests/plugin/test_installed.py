@@ -102,8 +102,11 @@ from standins import people_table
 
 start = {"forkserver": {"preload_modules": ["privacy_assets.dagster.factory"]}}
 executor = dg.multiprocess_executor.configured({"max_concurrent": 2, "start_method": start})
-table = people_table(Path(__file__).parent, generator="synthpop")
-defs = dg.Definitions(assets=table.assets, jobs=table.jobs, resources=table.resources, executor=executor)
+
+def stepwise(table: dg.Definitions) -> dg.Definitions:
+    return dg.Definitions(assets=table.assets, jobs=table.jobs, resources=table.resources, executor=executor)
+
+defs = stepwise(people_table(Path(__file__).parent, generator="synthpop"))
 """
 
 

@@ -193,13 +193,15 @@ def test_route_32_a_release_in_a_folder_that_goes_with_the_instance(
 
 PROJECT = """
 import dagster as dg
-from standins import independent, people_table
+from standins import people_table
 from pathlib import Path
 from privacy_assets import PrivacyIOManager, ReleaseResource
 
-found = people_table(Path.cwd(), generator=independent)
-unplaced = {**found.resources, "privacy_io": PrivacyIOManager(), "releases": ReleaseResource()}
-defs = dg.Definitions(assets=found.assets, jobs=found.jobs, resources=unplaced, executor=found.executor)
+def unplaced(table: dg.Definitions) -> dg.Definitions:
+    resources = {**table.resources, "privacy_io": PrivacyIOManager(), "releases": ReleaseResource()}
+    return dg.Definitions(assets=table.assets, jobs=table.jobs, resources=resources, executor=table.executor)
+
+defs = unplaced(people_table(Path.cwd()))
 """
 
 
