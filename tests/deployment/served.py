@@ -16,6 +16,10 @@ from dagster._core.execution.plan.objects import StepFailureData
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
 REPOSITORY = "__repository__"
+GATED = (
+    *("source", "train", "holdout", "reference", "generator", "synthetic"),
+    *("encoded", "dcr", "attestation", "privacy_report", "published"),
+)
 RUN = """... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
     ... on RunConfigValidationInvalid { errors { message } }"""
 T = TypeVar("T")
@@ -61,26 +65,22 @@ class Served:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
 
-    def launch(
-        self, location: str, *assets: str, partition: str | None = None, checks: Sequence[str] | None = None,
-        tags: Mapping[str, str] | None = None, config: Mapping[str, Any] | None = None, job: str = "__ASSET_JOB",
-    ) -> str:  # fmt: skip
-        """Materialise ``assets`` as the UI does, with ``checks`` ("table/asset:check"; default: all); the run's id.
+    def launch(self, location: str, *assets: str, **typed: Any) -> str:
+        """Materialise ``assets`` as the UI does, with what somebody typed in the launchpad; the run's id."""
+        return self._run_id(self._launched(location, assets, **typed))
 
-        ``tags`` and ``config`` are what somebody typed in the launchpad.
-        """
-        return self._run_id(self._launched(location, assets, partition, checks, tags, config, job))
-
-    def not_launched(self, location: str, *assets: str, config: Mapping[str, Any], job: str = "__ASSET_JOB") -> str:
-        """What Dagster finds wrong with ``config``; no run."""
-        answer = self._launched(location, assets, None, None, None, config, job)
+    def not_launched(self, location: str, *assets: str, **typed: Any) -> str:
+        """What Dagster finds wrong with what was typed; no run."""
+        answer = self._launched(location, assets, **typed)
         assert "errors" in answer, answer
         return "\n".join(error["message"] for error in answer["errors"])
 
     def _launched(
-        self, location: str, assets: Sequence[str], partition: str | None, checks: Sequence[str] | None,
-        tags: Mapping[str, str] | None, config: Mapping[str, Any] | None, job: str = "__ASSET_JOB",
+        self, location: str, assets: Sequence[str], *, partition: str | None = None,
+        checks: Sequence[str] | None = None, tags: Mapping[str, str] | None = None,
+        config: Mapping[str, Any] | None = None, job: str = "__ASSET_JOB",
     ) -> dict[str, Any]:  # fmt: skip
+        """``checks`` are named "table/asset:check"; default: all."""
         chosen: dict[str, Any] = {"assetSelection": [{"path": asset.split("/")} for asset in assets]}
         if checks is not None:
             chosen["assetCheckSelection"] = [

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import dagster as dg
 from served import BIN, HERE, Served, until
+from servers import free_port
 
 SECRET = "what-nobody-is-to-be-shown"  # DEPLOYMENT_SECRET of every process
 LOCATIONS = ("stock", "gated", "elsewhere")
@@ -41,7 +42,7 @@ def serve(root: Path) -> Iterator[Served]:
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
     }
-    port = _free_port()
+    port = free_port()
     started: list[subprocess.Popen[bytes]] = []
     # A test run that is told to end (a time limit) must take its servers with it.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -57,7 +58,7 @@ def serve(root: Path) -> Iterator[Served]:
 
 def _start_all(served: Served, started: list[subprocess.Popen[bytes]], port: int) -> None:
     """Code servers first: webserver and daemon share them, and do not load the code once a minute as they would."""
-    ports = {name: _free_port() for name in LOCATIONS}
+    ports = {name: free_port() for name in LOCATIONS}
     for name, own in ports.items():
         file = ["-f", str(HERE / f"workspace_{name}.py"), "-d", str(HERE), "--location-name", name]
         started.append(_start(served, name, ["dagster", "api", "grpc", "-h", "127.0.0.1", "-p", str(own), *file]))
@@ -73,12 +74,6 @@ def _start_all(served: Served, started: list[subprocess.Popen[bytes]], port: int
     except AssertionError as error:
         error.add_note("\n\n".join(text for _, text in served.log_tails()))
         raise
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _listening(port: int) -> bool:

@@ -102,14 +102,7 @@ def test_dagster_reads_the_instance_and_it_is_that_of_production(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "path",
-    [
-        ("dagsterDaemon", "runMonitoring", "maxRuntimeSecond"),
-        ("dagsterDaemon", "schedules", "workers"),
-        ("additionalInstanceConfig", "concurrency", "pool"),
-        ("additionalInstanceConfig", "concurency"),
-        ("retention", "assets"),
-    ],
+    "path", [("dagsterDaemon", "runMonitoring", "maxRuntimeSecond"), ("additionalInstanceConfig", "concurency")]
 )
 def test_a_misspelled_key_of_the_instance_fails(path: tuple[str, ...], tmp_path: Path) -> None:
     with pytest.raises(dg.DagsterInvalidConfigError, match="unexpected config entry"):
@@ -124,12 +117,8 @@ def test_a_queue_with_limits_of_its_own_would_not_load(tmp_path: Path) -> None:
         dagster_instance_config(written(limited, tmp_path))
 
 
-@pytest.mark.parametrize("key", ["env_secret", "volume_mount", "only_allow_user_defined_fields"])
-def test_a_misspelled_key_of_the_run_launcher_fails(key: str) -> None:
-    assert not process_config(K8sRunLauncher.config_type(), {**LAUNCHER["config"], key: []}).success
-
-
-def test_a_misspelled_key_of_a_container_or_pod_fails() -> None:
+def test_a_misspelled_key_of_the_run_launcher_a_container_or_a_pod_fails() -> None:
+    assert not process_config(K8sRunLauncher.config_type(), {**LAUNCHER["config"], "env_secret": []}).success
     for section, key in (("container_config", "enw"), ("pod_spec_config", "securityContex")):
         with pytest.raises(Exception, match="Unexpected keys"):
             UserDefinedDagsterK8sConfig.from_dict({section: {key: {}}})
@@ -138,43 +127,38 @@ def test_a_misspelled_key_of_a_container_or_pod_fails() -> None:
 # --- what stands in the values as Kubernetes has it -------------------------------------------------------------------
 
 
-def kubernetes_parts(values: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Model and content of every part that the chart hands to Kubernetes as it is."""
-    server = values["dagster-user-deployments"]["deployments"][0]
-    parts = [
-        ("V1PodSecurityContext", values[name]["podSecurityContext"]) for name in ("dagsterDaemon", "dagsterWebserver")
-    ]
-    parts += [("V1SecurityContext", values[name]["securityContext"]) for name in ("dagsterDaemon", "dagsterWebserver")]
-    parts += [("V1Probe", values["dagsterWebserver"]["readinessProbe"])]
-    parts += [("V1PodSecurityContext", server["podSecurityContext"]), ("V1SecurityContext", server["securityContext"])]
-    parts += [("V1ResourceRequirements", server["resources"])]
-    parts += [("V1Volume", one) for one in server["volumes"]] + [
-        ("V1VolumeMount", one) for one in server["volumeMounts"]
-    ]
-    parts += [("V1EnvVar", one) for one in server["env"]] + [("V1SecretEnvSource", one) for one in server["envSecrets"]]
-    return parts
-
-
 def read_by_kubernetes(values: dict[str, Any]) -> None:
+    """Every part that the chart hands to Kubernetes as it is."""
     from dagster_k8s.models import k8s_snake_case_dict
 
-    for name, content in kubernetes_parts(values):
+    server = values["dagster-user-deployments"]["deployments"][0]
+    parts = [("V1Probe", values["dagsterWebserver"]["readinessProbe"]), ("V1ResourceRequirements", server["resources"])]
+    for owner in (values["dagsterDaemon"], values["dagsterWebserver"], server):
+        parts.append(("V1PodSecurityContext", owner["podSecurityContext"]))
+        parts.append(("V1SecurityContext", owner["securityContext"]))
+    lists = {
+        "V1Volume": "volumes",
+        "V1VolumeMount": "volumeMounts",
+        "V1EnvVar": "env",
+        "V1SecretEnvSource": "envSecrets",
+    }
+    parts += [(name, one) for name, key in lists.items() for one in server[key]]
+    for name, content in parts:
         model = getattr(kubernetes.client, name)
         k8s_model_from_dict(model, k8s_snake_case_dict(model, content))
 
 
-def test_kubernetes_knows_every_part() -> None:
+def test_kubernetes_knows_every_part_and_no_misspelled_one() -> None:
     read_by_kubernetes(VALUES)
     assert all(len(str(one["value"])) for one in SERVER["env"])
-
-
-@pytest.mark.parametrize(
-    "path", [("securityContext", "readOnlyRoot"), ("podSecurityContext", "runAsNonroot"), ("volumeMounts", 0, "path")]
-)
-def test_a_misspelled_part_fails(path: tuple[str | int, ...]) -> None:
-    wrong = changed("dagster-user-deployments", "deployments", 0, *path, to=True)
-    with pytest.raises(Exception, match="Unexpected keys"):
-        read_by_kubernetes(wrong)
+    server = ("dagster-user-deployments", "deployments", 0)
+    for path in (
+        ("securityContext", "readOnlyRoot"),
+        ("podSecurityContext", "runAsNonroot"),
+        ("volumeMounts", 0, "path"),
+    ):
+        with pytest.raises(Exception, match="Unexpected keys"):
+            read_by_kubernetes(changed(*server, *path, to=True))
 
 
 def test_nobody_is_root_or_may_become_it() -> None:

@@ -1,14 +1,5 @@
 """Routes by what is typed in the launchpad of a running deployment; the same without a server: test_routes_launch."""
 
-import functools
-import http.server
-import pickle
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
-
 import pytest
 from served import Served
 from serving import SECRET
@@ -18,27 +9,6 @@ from privacy_assets.gate.statements import Place
 
 pytestmark = pytest.mark.slow
 SHOWN = {"resources": {"io_manager": {"config": {"base_dir": {"env": "DEPLOYMENT_SECRET"}}}}}
-
-
-class Trap:
-    """Runs code when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.path,)
-
-
-@contextmanager
-def replies(folder: Path) -> Iterator[dict[str, Any]]:
-    """A server of files; the configuration that has the default IO manager read there."""
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_port}"
-        yield {"resources": {"io_manager": {"config": {"base_dir": address}}}}
-        server.shutdown()
 
 
 def why(served: Served, run_id: str, step: str) -> str:
@@ -61,19 +31,6 @@ def test_route_33_a_variable_as_the_folder_of_the_default_io_manager(served: Ser
         assert expected in why(served, run, "loose__source")
         assert SECRET not in served.told(run)
     nothing_released(served, "loose")
-
-
-def test_route_33_a_reply_that_the_default_io_manager_unpickles(served: Served, tmp_path: Path) -> None:
-    sprung = tmp_path / "sprung"
-    (tmp_path / "plain").mkdir()
-    for name in ("plain/synthetic", "note"):
-        (tmp_path / name).write_bytes(pickle.dumps(Trap(sprung)))
-    with replies(tmp_path) as config:
-        served.finished(served.launch("stock", "plain/score", config=config))
-        assert sprung.exists()
-        sprung.unlink()
-        assert 'unexpected config entry "base_dir"' in served.not_launched("gated", "noted", config=config)
-    assert not sprung.exists()
 
 
 def test_route_35_what_an_executor_is_told(served: Served) -> None:

@@ -1,8 +1,8 @@
 """Routes over the tags of a run that need a real webserver: see test_routes_served."""
 
 import pytest
-from quotas import KEY, gave_away_all
-from served import Served
+from served import GATED, Served
+from stock import KEY, Folder
 
 from privacy_assets import read_published
 from privacy_assets.errors import InputError
@@ -12,10 +12,6 @@ from privacy_assets.gate.statements import Place
 pytestmark = pytest.mark.slow
 
 STOCK = ("piece", "published")
-GATED = (
-    *("source", "train", "holdout", "reference", "generator", "synthetic"),
-    *("encoded", "dcr", "attestation", "privacy_report", "published"),
-)
 START, END = (f"dagster/asset_partition_range_{end}" for end in ("start", "end"))
 DAY, NEXT = "2024-01-01", "2024-01-02"
 
@@ -38,7 +34,7 @@ def refused(served: Served, table: str, tags: dict[str, str], why: str) -> None:
 def test_route_28_a_run_tag_on_a_table_without_partitions(served: Served) -> None:
     nights = [served.finished(night(served, "stock", "nights", tags)) for tags in ({}, {}, {KEY: "0"}, {KEY: "1"})]
     assert nights == [True, False, True, True]
-    gave_away_all(served.root, "nights")
+    Folder(served.root).gave_away_all("nights")
 
     assert served.finished(night(served, "gated", "nights", {}))
     for tags in ({KEY: "shop-0"}, {f"{KEY}/shop": "0"}, {START: "a", END: "a"}):
@@ -54,7 +50,7 @@ def test_routes_29_and_30_another_spelling_of_a_partition_and_a_range(served: Se
     keys = (DAY, DAY, "2024-1-1", "2024-01-1")
     nights = [served.finished(night(served, "stock", "nights_by_day", {KEY: key})) for key in keys]
     assert nights == [True, False, True, True]
-    gave_away_all(served.root, "nights_by_day")
+    Folder(served.root).gave_away_all("nights_by_day")
 
     assert served.finished(night(served, "gated", "nights_by_day", {KEY: DAY}))
     refused(served, "nights_by_day", {KEY: "2024-1-1"}, "there is no such partition")

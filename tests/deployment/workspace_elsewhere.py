@@ -6,9 +6,9 @@ from pathlib import Path
 import dagster as dg
 import pandas as pd
 from standins import resources
-from stock import copies, write_public
+from stock import Folder, copies
 
-ROOT = Path(os.environ["DEPLOYMENT_ROOT"])
+FOLDER = Folder(Path(os.environ["DEPLOYMENT_ROOT"]))
 LEAKY = dg.AssetKey(["leaky", "synthetic"])
 OTHERS = [
     dg.AssetSpec(["plain", "synthetic"]),
@@ -20,25 +20,25 @@ OTHERS = [
 @dg.asset(ins={"synthetic": dg.AssetIn(key=["plain", "synthetic"])})
 def stock_publisher(context: dg.AssetExecutionContext, synthetic: pd.DataFrame) -> None:
     """Publishes the copy of the stock table."""
-    write_public(synthetic, "elsewhere", context.run.run_id)
+    FOLDER.write_public(synthetic, "elsewhere", context.run.run_id)
 
 
 @dg.asset(ins={"synthetic": dg.AssetIn(key=LEAKY)})
 def gated_publisher(context: dg.AssetExecutionContext, synthetic: pd.DataFrame) -> None:
     """Would publish the gated table, had it been given its rows."""
-    write_public(synthetic, "elsewhere", context.run.run_id)
+    FOLDER.write_public(synthetic, "elsewhere", context.run.run_id)
 
 
 @dg.asset_check(asset=["far", "synthetic"], blocking=True)
 def far_has_no_copies(synthetic: pd.DataFrame) -> dg.AssetCheckResult:
     """The check of a table whose own location has none."""
-    return dg.AssetCheckResult(passed=copies(synthetic) == 0)
+    return dg.AssetCheckResult(passed=copies(FOLDER.private, synthetic) == 0)
 
 
 @dg.asset_check(asset=LEAKY)
 def looks_at_rows(synthetic: pd.DataFrame) -> dg.AssetCheckResult:
     """Would see the rows of the gated table."""
-    return dg.AssetCheckResult(passed=True, metadata={"copies": copies(synthetic)})
+    return dg.AssetCheckResult(passed=True, metadata={"copies": copies(FOLDER.private, synthetic)})
 
 
 @dg.asset_check(asset=LEAKY)
@@ -52,5 +52,5 @@ defs = dg.Definitions.merge(
         assets=[*OTHERS, stock_publisher, gated_publisher],
         asset_checks=[far_has_no_copies, looks_at_rows, waved_through],
     ),
-    resources(ROOT),
+    resources(FOLDER.root),
 )

@@ -13,8 +13,6 @@ from typing import Any
 import pandas as pd
 from drawing import PLANTED, independent, plain, row_of
 
-from privacy_assets.errors import InputError
-
 
 def honest(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
     return independent(plain(train), rows, seed)
@@ -47,13 +45,6 @@ def raises_from(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
         raise RuntimeError(row_of(train)) from error
 
 
-def raises_while_handling(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    try:
-        raise KeyError(row_of(train))
-    except KeyError:
-        raise InputError("no value in here") from ExceptionGroup("g", [ValueError(row_of(train))])
-
-
 def exits(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
     sys.exit(row_of(train))
 
@@ -83,51 +74,17 @@ def panics(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
     raise type("PanicException", (BaseException,), {})(row_of(train))
 
 
-def fails_like_dagster(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    import dagster as dg
-
-    raise dg.Failure(row_of(train), metadata={"row": row_of(train)})
-
-
-def returns_nothing(train: pd.DataFrame, rows: int, seed: int) -> None:
-    return None
-
-
-def returns_rows(train: pd.DataFrame, rows: int, seed: int) -> Any:
-    return train.to_dict("records")
-
-
 def returns_an_object(train: pd.DataFrame, rows: int, seed: int) -> Any:
     return type("Model", (), {"__repr__": lambda self: row_of(train), "__str__": lambda self: row_of(train)})()
-
-
-def lacks_columns(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    return train.drop(columns=["income"])
 
 
 def names_columns_by_values(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
     return train.join(pd.get_dummies(train["name"], prefix="name"))
 
 
-def names_columns_by_numbers(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    return train.pivot_table(columns="income", values="visits", aggfunc="first").iloc[:, ::-1]
-
-
-def repeats_columns_named_by_values(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    return train.assign(**{PLANTED["name"]: 1}).iloc[:, [0, 1, 2, 3, 4, 5, -1, -1]]
-
-
-def writes_numbers_as_text(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    return train.assign(income=train["income"].map("{} EUR".format))
-
-
 def mixes_types(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
     mixed = train["visits"].astype(object).where(train["name"] != PLANTED["name"], train["name"])
     return train.assign(visits=mixed)
-
-
-def holds_lists(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    return train.assign(name=[[name] for name in train["name"]])
 
 
 def holds_foreign_objects(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
@@ -139,7 +96,3 @@ def holds_foreign_objects(train: pd.DataFrame, rows: int, seed: int) -> pd.DataF
             raise TypeError(f"no text for {self.text}")
 
     return train.assign(name=[Name(name) for name in train["name"]])
-
-
-def returns_few(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    return train.head(3)

@@ -13,12 +13,27 @@ import hashlib
 from collections.abc import Iterator
 from types import SimpleNamespace
 
+import dagster as dg
 import pytest
+from routes import World
 from standins import look_once, run_functions_here
 
 from privacy_assets.pipeline import deployment
 
 _SECRETS = SimpleNamespace(made=0)
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """One deployment for all tests of a file."""
+    with World.open(tmp_path_factory.mktemp("world")) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module", autouse=True)

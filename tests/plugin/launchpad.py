@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,7 +17,9 @@ from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.errors import DagsterError
 from dagster._core.execution.api import execute_run
 from hypothesis import strategies as st
-from standins import QUICK, independent, memorise, people, resources, sqlite_instance, table_of
+from routes import REGIONS, exporter, gated
+from standins import independent, people, resources, sqlite_instance
+from stock import KEY, Folder
 
 from privacy_assets import PrivacyIOManager
 from privacy_assets.dagster.io import Readable, load_value
@@ -26,7 +28,6 @@ from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.releases import ReleaseStore, check_bytes, read_published
 from privacy_assets.gate.statements import Place
 
-REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
 READ = (None, "north", "south", "shop-0", "")
 PLACES = [Place("honest"), Place("regional", "north"), Place("regional", "south")]  # where a release may lie
 VERDICT = ("privacy_report", "attestation", "published")
@@ -34,7 +35,6 @@ PIPELINE = ("source", "train", "generator", "synthetic", "encoded", "dcr", *VERD
 MADE_BESIDE = ("train", "privacy_report")  # by the step of another asset
 TABLES = ("honest", "leaky", "regional", "fed")
 CANARY, CANARY_NAME = "canary-7d1f0c52e9b84a36", "LAUNCHPAD_CANARY"
-KEY = "dagster/partition"
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Launchpad:
     def open(cls, root: Path) -> Iterator["Launchpad"]:
         people(100).to_parquet(root / "people.parquet")
         with sqlite_instance(root) as instance:
-            yield cls(root, instance, definitions(root).resolve_implicit_global_asset_job_def())
+            yield cls(root, instance, definitions(Folder(root)).resolve_implicit_global_asset_job_def())
 
     def launch(self, launch: "Launch") -> str | None:
         """Execute it, unless its like was executed; the id of its run, None when there was none."""
@@ -105,43 +105,31 @@ class Launchpad:
                 yield file, file.read_bytes()
 
 
-def definitions(root: Path) -> dg.Definitions:
+def definitions(place: Folder) -> dg.Definitions:
     """Four gated tables, of which one leaks and one is fed by a colleague's asset, and colleagues who read them."""
 
     @dg.asset
     def raw() -> pd.DataFrame:
         return people(100)
 
-    def reader(name: str, key: list[str], partitions: dg.PartitionsDefinition | None = None) -> dg.AssetsDefinition:
-        @dg.asset(name=name, ins={"rows": dg.AssetIn(key=key)}, partitions_def=partitions)
-        def reading(context: dg.AssetExecutionContext, rows: pd.DataFrame) -> None:
-            (root / "public").mkdir(exist_ok=True)
-            rows.to_parquet(root / "public" / f"{name}-{context.run.run_id}.parquet")
-
-        return reading
-
-    def table(name: str, source: Any, generator: Callable[..., Any], **more: Any) -> dg.Definitions:
-        made = table_of(name, source=source, subject="pid", generator=generator, **QUICK, **more)
-        return dg.Definitions(assets=made.assets)
-
-    file = root / "people.parquet"
-    own = dg.Definitions(
-        assets=[
-            raw,
-            reader("reads_honest", ["honest", "published"]),
-            reader("reads_region", ["regional", "published"], REGIONS),
-            reader("reads_regions", ["regional", "published"]),
-            reader("reads_leaky", ["leaky", "synthetic"]),
-        ],
-    )
-    bound, storage = resources(root), PrivacyIOManager(base=str(root / "storage"), releases=str(root / "releases"))
-    return dg.Definitions.merge(
-        table("honest", file, independent),
-        table("leaky", file, memorise),
-        table("regional", file, independent, partitions_def=REGIONS, partition_column="region"),
-        table("fed", raw, memorise),
-        own,
-        dg.Definitions(resources={**(bound.resources or {}), "io_manager": storage}, executor=bound.executor),
+    tables = [
+        gated(place, "honest", independent),
+        gated(place, "leaky"),
+        gated(place, "regional", independent, regions=True),
+        gated(place, "fed", source=raw),
+    ]
+    readers = [
+        exporter(place, "honest", "published", "reads_honest"),
+        exporter(place, "regional", "published", "reads_region", partitions_def=REGIONS),
+        exporter(place, "regional", "published", "reads_regions"),
+        exporter(place, "leaky", "synthetic", "reads_leaky"),
+    ]
+    bound, root = resources(place.root), place.root
+    storage = PrivacyIOManager(base=str(root / "storage"), releases=str(root / "releases"))
+    return dg.Definitions(
+        assets=[raw, *readers, *(asset for table in tables for asset in table.assets or [])],
+        resources={**(bound.resources or {}), "io_manager": storage},
+        executor=bound.executor,
     )
 
 
@@ -167,41 +155,17 @@ def _places(config: Any) -> Any:
 
 COLLEAGUES = ("raw", "reads_honest", "reads_region", "reads_regions", "reads_leaky")
 TEXTS = st.sampled_from(["north", "south", "North", "shop-0", "2024-01-01", "", "_all", "north|south", "../x"])
+TAG_NAMES = (
+    KEY, f"{KEY}/region", "dagster/asset_partition_range_start", "dagster/asset_partition_range_end",
+    "dagster/max_retries", "dagster/is_resume_retry", "privacy_assets/source",
+)  # fmt: skip
 TAGS = st.one_of(
     st.just({}),
     TEXTS.map(lambda key: {KEY: key}),
-    st.dictionaries(
-        st.sampled_from(
-            [
-                KEY,
-                f"{KEY}/region",
-                "dagster/asset_partition_range_start",
-                "dagster/asset_partition_range_end",
-                "dagster/max_retries",
-                "dagster/is_resume_retry",
-                "privacy_assets/source",
-            ]
-        ),
-        TEXTS,
-        max_size=3,
-    ),
+    st.dictionaries(st.sampled_from(TAG_NAMES), TEXTS, max_size=3),
 )
-VALUES = st.sampled_from(
-    [
-        {"env": CANARY_NAME},
-        {"env": "PRIVACY_ASSETS_SIGNING_KEY"},
-        "http://127.0.0.1:9/x",
-        "/etc",
-        "releases",
-        "DEBUG",
-        "",
-        0,
-        True,
-        None,
-        {},
-        [],
-    ]
-)
+ENVIRONMENT = [{"env": CANARY_NAME}, {"env": "PRIVACY_ASSETS_SIGNING_KEY"}]
+VALUES = st.sampled_from([*ENVIRONMENT, "http://127.0.0.1:9/x", "/etc", "releases", "DEBUG", "", 0, True, None, {}, []])
 
 
 def sections(names: tuple[str, ...], fields: tuple[str, ...]) -> st.SearchStrategy[Any]:
@@ -212,17 +176,14 @@ def sections(names: tuple[str, ...], fields: tuple[str, ...]) -> st.SearchStrate
 
 STEPS = tuple(f"{table}__{asset}" for table in TABLES for asset in (*PIPELINE, "splits") if asset not in MADE_BESIDE)
 LOADED = st.sampled_from([{"value": 1}, {"json": {"path": "people.parquet"}}, {"pickle": {"path": "people.parquet"}}])
-OPS = st.dictionaries(
-    st.sampled_from((*STEPS, *COLLEAGUES)),
-    st.one_of(
-        st.builds(lambda value: {"config": value}, VALUES),
-        st.builds(
-            lambda name, value: {"inputs": {name: value}}, st.sampled_from(["generator", "train", "synthetic"]), LOADED
-        ),
-        st.builds(lambda name, value: {"outputs": [{name: value}]}, st.sampled_from(["result", "train"]), LOADED),
-    ),
-    max_size=2,
+INPUTS = st.dictionaries(st.sampled_from(["generator", "train", "synthetic"]), LOADED, min_size=1, max_size=1)
+OUTPUTS = st.dictionaries(st.sampled_from(["result", "train"]), LOADED, min_size=1, max_size=1)
+GIVEN = st.one_of(
+    VALUES.map(lambda value: {"config": value}),
+    INPUTS.map(lambda value: {"inputs": value}),
+    OUTPUTS.map(lambda value: {"outputs": [value]}),
 )
+OPS = st.dictionaries(st.sampled_from((*STEPS, *COLLEAGUES)), GIVEN, max_size=2)
 RESOURCES = sections(
     ("io_manager", "privacy_io", "releases", "gpu"),
     ("base", "base_dir", "releases", "root", "private", "signing_key", "trusted_keys", "secret_variable", "device"),
@@ -232,22 +193,14 @@ EXECUTION = st.one_of(
     st.sampled_from([{"config": {"in_process": {}}}, {"config": {"retries": {"disabled": {}}}}]),
 )
 LOGGERS = sections(("console",), ("log_level", "name"))
-CONFIG = st.one_of(
-    st.just({}),
-    st.fixed_dictionaries(
-        {}, optional={"ops": OPS, "resources": RESOURCES, "execution": EXECUTION, "loggers": LOGGERS}
-    ),
-)
+SECTIONS = {"ops": OPS, "resources": RESOURCES, "execution": EXECUTION, "loggers": LOGGERS}
+CONFIG = st.one_of(st.just({}), st.fixed_dictionaries({}, optional=SECTIONS))
+EVERY = st.sampled_from([*COLLEAGUES, *(f"{table}/{asset}" for table in TABLES for asset in PIPELINE)])
 ASSETS = st.one_of(
     st.sampled_from(TABLES).map(lambda table: whole(table)),
     st.sampled_from(TABLES).map(lambda table: (f"{table}/published",)),
     st.sampled_from(COLLEAGUES).map(lambda name: (name,)),
-    st.lists(
-        st.sampled_from([*COLLEAGUES, *(f"{table}/{asset}" for table in TABLES for asset in PIPELINE)]),
-        min_size=1,
-        max_size=4,
-        unique=True,
-    ).map(tuple),
+    st.lists(EVERY, min_size=1, max_size=4, unique=True).map(tuple),
 )
 
 
@@ -276,10 +229,10 @@ def nothing_uncovered(pad: Launchpad) -> None:
         assert region is None or set(read_published(pad.root / "releases", place.table, region)["region"]) == {region}
     files = [file for file in (pad.root / "releases").rglob("*") if file.suffix == ".parquet"]
     assert len(files) == sum(len(store.history(place)) for place in places)
-    for file in (pad.root / "public").glob("*.parquet"):
+    for file in (pad.root / "public").rglob("*.parquet"):
         given = pd.read_parquet(file)
-        parts = [given] if "reads_regions" not in file.name else [part for _, part in given.groupby("region")]
-        assert all(rows_of(part) in covered for part in parts), file.name
+        parts = [given] if file.parent.name != "reads_regions" else [part for _, part in given.groupby("region")]
+        assert all(rows_of(part) in covered for part in parts), file
     asked = [(table, asset, key) for table in TABLES for asset in ("published", "synthetic") for key in READ]
     assert {loaded(pad, *one) for one in asked} <= {*covered, ""}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,8 +24,9 @@ from privacy_assets.pipeline.spec import GROUPS, TableSpec
 ASSETS = (dg.AssetKey, dg.AssetsDefinition, dg.AssetSpec)
 
 __all__ = [
-    "LENIENT", "QUICK", "checks", "failures", "independent", "look_anew", "look_once", "made", "memorise", "people",
-    "resources", "run", "run_functions_here", "slow", "spec_and", "sqlite_instance", "table_of", "whole_steps",
+    "LENIENT", "QUICK", "attested", "checks", "failures", "independent", "look_anew", "look_once", "made", "memorise",
+    "people", "people_table", "refusal", "reported", "resources", "run", "run_functions_here", "slow", "spec_and",
+    "sqlite_instance", "table_of", "whole_steps",
 ]  # fmt: skip
 
 LENIENT = {
@@ -110,20 +113,40 @@ def sqlite_instance(folder: Path) -> dg.DagsterInstance:
     return dg.DagsterInstance.local_temp(str(home), overrides=overrides)
 
 
+def people_table(place: Path, **changes: Any) -> dg.Definitions:
+    """The table ``people`` below ``place``; its rows are written when they are not there."""
+    source = place / "people.parquet"
+    if not source.exists():
+        people().to_parquet(source)
+    given = {"source": source, "subject": "pid", "generator": independent, **QUICK, **changes}
+    return dg.Definitions.merge(table_of("people", **given), resources(place))
+
+
 def run(
-    defs: dg.Definitions,
-    job: str,
-    instance: dg.DagsterInstance,
-    *,
-    partition: str | None = None,
-    only: str | None = None,
+    defs: dg.Definitions, instance: dg.DagsterInstance, *only: str, partition: str | None = None, table: str = "people"
 ) -> dg.ExecuteInProcessResult:
-    """Run a job, or one asset of it, without raising."""
-    definition = defs.resolve_job_def(job)
-    selection = whole_steps([dg.AssetKey.from_user_string(only)]) if only else None
-    return definition.execute_in_process(
-        instance=instance, raise_on_error=False, partition_key=partition, asset_selection=selection
-    )
+    """Run the job of a table, or some of its assets, without raising."""
+    return defs.resolve_job_def(f"{table}_pipeline").execute_in_process(
+        instance=instance, raise_on_error=False, partition_key=partition,
+        asset_selection=whole_steps([dg.AssetKey([table, asset]) for asset in only]) or None,
+    )  # fmt: skip
+
+
+def refusal(result: dg.ExecuteInProcessResult, asset: str) -> str:
+    """What the gate said when it refused a step."""
+    return str(failures(result)[f"people__{asset}"].user_failure_data.description)
+
+
+def reported(place: Path, table: str = "people") -> dict[str, Any]:
+    """The report of a table."""
+    (file,) = (place / "storage" / table / "privacy_report").rglob("*.json")
+    return json.loads(file.read_text())
+
+
+def attested(place: Path) -> dict[str, Any]:
+    """The predicate of the attestation of ``people``, unverified."""
+    envelope = json.loads((place / "storage/people/attestation/attestation.json").read_bytes())
+    return json.loads(base64.b64decode(envelope["payload"]))["predicate"]
 
 
 def whole_steps(keys: Sequence[dg.AssetKey]) -> list[dg.AssetKey]:

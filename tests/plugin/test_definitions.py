@@ -15,7 +15,7 @@ import pytest
 import yaml
 from dagster.components.core.component_tree import ComponentTreeException
 from dagster.components.testing import create_defs_folder_sandbox
-from standins import LENIENT, QUICK, independent, resources, table_of
+from standins import LENIENT, table_of
 
 from privacy_assets import PrivacyGate, build_privacy_assets, build_privacy_checks
 from privacy_assets.errors import ConfigError
@@ -49,33 +49,17 @@ def shape(defs: dg.Definitions) -> dict[str, object]:
         ({}, "give a source"),
         ({"source": "dmo"}, "Did you mean 'demo'?"),
         ({"source": "people.xlsx"}, "not a path of .parquet or .csv"),
-        ({"source": 3}, "source must be"),
         ({"source": pd.DataFrame({"name": ["Zebulon"]})}, "source must be"),
         ({"source": "s4://bucket/people.parquet"}, "Did you mean s3://?"),
-        ({"source": "htp://host/people.csv"}, "Did you mean http://?"),
-        (
-            {"source": "demo", "policy": [{"statistic": "dcr.privacy_score"}]},
-            "expected a mapping with 'limits', not list",
-        ),
-        ({"source": "demo", "subject": ["pid"]}, "subject must be the name of a column"),
-        ({"source": {"key": "raw"}}, "source must be"),
         ({"source": "demo", "generator": "synthpob"}, "Did you mean 'synthpop'?"),
         ({"source": "demo", "generator": {"name": "synthpop", "settings": {"min_leav": 3}}}, "min_lea"),
-        ({"source": "demo", "generator": {"nme": "synthpop"}}, "Did you mean 'name'?"),
-        ({"source": "demo", "generator": "nowhere:function"}, "cannot be imported"),
+        ({"source": "demo", "generator": lambda train, rows, seed: train}, "cannot be imported"),
         ({"source": "demo", "metrics": ["drc"]}, "Did you mean 'dcr'?"),
-        ({"source": "demo", "metrics": {"dcr": {"bootstrap": 1}}}, "Did you mean 'bootstraps'?"),
         ({"source": "demo", "metrics": ["singling_out"], "policy": LENIENT}, "dcr is not among the metrics"),
-        ({"source": "demo", "policy": {"limits": [{"statistic": "dcr.membr_excess", "at_most": 1}]}}, "did you mean"),
         ({"source": "demo", "policy": "nowhere.yaml"}, "nowhere.yaml"),
         ({"source": "demo", "shares": {"train": 0.5, "holdout": 0.6}}, "sum to 1"),
-        (
-            {"source": "demo", "kinds": {"age": "number"}},
-            "a kind for each column. Did you mean 'numeric'?",
-        ),
+        ({"source": "demo", "kinds": {"age": "number"}}, "a kind for each column. Did you mean 'numeric'?"),
         ({"source": "demo", "embedder": {"widht": 3}}, "Did you mean 'width'?"),
-        ({"source": "demo", "seed": -1}, "seed"),
-        ({"source": "demo", "rows": 0}, "rows"),
         ({"synthetic": "s.csv"}, "without train"),
         ({"synthetic": "s.csv", "train": "t.csv"}, "without holdout"),
         ({"synthetic": "s.csv", "train": "t.csv", "holdout": "h.csv", "source": "demo"}, "either source, or"),
@@ -85,22 +69,16 @@ def shape(defs: dg.Definitions) -> dict[str, object]:
         ({"source": "a_{partition}.csv"}, "has no partitions"),
         ({"source": "demo", "partition_column": "region"}, "has no partitions"),
         ({"source": "demo", "gpu_tags": []}, "gpu_tags is a mapping of tags, not list"),
-        ({"source": "demo", "gpu_tags": {1: "a"}}, "the tag int must be text"),
-        (
-            {"source": "demo", "gpu_tags": {"dagster-k8s/config": {"a": {1}}}},
-            "dagster-k8s/config holds what JSON cannot",
-        ),
-        ({"source": "demo", "gpu_tags": {"dagster-k8s/config": {1: "a"}}}, "dagster-k8s/config holds what JSON cannot"),
-        ({"source": "demo", "gpu_tags": {"limit": float("nan")}}, "limit holds what JSON cannot"),
+        ({"source": "demo", "gpu_tags": {"limits": {"a": {1}}}}, "limits holds what JSON cannot"),
     ],
 )
 def test_a_wrong_argument_fails_when_the_code_location_loads(arguments: dict[str, object], words: str) -> None:
-    with pytest.raises(ConfigError, match="(?i)" + __import__("re").escape(words)) as caught:
+    with pytest.raises(ConfigError, match="(?i)" + re.escape(words)) as caught:
         table_of("people", **arguments)
     assert "people" in str(caught.value) or "nowhere.yaml" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["", "my table", "9lives", "a/b"])
+@pytest.mark.parametrize("name", ["", "a/b"])
 def test_a_name_that_cannot_be_a_key(name: str) -> None:
     with pytest.raises(ConfigError, match="name"):
         table_of(name, source="demo")
@@ -125,56 +103,40 @@ def test_scores_and_checks_follow_the_registry() -> None:
     assert parents == {"train", "holdout", "reference", "synthetic", "embedder"}
 
 
-def test_no_step_is_in_a_pool() -> None:
-    """On a machine without a device tables would wait for each other; where there is one, the lease sees to it."""
-    defs = build_privacy_assets("people", source="demo", generator="rvae")
-    checks = build_privacy_checks(train="t", holdout="h", synthetic="s")
-    assert not any(one.op.pool for one in [*defs.assets, *checks])
-    assert defs.assets and any("gpu" in one.op.required_resource_keys for one in defs.assets)
-
-
 @pytest.mark.parametrize("generator", ["synthpop", "rvae"])
 def test_steps_that_may_use_a_device_carry_its_tags_and_no_others(generator: str) -> None:
-    given = {"name": "people", "source": "demo", "generator": generator, "metrics": ["dcr", "linkability"]}
+    """No step is in a pool: on a machine without a device tables would wait for each other."""
     tags = {"dagster-k8s/config": {"container_config": {"resources": {"limits": {"nvidia.com/gpu": "1"}}}}}
-    spec = {**given, "attacks": {"metrics": given["metrics"]}, "gpu_tags": tags}
-    text = yaml.safe_dump({key: value for key, value in spec.items() if key != "metrics"})
-    component = PrivacyGate.resolve_from_yaml(text).build_defs(dg.ComponentTree.for_test().load_context)
-    python = table_of(**given, gpu_tags=tags)
+    attacks = {"metrics": ["dcr", "linkability"]}
+    spec = {"name": "people", "source": "demo", "generator": generator, "attacks": attacks}
+    component = PrivacyGate.resolve_from_yaml(yaml.safe_dump({**spec, "gpu_tags": tags}))
     expected = {"embedder", "encoded", "dcr", "leaky_study", *(["generator"] if generator == "rvae" else [])}
-    for defs in (python, component):
+    for defs in (
+        build_privacy_assets(TableSpec(**spec), gpu_tags=tags),
+        component.build_defs(dg.ComponentTree.for_test().load_context),
+    ):
         found = {key.path[-1]: dict(asset.op.tags) for asset in defs.assets for key in asset.keys}
         assert {name for name, its in found.items() if its} == expected
         assert all(json.loads(found[name]["dagster-k8s/config"]) == tags["dagster-k8s/config"] for name in expected)
+        assert not any(one.op.pool for one in [*defs.assets, *defs.asset_checks])
         assert not any(check.op.tags for check in defs.asset_checks)
-    plain = table_of(**given)
-    assert not any(asset.op.tags for asset in plain.assets)
+    assert not any(asset.op.tags for asset in build_privacy_assets(TableSpec(**spec)).assets)
 
 
 def test_privacy_checks_carry_the_tags_of_a_device_when_they_may_use_one() -> None:
     keys = {"train": "train", "holdout": "holdout", "synthetic": "synthetic", "metrics": ["dcr"]}
     for embedder in (True, False):
         (made,) = build_privacy_checks(**keys, embedder=embedder, gpu_tags={"device": "1"})
-        assert dict(made.op.tags) == ({"device": "1"} if embedder else {})
+        assert dict(made.op.tags) == ({"device": "1"} if embedder else {}) and not made.op.pool
 
 
-def test_every_asset_has_its_labels(tmp_path: Path) -> None:
-    tables = build_privacy_assets(
-        "people", source="demo", owners=["team:data"], tags={"area": "health"}, group_name="gate"
-    )
-    for asset in tables.assets:
+def test_every_asset_has_its_labels() -> None:
+    labels = {"owners": ["team:data"], "tags": {"area": "health"}, "group_name": "gate"}
+    for asset in build_privacy_assets("people", source="demo", **labels).assets:
         for spec in asset.specs:
             assert spec.group_name == "gate" and list(spec.owners) == ["team:data"] and spec.tags["area"] == "health"
             assert "privacy" in spec.kinds and spec.description
-            reference = spec.metadata["dagster/code_references"].code_references[0]
-            assert reference.file_path == __file__
-
-
-def test_two_tables_merge(tmp_path: Path) -> None:
-    tables = [table_of(name, source="demo", **QUICK) for name in ("north", "south")]
-    merged = dg.Definitions.merge(*tables, resources(tmp_path))
-    dg.Definitions.validate_loadable(merged)
-    assert merged.resolve_job_def("north_pipeline") and merged.resolve_job_def("south_pipeline")
+            assert spec.metadata["dagster/code_references"].code_references[0].file_path == __file__
 
 
 FULL = {
@@ -205,12 +167,6 @@ FILES = {"synthetic": "s.csv", "train": "t.csv", "holdout": "h.csv"}
         ),
         ({"data": FILES, "attacks": {"metrics": ["dcr"]}, "policy": LENIENT}, {}, {}),
         ({}, {"assets": {"source": "raw/people"}}, {"assets": {"source": dg.AssetKey(["raw", "people"])}}),
-        ({"source": "demo", "generator": {"filter": "similarity"}}, {}, {}),
-        (
-            {"source": "demo", "generator": {"filter": {"name": "outliers", "settings": {"quantile": 0.95}}}},
-            {},
-            {},
-        ),
     ],
 )
 def test_every_door_takes_the_same_spec(
@@ -242,15 +198,8 @@ def test_short_keywords_are_those_of_the_groups() -> None:
     [
         ({"data": {"subject": 3}}, "table people, data: subject must be the name of a column, or nothing."),
         ({"data": {"sorce": "demo"}}, "table people, data has no setting 'sorce'. Did you mean 'source'?"),
-        ({"data": 3}, "table people: data must be a mapping of its settings."),
-        (
-            {"generator": {"rows": True}},
-            "table people, generator: rows must be a whole number of at least 1",
-        ),
-        ({"run": {"seed": "3"}}, "table people, run: seed must be a whole number of at least 0."),
         ({"run": {"workers": "rya"}}, "table people, run: workers must be one of 'local', 'ray'. Did you mean 'ray'?"),
         ({"attcks": {}}, "table people has no setting 'attcks'. Did you mean 'attacks'?"),
-        ({"policy": 3}, "table people, policy: expected a mapping with 'limits', not int."),
         ({"name": 3}, "table: name must be letters, digits and underscores, a letter first."),
         ({"split": {"shares": {"train": "half"}}}, "table people, split: shares must be a share for each"),
     ],
@@ -297,6 +246,8 @@ def test_texts_of_a_group_stay_texts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_component_takes_the_spec_and_what_the_factory_takes_beside_it() -> None:
+    with pytest.raises(Exception, match="sorce"):
+        PrivacyGate.resolve_from_yaml("name: people\nsorce: demo\n")
     factory = [name for name in inspect.signature(build_privacy_assets).parameters if name != "table"]
     assert set(PrivacyGate.model_fields) == {*TableSpec.model_fields, *factory}
 
@@ -328,11 +279,6 @@ def test_a_key_that_stands_twice_in_the_file_of_a_component_is_an_error() -> Non
             assert dg.AssetKey(["people", "published"]) in shape(defs)["deps"]
 
 
-def test_a_key_that_the_component_does_not_know_is_an_error() -> None:
-    with pytest.raises(Exception, match="sorce"):
-        PrivacyGate.resolve_from_yaml("name: people\nsorce: demo\n")
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -344,8 +290,3 @@ def test_a_key_that_the_component_does_not_know_is_an_error() -> None:
 def test_wrong_arguments_of_checks(changes: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         build_privacy_checks(**{"train": "train", "holdout": "holdout", "synthetic": "synthetic", **changes})
-
-
-def test_a_lambda_is_no_generator() -> None:
-    with pytest.raises(ConfigError, match="cannot be imported"):
-        table_of("people", source="demo", generator=lambda train, rows, seed: independent(train, rows, seed))

@@ -15,7 +15,7 @@ from test_definitions import shape
 from privacy_assets.dagster.demo import demo_table
 
 ROOT = Path(__file__).parents[2]
-HEAVY = (
+HEAVY = [
     "torch",
     "faiss",
     "great_expectations",
@@ -25,7 +25,7 @@ HEAVY = (
     "matplotlib",
     "jinja2",
     "scipy.stats",
-)
+]
 
 
 def python(code: str, **environment: str) -> str:
@@ -37,24 +37,17 @@ def python(code: str, **environment: str) -> str:
 
 
 @pytest.mark.parametrize("environment", ["local", "production"])
-def test_loading_the_definitions_imports_nothing_heavy(environment: str) -> None:
-    code = f"import sys, definitions; print([name for name in {HEAVY!r} if name in sys.modules])"
+def test_loading_the_definitions_imports_little_and_nothing_heavy(environment: str) -> None:
+    """Beside Dagster and pandas, which a code location has anyway."""
+    code = f"""
+import sys, dagster, pandas
+before = len(sys.modules)
+import definitions
+print([name for name in {HEAVY!r} if name in sys.modules], len(sys.modules) - before < 300)
+"""
     places = dict.fromkeys(("STORAGE", "RELEASES", "PRIVATE", "TRUSTED_KEYS"), "/nowhere")
     env = {f"PRIVACY_ASSETS_{name}": value for name, value in places.items()}
-    assert python(code, PRIVACY_ASSETS_ENV=environment, **env) == "[]"
-
-
-@pytest.mark.slow
-def test_loading_the_definitions_is_cheap() -> None:
-    code = """
-import time
-start = time.process_time()
-import dagster, pandas
-base = time.process_time() - start
-import definitions
-print((time.process_time() - start) / base)
-"""
-    assert min(float(python(code)) for _ in range(3)) <= 1.5
+    assert python(code, PRIVACY_ASSETS_ENV=environment, **env) == "[] True"
 
 
 @pytest.mark.parametrize("folder", ["resources", "sensors"])

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
-from launchpad import CANARY, CANARY_NAME, KEY, LAUNCHES, Launch, Launchpad, nothing_uncovered, whole
+from launchpad import CANARY, CANARY_NAME, LAUNCHES, Launch, Launchpad, nothing_uncovered, whole
+from stock import KEY
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +52,7 @@ def drawn(examples: int) -> settings:
 
 @example(Launch(whole("honest"), {KEY: "shop-0"}, {}))
 @example(Launch(("honest/published",), {KEY: "shop-0"}, {}))
-@example(
-    Launch(
-        whole("regional"),
-        NORTH,
-        {},
-    )
-)
+@example(Launch(whole("regional"), NORTH, {}))
 @example(Launch(("raw",), {}, {"resources": {"io_manager": {"config": {"base_dir": {"env": CANARY_NAME}}}}}))
 @example(Launch(("reads_honest",), {}, {}))
 @given(LAUNCHES)
@@ -73,7 +68,7 @@ def test_what_is_drawn_from_the_launchpad(pad: Launchpad, caplog: pytest.LogCapt
 @example(Launch(("reads_leaky",), {}, {}))
 @example(Launch(("reads_regions",), {}, {}))
 @given(LAUNCHES)
-@drawn(500)
+@drawn(200)
 def test_what_is_drawn_from_the_launchpad_at_length(
     pad: Launchpad, caplog: pytest.LogCaptureFixture, launch: Launch
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import dagster as dg
 import numpy as np
 import pytest
-from standins import QUICK, failures, independent, made, people, resources, run, sqlite_instance, table_of
+from standins import QUICK, failures, made, people_table, run, sqlite_instance, table_of
 
 from privacy_assets.calibration import Noise, leaky_table, read_points
 from privacy_assets.evaluation import prepare_inputs, run_metrics
@@ -24,7 +23,6 @@ KEY = dg.AssetKey(["people", "leaky_study"])
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("deployment")
-    people().to_parquet(folder / "people.parquet")
     with pytest.MonkeyPatch.context() as known:  # the secret decides who stands where: the same in every run
         known.setenv("PRIVACY_ASSETS_SECRET", "leaky study " * 3)
         yield folder
@@ -36,36 +34,32 @@ def instance(place: Path) -> Iterator[dg.DagsterInstance]:
         yield found
 
 
-def table(place: Path, **changes: object) -> dg.Definitions:
-    arguments = {"source": place / "people.parquet", "subject": "pid", "generator": independent, **QUICK, **changes}
-    return dg.Definitions.merge(table_of("people", **arguments), resources(place))
-
-
-def study(defs: dg.Definitions, instance: dg.DagsterInstance, **config: Any) -> dg.ExecuteInProcessResult:
-    ops = {"ops": {"people__leaky_study": {"config": config}}} if config else None
+def study(
+    defs: dg.Definitions, instance: dg.DagsterInstance, partition: str | None = None, **config: Any
+) -> dg.ExecuteInProcessResult:
+    given = {"ops": {"people__leaky_study": {"config": config}}} if config else None
     job = defs.resolve_job_def("people_calibrate")
-    return job.execute_in_process(instance=instance, raise_on_error=False, run_config=ops)
+    return job.execute_in_process(instance=instance, raise_on_error=False, run_config=given, partition_key=partition)
 
 
 @pytest.fixture(scope="module")
 def pipeline(place: Path, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
-    result = run(table(place), "people_pipeline", instance)
+    result = run(people_table(place), instance)
     assert result.success, failures(result)
+    assert "leaky_study" not in made(result)
     return result
 
 
 @pytest.fixture(scope="module")
 def first(pipeline: dg.ExecuteInProcessResult, place: Path, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
-    result = study(table(place), instance)
+    result = study(people_table(place), instance)
     assert result.success, failures(result)
     return result
 
 
-def test_the_pipeline_runs_no_study(pipeline: dg.ExecuteInProcessResult) -> None:
-    assert "leaky_study" not in made(pipeline)
-
-
-def test_a_leak_shows_in_page_points_and_metadata(first: dg.ExecuteInProcessResult, place: Path) -> None:
+def test_a_leak_shows_in_page_points_and_metadata(
+    first: dg.ExecuteInProcessResult, place: Path, instance: dg.DagsterInstance
+) -> None:
     metadata = made(first)
     assert list(metadata) == ["leaky_study"]
     told = metadata["leaky_study"]
@@ -82,11 +76,13 @@ def test_a_leak_shows_in_page_points_and_metadata(first: dg.ExecuteInProcessResu
     assert "<svg" in page.read_text() and "Calibration of people" in page.read_text()
     assert {path.name for path in page.parent.iterdir()} == {"points.jsonl", "calibration.html", "calibration.json"}
     assert all(path.stat().st_mode & 0o077 == 0 for path in [page.parent, *page.parent.iterdir()])
+    log = "\n".join(record.event_log_entry.to_json() for record in instance.get_records_for_run(first.run_id).records)
+    assert "p399" not in log and "north" not in log
 
 
 def test_the_statistics_are_those_of_the_engine(first: dg.ExecuteInProcessResult, place: Path) -> None:
     """Half a leak made by hand of what the pipeline stored, judged by the metric alone."""
-    defs = table(place)
+    defs = people_table(place)
     with dg.DagsterInstance.local_temp(str(place / "home")) as instance:
         parts = {
             role: defs.get_asset_value_loader(instance).load_asset_value(dg.AssetKey(["people", role]))
@@ -101,21 +97,12 @@ def test_the_statistics_are_those_of_the_engine(first: dg.ExecuteInProcessResult
     assert found == {f"dcr.{f.name}": pytest.approx((f.value, f.low, f.high), nan_ok=True) for f in wanted.estimates}
 
 
-def test_nothing_private_stands_in_the_event_log(
-    first: dg.ExecuteInProcessResult, instance: dg.DagsterInstance
-) -> None:
-    log = "\n".join(record.event_log_entry.to_json() for record in instance.get_records_for_run(first.run_id).records)
-    incomes = people()["income"].dropna().astype(str)
-    assert not set(re.findall(r"(?<![\d.])\d+\.\d+(?!\d)", log)) & set(incomes[incomes.str.len() > 6])
-    assert "p399" not in log and "north" not in log
-
-
 def test_it_goes_on_and_takes_config(
     first: dg.ExecuteInProcessResult, place: Path, instance: dg.DagsterInstance
 ) -> None:
     path = Path(made(first)["leaky_study"]["path"]).with_name("points.jsonl")
     before = path.read_text()
-    more = study(table(place), instance, fractions=[0.0, 0.1, 1.0], noise=[0.0, 0.05])
+    more = study(people_table(place), instance, fractions=[0.0, 0.1, 1.0], noise=[0.0, 0.05])
     assert more.success, failures(more)
     told = made(more)["leaky_study"]
     assert told["tables"] == 24 and told["series"] == "no noise"
@@ -124,48 +111,28 @@ def test_it_goes_on_and_takes_config(
     assert {point["series"] for point in shown["points"]} > {"no noise", "p 0.05"}
 
 
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        ({"fractions": [0.0, 1.5]}, "from 0 to 1"),
-        ({"fractions": []}, "at least one number"),
-        ({"noise": []}, "at least one number"),
-        ({"noise": [2.0]}, "p must be a number from 0 to 1"),
-        ({"metrics": ["drc"]}, "metrics[0] is none that this study can run"),
-    ],
-)
 def test_config_that_cannot_be_run(
-    pipeline: dg.ExecuteInProcessResult,
-    place: Path,
-    instance: dg.DagsterInstance,
-    config: dict[str, Any],
-    words: str,
+    pipeline: dg.ExecuteInProcessResult, place: Path, instance: dg.DagsterInstance
 ) -> None:
-    result = study(table(place), instance, **config)
-    assert not result.success and words in str(failures(result))
+    for config, words in (
+        ({"fractions": [0.0, 1.5]}, "from 0 to 1"),
+        ({"noise": []}, "at least one number"),
+        ({"metrics": ["drc"]}, "metrics[0] is none that this study can run"),
+    ):
+        result = study(people_table(place), instance, **config)
+        assert not result.success and words in str(failures(result))
 
 
-def test_without_splits_it_says_what_to_do(place: Path) -> None:
-    with dg.DagsterInstance.ephemeral() as empty:
-        defs = dg.Definitions.merge(table_of("others", source="demo", **QUICK), resources(place))
-        result = defs.resolve_job_def("others_calibrate").execute_in_process(instance=empty, raise_on_error=False)
-    assert not result.success and "materialise it first" in str(failures(result))
-
-
-def test_partitions_have_studies_of_their_own(place: Path) -> None:
+def test_partitions_have_studies_of_their_own_and_without_splits_it_says_what_to_do(place: Path) -> None:
     regions = dg.StaticPartitionsDefinition(["north", "south"])
-    defs = table(place, partitions_def=regions, partition_column="region")
+    defs = people_table(place, partitions_def=regions, partition_column="region")
     with dg.DagsterInstance.ephemeral() as instance:
-        job, small = defs.resolve_job_def("people_pipeline"), {"fractions": [0.0, 0.5, 1.0]}
-        splits = [dg.AssetKey(["people", name]) for name in ("source", "train", "holdout", "reference")]
-        assert job.execute_in_process(instance=instance, partition_key="south", asset_selection=splits).success
-        result = defs.resolve_job_def("people_calibrate").execute_in_process(
-            instance=instance,
-            partition_key="south",
-            run_config={"ops": {"people__leaky_study": {"config": small}}},
-        )
+        assert run(defs, instance, "source", "train", "holdout", "reference", partition="south").success
+        result = study(defs, instance, "south", fractions=[0.0, 0.5, 1.0])
+        empty = study(defs, instance, "north")
     page = Path(made(result)["leaky_study"]["path"])
     assert page.parent.name == "partition=south" and "people, south" in page.read_text()
+    assert not empty.success and "materialise it first" in str(failures(empty))
 
 
 BROUGHT = {"synthetic": "s.csv", "train": "t.csv", "holdout": "h.csv", "metrics": ["dcr"]}

@@ -11,7 +11,7 @@ import dagster as dg
 import pandas as pd
 import pytest
 from nights import drop_by_drop, honest
-from standins import checks, made, people, resources, slow, table_of
+from standins import checks, made, people, resources, table_of
 
 from privacy_assets import read_published
 from privacy_assets.errors import ConfigError
@@ -64,47 +64,34 @@ class Deployment:
         return len(ReleaseStore(self.folder / "releases").history(Place("drops")))
 
 
-@pytest.fixture(scope="module")
-def leaking(tmp_path_factory: pytest.TempPathFactory):
-    deployment = Deployment(tmp_path_factory.mktemp("leaking"), drop_by_drop)
-    return deployment, [(deployment.night(), deployment.releases()) for _ in range(NIGHTS)]
-
-
-def test_each_table_holds_alone(leaking) -> None:
-    for result, _ in leaking[1]:
-        alone = {name: check for (asset, name), check in checks(result).items() if asset == "dcr"}
-        assert len(alone) == 2 and all(check.passed for check in alone.values())
-
-
-def test_route_27_leak_a_little_in_each_of_many_releases(leaking) -> None:
-    _, nights = leaking
-    published = [result.success for result, _ in nights]
+def test_route_27_leak_a_little_in_each_of_many_releases(tmp_path: Path) -> None:
+    """Each table holds alone; together they do not, and readers keep the last one that was released."""
+    deployment = Deployment(tmp_path, drop_by_drop)
+    published = []
+    for night in range(NIGHTS):
+        result = deployment.night()
+        published.append(result.success)
+        assert deployment.releases() == sum(published) and made(result)["attestation"]["attempt"] == night + 1
+        alone = [check for (asset, _), check in checks(result).items() if asset == "dcr"]
+        assert len(alone) == 2 and all(check.passed for check in alone)
+        if not result.success:
+            assert not checks(result)["cumulative_disclosure", "cumulative_disclosure_identical_excess_lower"].passed
+            told = checks(result)["attestation", "policy_holds"].description
+            assert "cumulative_disclosure.identical_excess" in told
     assert published[0] and 1 <= sum(published) <= 3
-    assert [count for _, count in nights] == [sum(published[: night + 1]) for night in range(NIGHTS)]
-    for refused in (result for result, _ in nights if not result.success):
-        assert not checks(refused)["cumulative_disclosure", "cumulative_disclosure_identical_excess_lower"].passed
-        assert "cumulative_disclosure.identical_excess" in checks(refused)["attestation", "policy_holds"].description
-
-
-def test_readers_keep_the_last_release(leaking) -> None:
-    deployment, nights = leaking
-    history = ReleaseStore(deployment.folder / "releases").history(Place("drops"))
-    assert len(history) == sum(result.success for result, _ in nights)
-    shown = read_published(deployment.folder / "releases", "drops")
+    history = ReleaseStore(tmp_path / "releases").history(Place("drops"))
+    shown = read_published(tmp_path / "releases", "drops")
     pd.testing.assert_frame_equal(shown, pd.read_parquet(history[-1].table).astype(shown.dtypes))
-
-
-def test_attempts_are_counted(leaking) -> None:
-    assert [made(result)["attestation"]["attempt"] for result, _ in leaking[1]] == list(range(1, NIGHTS + 1))
 
 
 def test_honest_tables_go_on(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path, honest)
-    assert all(deployment.night().success for _ in range(3))
-    assert deployment.releases() == 3
+    assert all(deployment.night().success for _ in range(2))
+    assert deployment.releases() == 2
 
 
-@pytest.mark.parametrize("pool_partitions", [slow(False), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("pool_partitions", [False, True])
 def test_a_little_of_the_same_people_in_each_partition(tmp_path: Path, pool_partitions: bool) -> None:
     """The same people every day: judged apart each day holds, judged together they soon do not."""
     rows = people(600)
@@ -134,8 +121,6 @@ def test_together_is_for_partitions_and_needs_its_metric() -> None:
     with pytest.raises(ConfigError, match="pool_partitions was given, and the table has no partitions"):
         table_of("drops", source="demo", pool_partitions=True)
     asked = {"source": "x_{partition}.csv", "partitions_def": days}
-    with pytest.raises(ConfigError, match="pool_partitions needs limits on the metric cumulative_disclosure"):
-        table_of("drops", metrics="dcr", pool_partitions=True, **asked)
     lenient = {"limits": POLICY["limits"][:2]}
     with pytest.raises(ConfigError, match="pool_partitions needs limits on the metric cumulative_disclosure"):
         table_of("drops", metrics=["dcr", "cumulative_disclosure"], policy=lenient, pool_partitions=True, **asked)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +49,8 @@ else:
         pipes.report_custom_message({{"steps": int(rows)}})
         {in_sample}
 """
+
+
 SILENT = """
 import random, sys
 import pyarrow.parquet as pq
@@ -64,12 +65,12 @@ print({quoted!r})
 
 @pytest.fixture
 def world(
-    tmp_path: Path, capfd: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[World]:
+    tmp_path: Path, instance: dg.DagsterInstance, capfd: Any, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> World:  # fmt: skip
     monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "the same split in every run")
     caplog.set_level("INFO")
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield World(tmp_path, instance, "synthpop", capfd, caplog)
+    return World(tmp_path, instance, "synthpop", capfd, caplog)
 
 
 def program(world: World, lines: str, **filled: str) -> list[str]:

@@ -48,20 +48,20 @@ def test_these_are_all_steps() -> None:
     assert sum("schema" in name or "exchangeable" in name for name in PARTS) == 3
 
 
+ABSENT, WHOLE_TAGS = "there is no such partition", ({KEY: "north"}, {KEY: ""}, {f"{KEY}/region": "north"}, RANGE)
+WRONG = ({KEY: "North"}, {KEY: ""}, {KEY: "north", f"{KEY}/region": "south"}, {KEY: "north", **RANGE})
+
+
 @pytest.mark.parametrize("name", PARTS)
-def test_a_step_of_a_table_with_partitions(name: str) -> None:
-    for tags in ({KEY: "North"}, {KEY: ""}, {KEY: "north", f"{KEY}/region": "south"}, {KEY: "north", **RANGE}):
-        assert "there is no such partition" in outcome(PARTS[name], tags)
+def test_a_step_asks_for_its_place(name: str) -> None:
+    for tags in WRONG:
+        assert ABSENT in outcome(PARTS[name], tags)
     for tags in ({}, RANGE, {f"{KEY}/region": "north"}):
         assert "one partition a run" in outcome(PARTS[name], tags)
-
-
-@pytest.mark.parametrize("name", WHOLE)
-def test_a_step_of_a_table_without_partitions(name: str) -> None:
-    for tags in ({KEY: "north"}, {KEY: ""}, {f"{KEY}/region": "north"}, RANGE):
+    for tags in WHOLE_TAGS:
         assert "people has no partitions" in outcome(WHOLE[name], tags)
 
 
 @pytest.mark.parametrize("name", OWN)
 def test_a_step_of_a_table_that_was_brought(name: str) -> None:
-    assert "there is no such partition" in outcome(OWN[name], {KEY: "North"})
+    assert ABSENT in outcome(OWN[name], {KEY: "North"})

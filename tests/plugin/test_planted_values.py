@@ -7,8 +7,8 @@ import html
 import inspect
 import json
 import logging
-import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -29,10 +29,11 @@ from privacy_assets import PrivacyIOManager, build_failed_check_sensor, build_pr
 from privacy_assets.cli.main import main
 from privacy_assets.dagster import sensors, table_checks
 from privacy_assets.dagster.redaction import checked_step
+from privacy_assets.embedding import embedder
 from privacy_assets.errors import InputError, StepError
 from privacy_assets.generators.functions import CallableGenerator
 from privacy_assets.metrics.dcr import Dcr
-from privacy_assets.pipeline import row_sources, steps
+from privacy_assets.pipeline import steps
 from privacy_assets.stats.results import MetricResult
 from privacy_assets.tables.table import Table
 
@@ -67,25 +68,14 @@ def generator_case(function: Callable[..., Any], words: str) -> None:
 
 
 for broken_generator, told in {
-    wrong.raises: "exit status 1 (ValueError at",
     wrong.raises_from: "exit status 1 (RuntimeError at",
-    wrong.raises_while_handling: "exit status 1 (at",
     wrong.exits: "exit status 1. ",
     wrong.interrupts: "signal 2 (KeyboardInterrupt at",
     wrong.panics: "exit status 1 (at",
-    wrong.fails_like_dagster: "exit status 1 (at",
-    wrong.returns_nothing: "that is not a table",
-    wrong.returns_rows: "that is not a table",
     wrong.returns_an_object: "that is not a table",
-    wrong.lacks_columns: "the column is missing",
     wrong.names_columns_by_values: "do not stand in the schema",
-    wrong.names_columns_by_numbers: "none of the columns of the private table",
-    wrong.repeats_columns_named_by_values: "cannot be written as Parquet",
-    wrong.writes_numbers_as_text: "a value is not a number",
     wrong.mixes_types: "a value is not a whole number",
-    wrong.holds_lists: "is not a category",
     wrong.holds_foreign_objects: "cannot be written as Parquet (TypeError at",
-    wrong.returns_few: "3 rows came",
 }.items():
     generator_case(broken_generator, told)
 
@@ -104,6 +94,22 @@ def quoting(argument: int = 0) -> Callable[..., Any]:
     return fails
 
 
+def quoting_case(name: str, place: Any, function: str, argument: int, **settings: Any) -> None:
+    def provoke(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
+        monkeypatch.setattr(place, function, quoting(argument))
+        world.table(**settings)
+        return world.run()
+
+    CASES[f"{name} raises"] = "ValueError at", provoke
+
+
+quoting_case("metric", Dcr, "measure", 1)
+quoting_case("writer", pq, "write_table", 0)
+quoting_case("split", steps, "split_table", 0)
+quoting_case("fit", CallableGenerator, "_fit", 1)
+quoting_case("embedder", embedder, "train_embedder", 0, embedder=True)
+
+
 @case("dcr_identical_excess_lower is red")
 def a_memorised_table(world: World, _: pytest.MonkeyPatch) -> str:
     world.table(generator=memorise)
@@ -120,74 +126,19 @@ def a_ragged_csv(world: World, _: pytest.MonkeyPatch) -> str:
     return world.run().replace("csv", "CSV")
 
 
-@case("a value is not a whole number")
-def a_csv_with_a_cell_that_cannot_be_read(world: World, _: pytest.MonkeyPatch) -> str:
-    synthetic = plain(private(seed=1)).drop(columns="pid").assign(visits=lambda f: f["visits"].astype(str))
-    synthetic.loc[7, "visits"] = PLANTED["name"]
-    real = private()
-    world.table(**world.external(train=real[:400], holdout=real[400:], synthetic=synthetic))
-    return world.run()
-
-
-@case("a value is not a number")
-def kinds_that_the_values_are_not(world: World, _: pytest.MonkeyPatch) -> str:
-    world.table(kinds={"name": "numeric"})
-    return world.run()
-
-
-@case("the subject is missing")
-def a_row_without_subject(world: World, _: pytest.MonkeyPatch) -> str:
-    frame = private()
-    frame.loc[0, "pid"] = None
-    frame.to_parquet(world.data / "people.parquet")
-    return world.run()
-
-
-@case("stands twice")
-def duplicate_columns(world: World, _: pytest.MonkeyPatch) -> str:
-    table = pa.Table.from_pandas(private(), preserve_index=False)
-    pq.write_table(table.append_column("name", table["name"]), world.data / "people.parquet")
-    return world.run()
-
-
-@case("no such file")
-def a_file_that_vanished(world: World, _: pytest.MonkeyPatch) -> str:
-    (world.data / "people.parquet").unlink()
-    return world.run()
-
-
-def upstream(world: World, value: Any, **more: Any) -> str:
-    @dg.asset(**({"io_manager_def": dg.InMemoryIOManager()} | more))
-    def raw() -> Any:
-        return value
-
-    world.table(raw, source=raw)
-    return world.run(upstream=True)
-
-
-@case("it is a list, not a table")
-def an_upstream_asset_of_rows(world: World, _: pytest.MonkeyPatch) -> str:
-    return upstream(world, private().to_dict("records"))
-
-
-@case("type bytes are not supported")
-def an_upstream_table_of_bytes(world: World, _: pytest.MonkeyPatch) -> str:
-    return upstream(world, private().assign(name=lambda f: f["name"].str.encode("utf-8")))
-
-
 @case("Arrow")
 def an_upstream_table_of_mixed_types_in_our_storage(world: World, _: pytest.MonkeyPatch) -> str:
     mixed = private()["income"].astype(object)
     mixed[::2] = private()["name"][::2]
-    told = upstream(world, private().assign(income=mixed), io_manager_def=PrivacyIOManager(base=str(world.place)))
+
+    @dg.asset(io_manager_def=PrivacyIOManager(base=str(world.place)))
+    def raw() -> Any:
+        return private().assign(income=mixed)
+
+    world.table(raw, source=raw)
+    told = world.run(upstream=True)
     assert "failed" in told and "handling output" in told
     return told
-
-
-@case("the partition has no rows")
-def a_partition_column_with_strange_values(world: World, _: pytest.MonkeyPatch) -> str:
-    world.table(partitions_def=dg.DailyPartitionsDefinition("2024-01-01"), partition_column="name")
-    return world.run(partition="2024-01-01")
 
 
 @case("exchangeable_with_train is red")
@@ -202,22 +153,17 @@ def train_and_holdout_that_are_not_alike(world: World, _: pytest.MonkeyPatch) ->
 @case("schema_and_values is red")
 def values_outside_the_set(world: World, _: pytest.MonkeyPatch) -> str:
     real, copy = private(), private(seed=1).drop(columns="pid")
-    train, holdout = plain(real), plain(private(seed=2))
-    world.table(**world.external(train=train, holdout=holdout, synthetic=copy), policy=NEVER)
+    never = {"limits": [{"statistic": "dcr.privacy_score", "at_most": 0.0}]}
+    frames = {"train": plain(real), "holdout": plain(private(seed=2)), "synthetic": copy}
+    world.table(**world.external(**frames), policy=never)
     return world.run()
-
-
-NEVER = {"limits": [{"statistic": "dcr.privacy_score", "at_most": 0.0}]}
 
 
 @case("schema_and_values is red")
 def an_expectation_that_raises(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
-    from great_expectations.expectations.metrics.column_map_metrics.column_values_in_set import ColumnValuesInSet
-
-    look_anew(monkeypatch)
-    monkeypatch.setattr(ColumnValuesInSet, "_pandas", classmethod(lambda *_, **__: 1 / 0))
     from great_expectations.execution_engine import PandasExecutionEngine
 
+    look_anew(monkeypatch)
     real = PandasExecutionEngine.resolve_metrics
 
     def resolve(self: Any, metrics_to_resolve: Any, **kwargs: Any) -> Any:
@@ -231,110 +177,22 @@ def an_expectation_that_raises(world: World, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @case("ArrowInvalid at")
-def a_truncated_table_in_the_storage(world: World, _: pytest.MonkeyPatch) -> str:
+def damage_in_the_storage(world: World, _: pytest.MonkeyPatch) -> str:
+    """One thing after the other: each step is told of the one it reads."""
     world.run()
-    file = world.stored("train", ".parquet")
-    file.write_bytes(file.read_bytes()[:-100])
-    return world.run("generator")
-
-
-@case("Error at")
-def a_damaged_table_in_the_storage(world: World, _: pytest.MonkeyPatch) -> str:
-    world.run()
-    file = world.stored("train", ".parquet")
-    data = bytearray(file.read_bytes())
-    data[200:2000] = data[2000:200:-1]
-    file.write_bytes(bytes(data))
-    return world.run("generator", "dcr")
-
-
-@case("people__attestation")
-def results_cut_off_in_the_storage(world: World, _: pytest.MonkeyPatch) -> str:
-    world.run()
+    (attestation,) = (world.place / "storage" / "people" / "attestation").iterdir()
+    attestation.write_bytes(attestation.read_bytes()[:-20] + json.dumps(row_of(private())).encode())
+    assert "people__published" in world.run("published")
+    attestation.unlink()
     for file in (world.place / "storage" / "people" / "dcr").iterdir():
         file.write_bytes(file.read_bytes()[:-50])
-    return world.run("attestation")
-
-
-@case("not materialised")
-def a_table_that_vanished_from_the_storage(world: World, _: pytest.MonkeyPatch) -> str:
-    world.run()
-    world.stored("train", ".parquet").unlink()
-    return world.run("generator")
-
-
-@case("changed after it was")
-def a_broken_snapshot(world: World, _: pytest.MonkeyPatch) -> str:
-    world.run()
+    assert "people__attestation" in world.run("attestation")
     for file in (world.place / "private").rglob("*.parquet"):
         file.write_bytes(file.read_bytes()[:-7] + b"1234567")
-    return world.run("encoded") + world.run("published")
-
-
-@case("attestation")
-def a_broken_attestation(world: World, _: pytest.MonkeyPatch) -> str:
-    world.run()
-    for file in (world.place / "storage" / "people" / "attestation").iterdir():
-        file.write_bytes(file.read_bytes()[:-20] + json.dumps(row_of(private())).encode())
-        told = world.run("published")
-        file.unlink()
-    return told
-
-
-@case("ValueError at")
-def a_metric_that_raises(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(Dcr, "measure", quoting(1))
-    return world.run()
-
-
-@case("ValueError at")
-def a_writer_that_raises(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(pq, "write_table", quoting())
-    return world.run()
-
-
-@case("No space left on device")
-def a_full_disk(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
-    def full(table: pa.Table, *_: Any, **__: Any) -> None:
-        raise OSError(28, row_of(table.to_pandas()), row_of(table.to_pandas()))
-
-    monkeypatch.setattr(pq, "write_table", full)
-    return world.run()
-
-
-@case("no value in here")
-def an_error_of_ours_raised_from_another(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
-    def fails(frame: pd.DataFrame, *_: Any) -> None:
-        try:
-            raise ValueError(row_of(frame))
-        except ValueError as error:
-            wrapped = InputError("no value in here")
-            wrapped.add_note(row_of(frame))
-            raise wrapped from error
-
-    monkeypatch.setattr(row_sources, "canonical_source", fails)
-    return world.run()
-
-
-@case("what the step says")
-def a_failure_raised_from_another(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
-    def fails(frame: pd.DataFrame, *_: Any) -> None:
-        raise dg.Failure("what the step says", allow_retries=False) from ValueError(row_of(frame))
-
-    monkeypatch.setattr(row_sources, "canonical_source", fails)
-    return world.run()
-
-
-@case("ValueError at")
-def a_split_that_raises(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(steps, "split_table", quoting())
-    return world.run()
-
-
-@case("ValueError at")
-def a_fit_that_raises(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(CallableGenerator, "_fit", quoting(1))
-    return world.run()
+    assert "changed after it was" in world.run("encoded")
+    train = world.stored("train", ".parquet")
+    train.write_bytes(train.read_bytes()[:-100])
+    return world.run("generator")
 
 
 @case("ValueError at")
@@ -359,39 +217,14 @@ def gate_steps_that_raise(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
     return told[0]
 
 
-@case("No space left on device")
-def a_release_that_cannot_be_moved_into_place(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(28, os.strerror(28)) from ValueError(row_of(private()))
-
-    world.run()
-    monkeypatch.setattr(os, "rename", full)
-    monkeypatch.setattr(os, "replace", full)
-    return world.run("published")
-
-
-@case("ValueError at")
-def an_embedder_that_raises(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
-    from privacy_assets.embedding import embedder
-
-    monkeypatch.setattr(embedder, "train_embedder", lambda frames, *_, **__: quoting()(frames[0]))
-    world.table(embedder=True)
-    return world.run()
-
-
 @case("ValueError at")
 def checks_on_tables_of_ones_own(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(Dcr, "measure", quoting(1))
     roles = ["train", "holdout", "synthetic", "reference"]
-    made = [table_asset(role, private(seed=seed)) for seed, role in enumerate(roles)]
-    told = []
-    for count in (3, 4):
-        given = dict(zip(roles[:count], made, strict=False))
-        found = build_privacy_checks(**given, metrics=["dcr"], policy=LENIENT, embedder=False)
-        world.defs = dg.Definitions(assets=made, asset_checks=found)
-        told.append(world.run(upstream=True))
-    assert all("ValueError at" in text for text in told), told
-    return told[0]
+    made = {role: table_asset(role, private(seed=seed)) for seed, role in enumerate(roles)}
+    found = build_privacy_checks(**made, metrics=["dcr"], policy=LENIENT, embedder=False)
+    world.defs = dg.Definitions(assets=list(made.values()), asset_checks=found)
+    return world.run(upstream=True)
 
 
 def table_asset(role: str, frame: pd.DataFrame) -> dg.AssetsDefinition:
@@ -413,11 +246,10 @@ def sensors_and_schedules_that_raise(world: World, monkeypatch: pytest.MonkeyPat
     repository = defs.get_repository_def()
     told: list[str] = []
     with sqlite_instance(world.place) as stored:
-        for definition in (source, alerts, repository.get_schedule_def("people_schedule")):
-            build = (
-                dg.build_sensor_context if isinstance(definition, dg.SensorDefinition) else dg.build_schedule_context
-            )
-            given = {"instance": stored, "repository_def": repository, "resources": defs.resources}
+        given: dict[str, Any] = {"instance": stored, "repository_def": repository, "resources": defs.resources}
+        ticks: dict[Any, Any] = dict.fromkeys((source, alerts), dg.build_sensor_context)
+        ticks[repository.get_schedule_def("people_schedule")] = dg.build_schedule_context
+        for definition, build in ticks.items():
             try:
                 definition.evaluate_tick(build(**given))
             except Exception:
@@ -427,24 +259,19 @@ def sensors_and_schedules_that_raise(world: World, monkeypatch: pytest.MonkeyPat
     return told[0]
 
 
-@case("bad.csv")
-def bad_files_of_the_command_line(world: World, _: pytest.MonkeyPatch) -> str:
-    paths = world.external(train=private()[:400], holdout=private()[400:], synthetic=plain(private(seed=1)))
+@case("ValueError at")
+def bad_files_and_a_metric_that_raises_on_the_command_line(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
+    synthetic = plain(private(seed=1)).drop(columns="pid")
+    paths = world.external(train=private()[:400], holdout=private()[400:], synthetic=synthetic)
     lines = paths["synthetic"].read_text().splitlines()
     bad = world.data / "bad.csv"
-    for text in ("\n".join([*lines, PLANTED["name"] + ",1"]), "\n".join([lines[0], *["x," * 6 + PLANTED["name"]] * 9]),
-                 f"{lines[0]}\n\xff{PLANTED['name']}"):  # fmt: skip
+    for text in ("\n".join([*lines, PLANTED["name"] + ",1"]), f"{lines[0]}\n\xff{PLANTED['name']}"):
         bad.write_text(text, encoding="latin-1")
         assert main(arguments(paths | {"synthetic": bad})) == 2
-    return "bad.csv"  # in standard error, which is searched with the rest
-
-
-@case("ValueError at")
-def a_metric_that_raises_on_the_command_line(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(Dcr, "measure", quoting(1))
-    synthetic = plain(private(seed=1)).drop(columns="pid")
-    assert main(arguments(world.external(train=private()[:400], holdout=private()[400:], synthetic=synthetic))) == 2
+    assert main(arguments(paths)) == 2
     text = world.capture.readouterr().err
+    assert text.count("bad.csv") == 2
     world.said.append(text)
     return text
 
@@ -479,6 +306,26 @@ def test_the_guard_hides_what_an_error_says_and_tells_where() -> None:
         checked_step(lambda: pa.array([PLANTED["name"], 1.5]))()
 
 
+def test_what_a_thread_raises_is_told_by_its_place(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+
+    def fails(error: BaseException) -> None:
+        raise error
+
+    def step() -> None:
+        for error in (ValueError(PLANTED["name"]), SystemExit(PLANTED["name"])):
+            thread = threading.Thread(target=fails, args=(error,))
+            thread.start()
+            thread.join()
+
+    checked_step(step)()
+    said = capsys.readouterr().err
+    assert "In a thread: ValueError at" in said and "in fails" in said and "SystemExit" not in said
+    assert traces(said) == set()
+
+
 def test_the_guard_keeps_what_dagster_reads() -> None:
     for function in (compute, generate):
         wrapped = checked_step(function)
@@ -493,23 +340,11 @@ def test_the_guard_keeps_what_dagster_reads() -> None:
     checked_step(generate)(3).close()
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        dg.Failure("x"),
-        dg.RetryRequested(2),
-        dg.DagsterInvariantViolationError("x"),
-        InputError("x"),
-    ],
-    ids=lambda error: type(error).__name__,
-)
+@pytest.mark.parametrize("error", [dg.Failure("x"), dg.RetryRequested(2), InputError("x")], ids=repr)
 def test_what_steers_a_step_passes_without_its_chain(error: BaseException) -> None:
     def step() -> None:
-        try:
-            raise ValueError(PLANTED["name"])
-        except ValueError as cause:
-            error.add_note(PLANTED["name"])
-            raise error from cause
+        error.add_note(PLANTED["name"])
+        raise error from ValueError(PLANTED["name"])
 
     with pytest.raises(type(error)) as caught:
         checked_step(step)()
@@ -533,14 +368,9 @@ def test_an_interrupt_passes_without_its_words(kind: type[BaseException]) -> Non
 
 # One of each kind of place where it can go wrong; the walls themselves are tested above.
 QUICK_CASES = {
-    "generator raises_from", "generator interrupts", "generator mixes_types", "a_memorised_table", "a_ragged_csv",
-    "a_metric_that_raises", "gate_steps_that_raise", "a_broken_attestation", "a_full_disk",
-    "checks_on_tables_of_ones_own", "sensors_and_schedules_that_raise", "bad_files_of_the_command_line",
+    "generator interrupts", "generator mixes_types", "a_memorised_table", "a_ragged_csv", "metric raises",
+    "gate_steps_that_raise", "checks_on_tables_of_ones_own", "sensors_and_schedules_that_raise",
 }  # fmt: skip
-
-
-def test_the_quick_cases_are_cases() -> None:
-    assert set(CASES) > QUICK_CASES
 
 
 @pytest.mark.parametrize("name", [name if name in QUICK_CASES else slow(name) for name in CASES])
@@ -552,6 +382,7 @@ def test_nothing_private_is_told_when_it_fails(name: str, world: World, monkeypa
     monkeypatch.undo()
     assert leaks(world) == {}
     assert words in told
+    assert set(CASES) > QUICK_CASES
 
 
 def test_nothing_private_is_told_when_it_succeeds(world: World, tmp_path: Path) -> None:
@@ -565,23 +396,11 @@ def test_nothing_private_is_told_when_it_succeeds(world: World, tmp_path: Path) 
     records = made.asset_materialization.metadata["most exposed records"].records
     assert len(records) == 50
     assert {name for record in records for name in record.data} == {
-        "rank",
-        "role",
-        "row",
-        "vulnerability",
-        "equal_rows",
-    }
+        "rank", "role", "row", "vulnerability", "equal_rows"
+    }  # fmt: skip
     assert "equal_rows" in found[next(where for where in found if where.endswith("report.json"))]
-    places = (
-        "compute_logs",
-        "history/runs",
-        "report.html",
-        "report.json",
-        "attestation",
-        "/releases/",
-        "storage/people/dcr",
-    )
-    for part in places:
+    kept = ("history/runs", "report.html", "report.json", "attestation", "/releases/", "storage/people/dcr")
+    for part in ("compute_logs", *kept):
         assert [where for where in found if part in f"/{where}"], (part, sorted(found))
 
 
@@ -595,26 +414,20 @@ def test_the_planted_values_are_in_reach() -> None:
     assert traces(plain(private()).to_csv()) == set()
 
 
+MORE_SPELLINGS = {
+    "income": ["987,654.32", "987654", "9.877e+05", f"{np.float32(987654.321)!r}", "[987654.32]"],
+    "visits": ["1234567891.0", "1,234,567,891", "1.235e+09", "1.234567891e9"],
+    "born": ["1907-03-04", "datetime.date(1907, 3, 4)", "4 March 1907", "04/03/1907", "19070304", "-22949"]
+    + [str(-1982793600 * scale) for scale in (1, 10**3, 10**6, 10**9)],
+}
+
+
 @pytest.mark.parametrize("column", SPELLINGS)
 def test_every_spelling_is_found(column: str) -> None:
     value = PLANTED[column]
-    texts = [
-        str(value),
-        repr(value),
-        f"x={value};",
-        json.dumps(str(value)),
-        quote(f"<{value}>"),
-        html.escape(f"'{value}"),
-    ]
+    plain_texts = [str(value), repr(value), f"x={value};", *MORE_SPELLINGS.get(column, [])]
+    texts = [json.dumps(str(value)), quote(f"<{value}>"), html.escape(f"'{value}"), *plain_texts]
     texts += [base64.b64encode(f"{'-' * shift}{value!s:>20}".encode()).decode() for shift in range(3)]
-    if column == "income":
-        texts += ["987,654.32", "987654", "9.877e+05", f"{np.float32(value)!r}", "[987654.32]"]
-    if column == "visits":
-        texts += ["1234567891.0", "1,234,567,891", "1.235e+09", "1.234567891e9"]
-    if column == "born":
-        moment = int(value.timestamp())
-        texts += [repr(value.date()), str(value.date()), "4 March 1907", f"{value:%d/%m/%Y}", f"{value:%Y%m%d}"]
-        texts += [str(moment * scale) for scale in (1, 10**3, 10**6, 10**9)] + [str(moment // 86400)]
     assert [text for text in texts if column not in traces(text)] == []
 
 

@@ -2,25 +2,27 @@
 
 Every test does the same to a table that only Dagster's blocking checks guard, where the private rows must come out (or
 the test shows nothing), and to a gated table, where nothing may come out and the refusal must say why. The routes that
-need a webserver or a daemon are in tests/deployment, those over partitions, other runs and files in
-test_routes_later, those against the gate itself in test_routes_gate.
+need a webserver or a daemon are in tests/deployment, those against the gate itself in test_routes_gate.
 """
 
 import base64
+import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pandas as pd
 import pytest
+from drawing import memorise_the_north
 from routes import (
-    BOTH,
+    EVERY,
     HOLDS,
     REGIONS,
     World,
-    copies,
+    after,
     exporter,
     gated,
     leaked,
@@ -31,100 +33,26 @@ from routes import (
     stock,
     with_assets,
     with_checks,
-)
-from standins import LENIENT, checks, independent, memorise
+)  # fmt: skip
+from standins import LENIENT, checks, independent, made
+from stock import copies
 
-from privacy_assets import Policy
+from privacy_assets import Policy, PrivacyIOManager, read_published
 from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.statements import Place, Sealed
 from privacy_assets.metrics.dcr import Dcr
-from privacy_assets.pipeline.measuring import fingerprints, metric_inputs, table_fingerprint
-from privacy_assets.pipeline.tagging import schema_of
-from privacy_assets.tables.table import Table
 
-ROLES = ("train", "holdout", "reference")
+Tables = tuple[dg.Definitions, dg.Definitions]
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with World.open(tmp_path_factory.mktemp("world")) as opened:
-        yield opened
-
-
-@dataclass(frozen=True)
-class Failed:
-    """A table with stock checks and a gated one after a full run that their checks stopped."""
-
-    partition: str | None
-    plain: str
-    leaky: str
-    stock: dg.Definitions
-    gated: dg.Definitions
-
-
-@pytest.fixture(scope="module", params=[None, "north"], ids=["whole", "by_region"])
-def failed(world: World, request: pytest.FixtureRequest) -> Failed:
-    end = "_regions" if request.param else ""
-    made = Failed(
-        request.param, f"plain{end}", f"leaky{end}",
-        stock(world, f"plain{end}", partitions=REGIONS if request.param else None),
-        gated(world, f"leaky{end}", regions=bool(request.param)),
-    )  # fmt: skip
-    plain, leaky = (world.run(defs, partition=made.partition) for defs in (made.stock, made.gated))
-    assert not checks(plain)["score", "few_copies"].passed
-    assert not checks(leaky)["attestation", "policy_holds"].passed
-    assert not (world.root / "public" / made.plain).exists()
-    assert not materialised(leaky, made.leaky, "published")
-    return made
-
-
-def materialised(result: dg.ExecuteInProcessResult, table: str, *assets: str) -> set[str]:
-    """Those of ``assets`` that were materialised."""
-    keys = {event.asset_key for event in result.get_asset_materialization_events()}
-    return {asset for asset in assets if dg.AssetKey([table, asset]) in keys}
-
-
-def test_route_02_synthetic_again_then_published_alone(world: World, failed: Failed) -> None:
-    for defs, table in ((failed.stock, failed.plain), (failed.gated, failed.leaky)):
-        assert world.run(defs, f"{table}/synthetic", partition=failed.partition).success
-    leaked(world, world.run(failed.stock, f"{failed.plain}/published", partition=failed.partition), failed.plain)
-    refused(world.run(failed.gated, f"{failed.leaky}/published", partition=failed.partition), failed.leaky, HOLDS)
-    nothing_published(world, failed.leaky, failed.partition)
-
-
-def test_route_03_a_derived_asset_in_a_later_run(world: World, failed: Failed) -> None:
-    split = REGIONS if failed.partition else None
-    seen: list[Any] = []
-
-    def derived(table: str, **arguments: Any) -> dg.AssetsDefinition:
-        @dg.asset(name=f"derived_{table}", ins={"rows": dg.AssetIn(key=[table, "synthetic"])}, **arguments)
-        def cleaned(context: dg.AssetExecutionContext, rows: pd.DataFrame) -> None:
-            world.write_public(rows.drop_duplicates(), f"derived_{table}", context.run.run_id)
-
-        return cleaned
-
-    own, of_published = f"unannotated_{failed.leaky}", f"of_published_{failed.leaky}"
-
-    @dg.asset(name=own, ins={"rows": dg.AssetIn(key=[failed.leaky, "synthetic"])}, partitions_def=split)
-    def unannotated(rows):
-        seen.append(rows)
-
-    plain = with_assets(failed.stock, derived(failed.plain, partitions_def=split))
-    leaked(world, world.run(plain, f"derived_{failed.plain}", partition=failed.partition), f"derived_{failed.plain}")
-    leaky = with_assets(
-        failed.gated,
-        derived(failed.leaky, partitions_def=split),
-        unannotated,
-        exporter(world, failed.leaky, "published", of_published, partitions_def=split),
-    )
-    result = world.run(leaky, f"derived_{failed.leaky}", own, of_published, partition=failed.partition)
-    told = reason(result, f"derived_{failed.leaky}")
-    assert f"{failed.leaky}/synthetic is not released: depend on {failed.leaky}/published, which is." in told
-    assert "it was not materialised yet" in reason(result, of_published)
-    assert list((world.root / "public").glob(f"*_{failed.leaky}")) == []
-    (record,) = seen
-    assert set(stated(record)) == {"table", "partition", "rows", "train", "content", "dtypes", "filter", "generator"}
-    nothing_published(world, failed.leaky, failed.partition)
+def failed(world: World) -> Tables:
+    """``plain`` with stock checks and ``leaky`` behind the gate, after full runs that their checks stopped."""
+    tables = stock(world, "plain"), gated(world, "leaky")
+    plain, leaky = map(world.run, tables)
+    assert not checks(plain)["score", "few_copies"].passed and not (world.root / "public" / "plain").exists()
+    assert not checks(leaky)["attestation", "policy_holds"].passed and "published" not in made(leaky)
+    return tables
 
 
 def stated(record: Sealed) -> dict[str, Any]:
@@ -132,32 +60,56 @@ def stated(record: Sealed) -> dict[str, Any]:
     return json.loads(base64.b64decode(json.loads(record.data)["payload"]))["predicate"]
 
 
-@BOTH
-def test_route_04_the_check_raises(world: World, partition: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    split = REGIONS if partition else None
-    plain, table = f"raising_{partition}", f"raised_{partition}"
-    stocked, leaky = stock(world, plain, partitions=split, raises=True), gated(world, table, regions=bool(partition))
-    assert not world.run(stocked, partition=partition).success
-    leaked(world, world.run(stocked, f"{plain}/published", partition=partition), plain)
+def test_route_02_synthetic_again_then_published_alone(world: World, failed: Tables) -> None:
+    plain, leaky = failed
+    assert world.run(plain, "plain/synthetic").success and world.run(leaky, "leaky/synthetic").success
+    leaked(world, world.run(plain, "plain/published"), "plain")
+    refused(world.run(leaky, "leaky/published"), "leaky", HOLDS)
+    nothing_published(world, "leaky")
+
+
+def test_route_03_a_derived_asset_in_a_later_run(world: World, failed: Tables) -> None:
+    seen: list[Any] = []
+
+    @dg.asset(ins={"rows": dg.AssetIn(key=["leaky", "synthetic"])})
+    def unannotated(rows):
+        seen.append(rows)
+
+    plain, leaky = failed
+    leaked(world, world.run(with_assets(plain, exporter(world, "plain", "synthetic", "of_it")), "of_it"), "of_it")
+    readers = [exporter(world, "leaky", asset, f"of_{asset}") for asset in ("synthetic", "published")]
+    result = world.run(with_assets(leaky, *readers, unannotated), "of_synthetic", "of_published", "unannotated")
+    assert "leaky/synthetic is not released: depend on leaky/published, which is." in reason(result, "of_synthetic")
+    assert "it was not materialised yet" in reason(result, "of_published")
+    assert not list((world.root / "public").glob("of_*ed")) + list((world.root / "public").glob("of_synthetic"))
+    (record,) = seen
+    assert set(stated(record)) == {"table", "partition", "rows", "train", "content", "dtypes", "filter", "generator"}
+    nothing_published(world, "leaky")
+
+
+def test_route_04_the_check_raises(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, leaky = stock(world, "raising", raises=True), gated(world, "raised")
+    assert not world.run(plain).success
+    leaked(world, world.run(plain, "raising/published"), "raising")
 
     def broken(metric: Dcr, inputs: Any) -> None:
         raise RuntimeError("the score is broken")
 
     with monkeypatch.context() as patch:
         patch.setattr(Dcr, "evaluate", broken)
-        assert "broken" in reason(world.run(leaky, partition=partition), f"{table}__dcr")
-        alone = world.run(leaky, f"{table}/published", partition=partition)
-        refused(alone, table, "there is no attestation yet")
-        nothing_published(world, table, partition)
+        assert "broken" in reason(world.run(leaky), "raised__dcr")
+        refused(world.run(leaky, "raised/published"), "raised", "there is no attestation yet")
+        nothing_published(world, "raised")
     # What passed before does not help the next rows, whose score raises.
-    assert world.run(gated(world, table, independent, regions=bool(partition)), partition=partition).success
-    (honest,) = released(world, table, partition)
+    assert world.run(gated(world, "raised", independent)).success
+    (honest,) = released(world, "raised")
     monkeypatch.setattr(Dcr, "evaluate", broken)
-    assert not world.run(leaky, partition=partition).success
-    refused(world.run(leaky, f"{table}/published", partition=partition), table, "another synthetic table")
-    assert released(world, table, partition) == [honest]
+    assert not world.run(leaky).success
+    refused(world.run(leaky, "raised/published"), "raised", "another synthetic table")
+    assert released(world, "raised") == [honest]
 
 
+@pytest.mark.slow
 def test_route_05_a_failed_check_with_severity_warn(world: World) -> None:
     result = world.run(stock(world, "warned", severity=dg.AssetCheckSeverity.WARN))
     assert not checks(result)["score", "few_copies"].passed
@@ -173,6 +125,7 @@ def test_route_05_a_failed_check_with_severity_warn(world: World) -> None:
     nothing_published(world, "leaky_warned")
 
 
+@pytest.mark.slow
 def test_route_06_a_check_that_omits_its_result(world: World) -> None:
     @dg.multi_asset_check(
         specs=[dg.AssetCheckSpec("few_copies", asset=["omitted", "score"], blocking=True)], can_subset=True
@@ -192,30 +145,29 @@ def test_route_06_a_check_that_omits_its_result(world: World) -> None:
     nothing_published(world, "leaky_omitted")
 
 
-def test_route_07_a_job_that_selects_only_the_passing_check(world: World) -> None:
-    @dg.asset_check(asset=["selected", "score"], blocking=True)
+def test_route_07_a_job_that_selects_only_the_passing_check(world: World, failed: Tables) -> None:
+    @dg.asset_check(asset=["plain", "score"], blocking=True)
     def is_there() -> dg.AssetCheckResult:
         return dg.AssetCheckResult(passed=True)
 
-    plain = dg.Definitions.merge(stock(world, "selected"), dg.Definitions(asset_checks=[is_there]))
-    passing = dg.AssetSelection.checks(dg.AssetCheckKey(dg.AssetKey(["selected", "score"]), "is_there"))
-    result = world.execute(world.job(plain, dg.AssetSelection.all().without_checks() | passing))
+    def chosen(asset: str, check: str) -> dg.AssetSelection:
+        key = dg.AssetCheckKey(dg.AssetKey.from_user_string(asset), check)
+        return EVERY.without_checks() | dg.AssetSelection.checks(key)
+
+    plain, leaky = dg.Definitions.merge(failed[0], dg.Definitions(asset_checks=[is_there])), failed[1]
+    result = world.execute(world.job(plain, chosen("plain/score", "is_there")))
     assert set(checks(result)) == {("score", "is_there")}
-    leaked(world, result, "selected")
-    leaky = gated(world, "leaky_selected")
-    passing = dg.AssetSelection.checks(
-        dg.AssetCheckKey(dg.AssetKey(["leaky_selected", "dcr"]), "dcr_member_excess_any_lower")
-    )
-    chosen = dg.AssetSelection.all().without_checks() | passing
+    leaked(world, result, "plain")
+    passing = chosen("leaky/dcr", "dcr_member_excess_any_lower")
     with pytest.raises(dg.DagsterInvalidDefinitionError):  # the steps of the table cannot be run without their checks
-        world.job(leaky, chosen)
-    result = world.execute(world.job(with_checks(leaky), chosen))
+        world.job(leaky, passing)
+    result = world.execute(world.job(with_checks(leaky), passing))
     assert set(checks(result)) == {("dcr", "dcr_member_excess_any_lower")}
-    refused(result, "leaky_selected", HOLDS, check=None)
-    nothing_published(world, "leaky_selected")
+    refused(result, "leaky", HOLDS, check=None)
+    nothing_published(world, "leaky")
 
 
-def test_route_08_checked_asset_and_publisher_in_one_step(world: World) -> None:
+def test_route_08_checked_asset_and_publisher_in_one_step(world: World, failed: Tables) -> None:
     @dg.multi_asset(
         specs=[dg.AssetSpec(["one", "synthetic"]), dg.AssetSpec(["one", "published"])],
         check_specs=[dg.AssetCheckSpec("few_copies", asset=["one", "synthetic"], blocking=True)],
@@ -230,40 +182,27 @@ def test_route_08_checked_asset_and_publisher_in_one_step(world: World) -> None:
     result = world.run(dg.Definitions(assets=[one], executor=dg.in_process_executor))
     assert not checks(result)["synthetic", "few_copies"].passed
     leaked(world, result, "one")
-    leaky = gated(world, "together")
-    metric, policy = Dcr(bootstraps=50, permutations=199), Policy.from_dict(LENIENT)
+    records = {name: dg.AssetIn(key=["leaky", name]) for name in ("synthetic", "attestation")}
     refusals: list[str] = []
 
-    @dg.asset(ins={role: dg.AssetIn(key=["together", role]) for role in ROLES}, required_resource_keys={"releases"})
-    def own(context: dg.AssetExecutionContext, **tables: pd.DataFrame) -> None:
-        releases = context.resources.releases
-        gate, place = releases.gate(), Place("together")
-        schema = schema_of(tables["train"], "train")
-        rows = memorise(tables["train"][schema.names], 100, 0)
-        frame = Table.of(rows, schema, where="own").restored()
-        taken, sealed = gate.take_snapshot(frame, place, table_fingerprint(tables["train"], "train", releases))
-        prints = fingerprints(tables, frame, None, releases)
-        result = replace(metric.evaluate(metric_inputs(tables, frame, seed=0)), inputs=prints)
-        signed = gate.result(gate.sign_result(result, taken, policy.judge({"dcr": result}).outcomes), taken)
-        stated, verdict = gate.attest(taken, policy, {"dcr": signed}, prints, {"dcr": metric}, {"seed": 0})
-        assert stated.verdict == "fail"
-        for given in (verdict, sealed, replace(sealed, kind="attestation")):
+    @dg.asset(ins=records, required_resource_keys={"releases"})
+    def own(context: dg.AssetExecutionContext, synthetic: Sealed, attestation: Sealed) -> None:
+        asked = Place("leaky"), Policy.from_dict(LENIENT), stated(attestation)["setup"]
+        for given in (attestation, synthetic, replace(synthetic, kind="attestation")):
             with pytest.raises(PublicationRefused) as refusal:
-                gate.publish(given, sealed, place, policy, {"seed": 0})
+                context.resources.releases.gate().publish(given, synthetic, *asked)
             refusals.append(str(refusal.value))
 
-    splits = [f"together/{asset}" for asset in ("source", *ROLES)]
-    result = world.run(with_assets(leaky, own), *splits, "own")
+    result = world.run(with_assets(failed[1], own), "own")
     assert result.success, reason(result, "own")
-    assert [why in said for why, said in zip((HOLDS, "signed snapshot", "another kind"), refusals, strict=True)] == [
-        True, True, True,
-    ]  # fmt: skip
-    nothing_published(world, "together")
+    for why, said in zip((HOLDS, "signed snapshot", "another kind"), refusals, strict=True):
+        assert why in said
+    nothing_published(world, "leaky")
 
 
+@pytest.mark.slow
 def test_route_09_the_publisher_does_not_depend_on_the_scores(world: World) -> None:
-    plain = with_assets(stock(world, "aside"), exporter(world, "aside", "synthetic", "of_aside"))
-    result = world.run(plain)
+    result = world.run(with_assets(stock(world, "aside"), exporter(world, "aside", "synthetic", "of_aside")))
     assert not checks(result)["score", "few_copies"].passed
     assert not (world.root / "public" / "aside").exists()
     leaked(world, result, "of_aside")
@@ -273,23 +212,126 @@ def test_route_09_the_publisher_does_not_depend_on_the_scores(world: World) -> N
     nothing_published(world, "leaky_aside")
 
 
-def test_route_11_without_checks(world: World, failed: Failed) -> None:
-    every = dg.AssetSelection.all()
-    leaked(world, world.execute(world.job(failed.stock, every.without_checks()), failed.partition), failed.plain)
-    leaked(world, world.execute(published_only(world, failed.stock, failed.plain), failed.partition), failed.plain)
+def test_route_11_without_checks(world: World, failed: Tables) -> None:
+    def published_only(defs: dg.Definitions, table: str) -> dg.JobDefinition:
+        """What a launch of ``published`` with an empty selection of checks runs."""
+        chosen = {dg.AssetKey([table, "published"])}
+        return world.job(defs, EVERY).get_subset(asset_selection=chosen, asset_check_selection=set())
+
+    plain, leaky = failed
+    for job in (world.job(plain, EVERY.without_checks()), published_only(plain, "plain")):
+        leaked(world, world.execute(job), "plain")
     with pytest.raises(dg.DagsterInvalidDefinitionError):  # the steps of the table cannot be run without their checks
-        world.job(failed.gated, every.without_checks())
+        world.job(leaky, EVERY.without_checks())
     with pytest.raises(dg.DagsterInvalidSubsetError):
-        published_only(world, failed.gated, failed.leaky)
-    leaky = with_checks(failed.gated)
-    for job in (world.job(leaky, every.without_checks()), published_only(world, leaky, failed.leaky)):
-        result = world.execute(job, failed.partition)
+        published_only(leaky, "leaky")
+    bare = with_checks(leaky)
+    for job in (world.job(bare, EVERY.without_checks()), published_only(bare, "leaky")):
+        result = world.execute(job)
         assert checks(result) == {}
-        refused(result, failed.leaky, HOLDS, check=None)
-    nothing_published(world, failed.leaky, failed.partition)
+        refused(result, "leaky", HOLDS, check=None)
+    nothing_published(world, "leaky")
 
 
-def published_only(world: World, defs: dg.Definitions, table: str) -> dg.JobDefinition:
-    """What a launch of ``published`` with an empty selection of checks runs."""
-    job = world.job(defs, dg.AssetSelection.all())
-    return job.get_subset(asset_selection={dg.AssetKey([table, "published"])}, asset_check_selection=set())
+@pytest.fixture(scope="module")
+def parts(world: World) -> Tables:
+    """``part`` with stock checks and ``leaky_part`` behind the gate, of which the north was stopped."""
+    plain = stock(world, "part", generator=memorise_the_north, partitions=REGIONS)
+    leaky = gated(world, "leaky_part", memorise_the_north, regions=True)
+    for defs in (plain, leaky):
+        assert [world.run(defs, partition=region).success for region in ("north", "south")] == [False, True]
+    return plain, leaky
+
+
+def test_route_14_a_failed_partition_published_alone(world: World, parts: Tables) -> None:
+    plain, leaky = parts
+    leaked(world, world.run(plain, "part/published", partition="north"), "part")
+    refused(world.run(leaky, "leaky_part/published", partition="north"), "leaky_part", HOLDS)
+    nothing_published(world, "leaky_part", "north")
+    assert set(read_published(world.root / "releases", "leaky_part", "south")["region"]) == {"south"}
+
+
+@pytest.mark.slow
+def test_route_15_an_unpartitioned_publisher_over_all_partitions(world: World, parts: Tables) -> None:
+    @dg.asset(ins={"rows": dg.AssetIn(key=["part", "synthetic"])})
+    def of_all(context: dg.AssetExecutionContext, rows: dict[str, pd.DataFrame]) -> None:
+        world.write_public(rows["north"], "of_all", context.run.run_id)
+
+    @dg.asset(ins={"rows": dg.AssetIn(key=["leaky_part", "synthetic"])})
+    def unannotated(rows):
+        raise AssertionError("it was given rows")
+
+    plain, leaky = parts
+    leaked(world, world.run(with_assets(plain, of_all), "of_all"), "of_all")
+    readers = [exporter(world, "leaky_part", asset, f"of_leaky_{asset}") for asset in ("synthetic", "published")]
+    result = world.run(
+        with_assets(leaky, *readers, unannotated),
+        *(f"of_leaky_{name}" for name in ("synthetic", "published")),
+        "unannotated",
+    )
+    for step in ("of_leaky_synthetic", "unannotated"):
+        assert "leaky_part/synthetic is not released" in reason(result, step)
+    told = reason(result, "of_leaky_published")
+    assert "leaky_part/published, partition north: it was not materialised yet" in told
+    assert not list((world.root / "public").glob("of_leaky_*"))
+
+
+def test_route_16_another_run_overwrites_the_table(world: World) -> None:
+    plain = stock(world, "overwritten", generator=independent)
+    run_b = stock(world, "overwritten")
+
+    def overwrite() -> None:
+        assert world.run(run_b, "overwritten/synthetic").success
+
+    result = world.execute(after(world.job(plain, EVERY), "overwritten__score_few_copies", overwrite))
+    assert result.success
+    leaked(world, result, "overwritten")
+    gated_b = gated(world, "leaky_overwritten")
+
+    def overwrite_gated() -> None:
+        assert world.run(gated_b, "leaky_overwritten/generator", "leaky_overwritten/synthetic").success
+
+    job = world.job(gated(world, "leaky_overwritten", independent), EVERY)
+    result = world.execute(after(job, "leaky_overwritten__attestation", overwrite_gated))
+    assert checks(result)["attestation", "policy_holds"].passed
+    refused(result, "leaky_overwritten", "belongs to another synthetic table")
+    nothing_published(world, "leaky_overwritten")
+
+
+def test_route_17_the_file_is_tampered_with(world: World) -> None:
+    def pickled() -> None:
+        world.private.to_pickle(world.root / "stock" / "tampered" / "synthetic")
+
+    job = world.job(stock(world, "tampered", generator=independent), EVERY)
+    result = world.execute(after(job, "tampered__score_few_copies", pickled))
+    assert result.success
+    leaked(world, result, "tampered")
+    table = "leaky_tampered"
+    snapshots = Place(table).below(world.root / "private" / "snapshots")
+
+    def rewritten() -> None:
+        (file,) = snapshots.glob("*.parquet")
+        world.private.to_parquet(file)
+
+    defs = gated(world, table, independent)
+    result = world.execute(after(world.job(defs, EVERY), f"{table}__attestation", rewritten))
+    assert checks(result)["attestation", "policy_holds"].passed
+    refused(result, table, "changed after it was judged")
+    # Nor can the records be made to name another file.
+    (file,) = snapshots.glob("*.parquet")
+    copied = hashlib.sha256(file.read_bytes()).hexdigest()
+    file.with_stem(copied).write_bytes(file.read_bytes())
+    for asset, kind in (("synthetic", "snapshot"), ("attestation", "attestation")):
+        folder = PrivacyIOManager(base=str(world.root / "storage")).folder(dg.AssetKey([table, asset]))
+        rename(folder / f"{kind}.json", file.stem, copied)
+    refused(world.run(defs, f"{table}/published"), table, "the signature of the attestation")
+    nothing_published(world, table)
+
+
+def rename(record: Path, old: str, new: str) -> None:
+    """Write another hash into a signed record."""
+    envelope = json.loads(record.read_bytes())
+    payload = base64.b64decode(envelope["payload"])
+    assert old.encode() in payload
+    envelope["payload"] = base64.b64encode(payload.replace(old.encode(), new.encode())).decode()
+    record.write_bytes(json.dumps(envelope, sort_keys=True, separators=(",", ":")).encode())

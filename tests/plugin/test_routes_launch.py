@@ -20,8 +20,8 @@ import dagster as dg
 import pandas as pd
 import pytest
 from dagster._core.definitions.job_definition import default_job_io_manager
-from routes import World, gated, nothing_published, reason, released, with_assets
-from standins import QUICK, independent, resources, table_of
+from routes import EVERY, World, gated, nothing_published, reason, released, with_assets
+from standins import QUICK, independent, made, resources, table_of
 
 from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, fixed
 from privacy_assets.dagster.component import RESOURCES
@@ -32,22 +32,15 @@ SECRET = "a-signing-key"
 Config = Mapping[str, Any]
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with World.open(tmp_path_factory.mktemp("world")) as opened:
-        yield opened
-
-
-@pytest.fixture
-def open_world(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
-    """The deployment, with a secret in the environment of its steps."""
+@pytest.fixture(autouse=True)
+def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands in the environment of all steps."""
     monkeypatch.setenv("SECRET", SECRET)
-    return world
 
 
 def launch(world: World, defs: dg.Definitions, config: Config, *assets: str) -> dg.ExecuteInProcessResult:
     """A run of ``assets`` (all, when none is named) with a run configuration, as somebody types it in the UI."""
-    selection = dg.AssetSelection.assets(*assets) if assets else dg.AssetSelection.all()
+    selection = dg.AssetSelection.assets(*assets) if assets else EVERY
     job = world.job(defs, selection)
     return job.execute_in_process(run_config=config, instance=world.instance, raise_on_error=False)
 
@@ -98,24 +91,24 @@ def replies(folder: Path) -> Iterator[str]:
         server.shutdown()
 
 
-def test_route_33_the_default_io_manager_shows_a_variable(open_world: World) -> None:
+def test_route_33_the_default_io_manager_shows_a_variable(world: World) -> None:
     evil = base({"env": "SECRET"})
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(open_world.root)  # where the folder of that name is made
-        assert SECRET in shown(launch(open_world, dg.Definitions(assets=[note]), evil))
-    defs = with_assets(gated(open_world, "bound", independent), note)
+        patch.chdir(world.root)  # where the folder of that name is made
+        assert SECRET in shown(launch(world, dg.Definitions(assets=[note]), evil))
+    defs = with_assets(gated(world, "bound", independent), note)
     with pytest.raises(dg.DagsterInvalidConfigError, match='unexpected config entry "base_dir"'):
-        launch(open_world, defs, evil, "note")
+        launch(world, defs, evil, "note")
     unbound = without(defs, "io_manager")
-    pool_partitions = launch(open_world, unbound, {}, "bound/source", "note")
+    beside = launch(world, unbound, {}, "bound/source", "note")
     # Alone, with the default IO manager that a served run has: this kind of run keeps its values in memory.
-    alone = open_world.job(unbound, dg.AssetSelection.assets("bound/source")).execute_in_process(
-        instance=open_world.instance, raise_on_error=False, resources={"io_manager": default_job_io_manager}
+    alone = world.job(unbound, dg.AssetSelection.assets("bound/source")).execute_in_process(
+        instance=world.instance, raise_on_error=False, resources={"io_manager": default_job_io_manager}
     )
-    for result in (pool_partitions, alone):
+    for result in (beside, alone):
         assert "resource 'io_manager'" in reason(result, "bound__source")
         assert "privacy_assets.fixed" in reason(result, "bound__source")
-    assert launch(open_world, defs, {}, "bound/source", "note").success
+    assert launch(world, defs, {}, "bound/source", "note").success
 
 
 def test_route_33_the_default_io_manager_unpickles_a_reply(world: World, tmp_path: Path) -> None:
@@ -180,9 +173,6 @@ def test_route_35_an_executor_or_resource_of_the_run(world: World, config: Confi
     (section,) = config
     result = launch(world, gated(world, "told", independent), config)
     assert f"launched with '{section}'" in reason(result, "told__source")
-    for step in ("told__source", "told__generator", "told__published"):
-        result = launch(world, gated(world, "told", independent), config, step.replace("__", "/"))
-        assert not result.success
     nothing_published(world, "told")
 
 
@@ -211,19 +201,19 @@ def lit(lamp: Lamp) -> dg.MaterializeResult:
     return dg.MaterializeResult(metadata={"label": lamp.label})
 
 
-def test_route_36_a_resource_of_the_users_that_is_open_at_launch(open_world: World) -> None:
+def test_route_36_a_resource_of_the_users_that_is_open_at_launch(world: World) -> None:
     evil = {"resources": {"lamp": {"config": {"label": {"env": "SECRET"}}}}}
     lamp = dg.Definitions(assets=[lit], resources={"lamp": Lamp()})
-    assert SECRET in shown(launch(open_world, lamp, evil))
-    defs = dg.Definitions.merge(gated(open_world, "lamplit", independent), lamp)
-    result = launch(open_world, defs, {}, "lit", "lamplit/source")
+    assert SECRET in shown(launch(world, lamp, evil))
+    defs = dg.Definitions.merge(gated(world, "lamplit", independent), lamp)
+    result = launch(world, defs, {}, "lit", "lamplit/source")
     assert "resource 'lamp'" in reason(result, "lamplit__source")
-    assert launch(open_world, defs, {}, "lamplit/source").success  # what a run does not reach is not its concern
+    assert launch(world, defs, {}, "lamplit/source").success  # what a run does not reach is not its concern
     bound = dg.Definitions(assets=[lit], resources={"lamp": fixed(Lamp(label=dg.EnvVar("SECRET")))})
-    defs = dg.Definitions.merge(gated(open_world, "lamplit", independent), bound)
-    assert SECRET in shown(launch(open_world, defs, {}, "lit", "lamplit/source"))  # as its author has it
+    defs = dg.Definitions.merge(gated(world, "lamplit", independent), bound)
+    assert SECRET in shown(launch(world, defs, {}, "lit", "lamplit/source"))  # as its author has it
     with pytest.raises(dg.DagsterInvalidConfigError):
-        launch(open_world, defs, evil, "lit")
+        launch(world, defs, evil, "lit")
 
 
 def test_no_step_of_the_gate_takes_inputs_outputs_or_settings(world: World) -> None:
@@ -241,11 +231,11 @@ def test_no_step_of_the_gate_takes_inputs_outputs_or_settings(world: World) -> N
         assert bool(taken) == (name == "schema__leaky_study")
 
 
-def test_a_setting_of_the_study_shows_no_variable(open_world: World) -> None:
-    defs = gated(open_world, "studied", independent)
+def test_a_setting_of_the_study_shows_no_variable(world: World) -> None:
+    defs = gated(world, "studied", independent)
     parts = ("studied/source", "studied/train", "studied/holdout", "studied/reference", "studied/leaky_study")
     told = {"ops": {"studied__leaky_study": {"config": {"metrics": ["dcr", {"env": "SECRET"}]}}}}
-    result = launch(open_world, defs, told, *parts)
+    result = launch(world, defs, told, *parts)
     assert "metrics[1] is none that this study can run; these are: dcr." in reason(result, "studied__leaky_study")
     assert SECRET not in shown(result)
 
@@ -269,7 +259,6 @@ def test_what_is_open_at_launch() -> None:
 
 def test_fixed_values_are_those_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBER", "7")
-    seen: list[Any] = []
 
     class Inner(dg.ConfigurableResource):
         word: str
@@ -277,16 +266,14 @@ def test_fixed_values_are_those_of_the_code(monkeypatch: pytest.MonkeyPatch) -> 
     class Outer(dg.ConfigurableResource):
         inner: Inner
         number: int
-        words: list[str] = []
         text: str | None = None
 
     @dg.asset
-    def look(outer: Outer) -> None:
-        seen.append((outer.inner.word, outer.number, outer.words, outer.text))
+    def look(outer: Outer) -> dg.MaterializeResult:
+        return dg.MaterializeResult(metadata={"seen": f"{outer.inner.word} {outer.number} {outer.text}"})
 
-    outer = Outer(inner=Inner(word=dg.EnvVar("NUMBER")), number=dg.EnvVar.int("NUMBER"), words=["a"])
-    assert dg.materialize([look], resources={"outer": fixed(outer)}).success
-    assert seen == [("7", 7, ["a"], None)]
+    outer = Outer(inner=Inner(word=dg.EnvVar("NUMBER")), number=dg.EnvVar.int("NUMBER"))
+    assert made(dg.materialize([look], resources={"outer": fixed(outer)}))["look"]["seen"] == "7 7 None"
 
 
 def test_nothing_of_the_shipped_definitions_is_open_at_launch() -> None:
@@ -304,17 +291,13 @@ def test_nothing_of_the_shipped_definitions_is_open_at_launch() -> None:
     assert not any(is_open(given) for given in whole.resource_defs.values())
 
 
-@pytest.mark.parametrize(("variable", "loads"), [("PRIVACY_ASSETS_SIGNING_KEY", False), ("OTHER", True)])
-def test_production_does_not_load_with_the_key_in_its_environment(variable: str, loads: bool) -> None:
+def test_production_does_not_load_with_the_key_in_its_environment() -> None:
     """Code server, run and step alike: each loads the definitions."""
-    code = "import resources; own = resources.RESOURCES['releases']; print(own.signing_key)"
     environment = {
-        "PATH": os.environ["PATH"], "PRIVACY_ASSETS_ENV": "production", variable: SECRET,
+        "PATH": os.environ["PATH"], "PRIVACY_ASSETS_ENV": "production", "PRIVACY_ASSETS_SIGNING_KEY": SECRET,
         "PRIVACY_ASSETS_SIGNING_KEY_FILE": "/srv/signing.key",
     }  # fmt: skip
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
-    if loads:
-        assert done.stdout.strip() == "/srv/signing.key", done.stderr
-    else:
-        assert "PRIVACY_ASSETS_SIGNING_KEY: in production no signing key stands in the environment" in done.stderr
+    command = [sys.executable, "-c", "import resources"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert "PRIVACY_ASSETS_SIGNING_KEY: in production no signing key stands in the environment" in done.stderr
     assert SECRET not in done.stdout + done.stderr

@@ -3,14 +3,12 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
 import pandas as pd
 import pytest
 from dotenv import dotenv_values
-from quotas import KEY, gave_away_all, quota_table
 from routes import (
     REGIONS,
     World,
@@ -22,8 +20,9 @@ from routes import (
     released,
     stock,
     with_assets,
-)
+)  # fmt: skip
 from standins import QUICK, failures, independent, people, table_of
+from stock import KEY, quota_table
 
 from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, read_published
 from privacy_assets.dagster.component import PrivacyGateScaffolder
@@ -33,28 +32,20 @@ ROOT = Path(__file__).parents[2]
 DAY = "2024-01-01"
 START, END = (f"dagster/asset_partition_range_{end}" for end in ("start", "end"))
 DAYS = dg.DailyPartitionsDefinition(DAY, end_date="2024-01-04")
-KEYS = {name: dg.AssetKey(["people", name]) for name in ("source", "train")}
 BY_DAY = {"partitions_def": DAYS, "partition_column": "joined"}
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with World.open(tmp_path_factory.mktemp("world")) as opened:
-        yield opened
 
 
 def nightly(world: World, name: str, partitions: dg.PartitionsDefinition | None = None) -> dg.Definitions:
     storage = {"io_manager": dg.FilesystemIOManager(base_dir=str(world.root / "stock"))}
     own = dg.Definitions(resources=storage, executor=dg.in_process_executor)
-    return dg.Definitions.merge(quota_table(world.root, name, partitions), own)
+    return dg.Definitions.merge(quota_table(world, name, partitions), own)
 
 
 def test_route_28_a_run_tag_on_a_table_without_partitions(world: World) -> None:
     plain = nightly(world, "nights")
-    nights = [world.run(plain).success, world.run(plain).success]
-    assert nights == [True, False]
+    assert [world.run(plain).success, world.run(plain).success] == [True, False]
     assert all(world.run(plain, tags={KEY: f"shop-{shop}"}).success for shop in range(2))
-    gave_away_all(world.root, "nights")
+    world.gave_away_all("nights")
 
     defs = gated(world, "tagged", independent)
     assert world.run(defs).success
@@ -68,19 +59,17 @@ def test_route_28_a_run_tag_on_a_table_without_partitions(world: World) -> None:
     nothing_published(world, "tagged", "shop-0")
 
 
+@pytest.mark.slow
 def test_route_29_another_spelling_of_a_partition(world: World) -> None:
     plain = nightly(world, "spelt", DAYS)
-    nights = [world.run(plain, partition=DAY).success, world.run(plain, partition=DAY).success]
-    assert nights == [True, False]
+    assert [world.run(plain, partition=DAY).success for _ in range(2)] == [True, False]
     assert all(world.run(plain, tags={KEY: key}).success for key in ("2024-1-1", "2024-01-1"))
-    gave_away_all(world.root, "spelt")
+    world.gave_away_all("spelt")
 
     defs = gated(world, "leaky_spelt", independent, **BY_DAY)
     assert world.run(defs, partition=DAY).success
     for key in ("2024-1-1", "2024-01-1", "2023-12-31", "2024-01-04"):
-        result = world.run(defs, "leaky_spelt/source", tags={KEY: key})
-        assert list(failures(result)) == ["leaky_spelt__source"]
-        assert not world.run(defs, tags={KEY: key}).success
+        assert list(failures(world.run(defs, tags={KEY: key}))) == ["leaky_spelt__source"]
         nothing_published(world, "leaky_spelt", key)
     refused(world.run(defs, "leaky_spelt/published", tags={KEY: "2024-1-1"}), "leaky_spelt", "no such partition")
     assert list(world.store.places("leaky_spelt")) == [Place("leaky_spelt", DAY)]
@@ -90,6 +79,7 @@ def test_route_29_another_spelling_of_a_partition(world: World) -> None:
 RANGES = [{START: "north", END: "north"}, {START: "north", END: "south"}, {}]
 
 
+@pytest.mark.slow
 def test_route_30_a_range_of_partitions(world: World) -> None:
     plain = stock(world, "ranged", generator=independent, partitions=REGIONS)
     result = world.run(plain, tags=RANGES[0])
@@ -121,19 +111,22 @@ def test_route_31_a_reader_of_one_partition_given_the_record_of_another(world: W
     public = pd.read_parquet(world.root / "public" / "of_north" / f"{result.run_id}.parquet")
     assert set(public["region"]) == {"south"}
 
+    @dg.asset(ins={"rows": dg.AssetIn(key=["leaky_swapped", "published"])})
+    def unannotated(rows):
+        raise AssertionError("it was given rows")
+
+    table = gated(world, "leaky_swapped", independent, regions=True)
+    assert all(world.run(table, partition=region).success for region in ("north", "south"))
     defs = with_assets(
-        gated(world, "leaky_swapped", independent, regions=True),
+        table,
         exporter(world, "leaky_swapped", "published", "of_gated", partitions_def=REGIONS),
         exporter(world, "leaky_swapped", "published", "of_all"),
-        unannotated(world, "leaky_swapped"),
+        unannotated,
     )
-    inside = [key.to_user_string() for key in defs.resolve_all_asset_keys() if key.path[0] == "leaky_swapped"]
-    assert all(world.run(defs, *inside, partition=region).success for region in ("north", "south"))
     assert world.run(defs, "of_all").success
     north, south = (
-        PrivacyIOManager(base=str(world.root / "storage")).folder(dg.AssetKey(["leaky_swapped", "published"]), region)
-        / "published.json"
-        for region in ("north", "south")
+        world.root / f"storage/leaky_swapped/published/partition={end}/published.json"
+        for end in REGIONS.get_partition_keys()
     )
     kept = north.read_bytes()
     for record in (south.read_bytes(), kept.replace(b'"north"', b"null"), kept.replace(b"leaky_swapped", b"tagged")):
@@ -145,112 +138,70 @@ def test_route_31_a_reader_of_one_partition_given_the_record_of_another(world: W
     assert world.run(defs, "of_gated", partition="north").success
 
 
-def unannotated(world: World, table: str) -> dg.AssetsDefinition:
-    """A reader of all partitions that does not say what it wants."""
-
-    @dg.asset(name="unannotated", ins={"rows": dg.AssetIn(key=[table, "published"])})
-    def reading(rows):
-        raise AssertionError("it was given rows")
-
-    return reading
-
-
-@pytest.mark.slow
-def test_a_partition_of_two_dimensions_is_one_place(tmp_path: Path) -> None:
+def test_a_partition_of_two_dimensions_is_one_place(world: World) -> None:
     both = dg.MultiPartitionsDefinition({"region": REGIONS, "day": DAYS})
-    for day in ("2024-01-01", "2024-01-02"):
-        for region in ("north", "south"):
-            people(100, seed=len(region)).to_csv(tmp_path / f"{day}|{region}.csv", index=False)
-    with World.open(tmp_path) as world:
-        defs = gated(world, "grid", independent, source=str(tmp_path / "{partition}.csv"), partitions_def=both)
-        key = dg.MultiPartitionKey({"day": DAY, "region": "north"})
-        assert world.run(defs, partition=key).success
-        assert world.run(defs, tags={KEY: str(key)}).success
-        for tags in (
-            {f"{KEY}/region": "north", f"{KEY}/day": "2024-1-1"},
-            {KEY: str(key), f"{KEY}/region": "south"},
-            {KEY: str(key), f"{KEY}/shop": "1"},
-            {KEY: f"north|{DAY}"},
-            {KEY: f"{key}|north"},
-            {KEY: "north"},
-            {},
-        ):
-            result = world.run(defs, tags=tags)
-            assert list(failures(result)) == ["grid__source"], tags
-        assert list(world.store.places("grid")) == [Place("grid", str(key))]
-        assert len(released(world, "grid", str(key))) == 2
+    key = dg.MultiPartitionKey({"day": DAY, "region": "north"})
+    people(100).to_csv(world.root / f"{key}.csv", index=False)
+    defs = gated(world, "grid", independent, source=str(world.root / "{partition}.csv"), partitions_def=both)
+    assert world.run(defs, "grid/source", partition=key).success
+    assert world.run(defs, "grid/source", tags={KEY: str(key)}).success
+    for tags in (
+        {f"{KEY}/region": "north", f"{KEY}/day": "2024-1-1"},
+        {KEY: str(key), f"{KEY}/region": "south"},
+        {KEY: str(key), f"{KEY}/shop": "1"},
+        {KEY: f"north|{DAY}"},
+        {KEY: f"{key}|north"},
+        {KEY: "north"},
+        {},
+    ):
+        assert list(failures(world.run(defs, tags=tags))) == ["grid__source"], tags
 
 
-@pytest.mark.slow
-def test_a_dynamic_partition_is_one_that_the_instance_knows(tmp_path: Path) -> None:
+def test_a_dynamic_partition_is_one_that_the_instance_knows(world: World) -> None:
     shops = dg.DynamicPartitionsDefinition(name="shops")
-    with World.open(tmp_path) as world:
-        defs = gated(world, "shops", independent, partitions_def=shops, partition_column="region")
-        assert not world.run(defs, tags={KEY: "north"}).success
-        world.instance.add_dynamic_partitions("shops", ["north", "west"])
-        assert world.run(defs, partition="north").success
-        result = world.run(defs, partition="west")
-        assert "the partition has no rows" in reason(result, "shops__source")  # a new key is no new place for old rows
-        assert list(world.store.places("shops")) == [Place("shops", "north")]
+    defs = gated(world, "shops", independent, partitions_def=shops, partition_column="region")
+    assert not world.run(defs, "shops/source", tags={KEY: "north"}).success
+    world.instance.add_dynamic_partitions("shops", ["north", "west"])
+    assert world.run(defs, "shops/source", partition="north").success
+    result = world.run(defs, partition="west")
+    assert "the partition has no rows" in reason(result, "shops__source")  # a new key is no new place for old rows
 
 
-@pytest.mark.slow
 def test_route_32_a_release_in_a_folder_that_goes_with_the_instance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     people(100).to_parquet(tmp_path / "people.parquet")
-
-    @dg.asset
-    def stock_release(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
-        file = Path(context.instance.root_directory) / "released.parquet"
-        people(100).to_parquet(file)
-        return dg.MaterializeResult(metadata={"file": str(file)})
-
-    with dg.DagsterInstance.ephemeral() as instance:
-        done = dg.materialize([stock_release], instance=instance)
-        (file,) = (event.materialization.metadata["file"].value for event in done.get_asset_materialization_events())
-        assert done.success and Path(file).is_file()
-    assert not Path(file).exists()
-
     table = table_of("people", source=tmp_path / "people.parquet", subject="pid", generator=independent, **QUICK)
-    of_command = tmp_path / ".tmp_dagster_home_ab12"
-    of_command.mkdir()
+    assets = [asset for asset in table.assets if dg.AssetKey(["people", "source"]) in asset.keys]
+    (tmp_path / ".tmp_dagster_home_ab12").mkdir()  # that of a command of Dagster
     given = {"root": str(tmp_path / "releases"), "private": str(tmp_path / "private")}
     for releases in ({}, {"root": given["root"]}, {"private": given["private"]}, given):
-        resources = {
+        bound = {
             "privacy_io": PrivacyIOManager(base=str(tmp_path / "storage")),
             "releases": ReleaseResource(**releases),
             "gpu": GpuResource(device="cpu", lock_folder=str(tmp_path / "locks")),
         }
-        assets = [asset for asset in table.assets if asset.keys & {KEYS["source"], KEYS["train"]}]
-        for instance in (dg.DagsterInstance.ephemeral(), dg.DagsterInstance.local_temp(str(of_command))):
+        homes = dg.DagsterInstance.ephemeral(), dg.DagsterInstance.local_temp(str(tmp_path / ".tmp_dagster_home_ab12"))
+        for instance in homes:
             with instance:
-                result = dg.materialize(assets, resources=resources, instance=instance, raise_on_error=False)
+                result = dg.materialize(assets, resources=bound, instance=instance, raise_on_error=False)
             assert result.success is (releases == given)
-            if not result.success:
-                (step,) = failures(result)
+            for step in failures(result):
                 assert "set DAGSTER_HOME to a folder that stays" in reason(result, step)
 
 
 PROJECT = """
-from pathlib import Path
 import dagster as dg
-from standins import QUICK, independent, table_of
-from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, fixed
+from standins import people_table
+from pathlib import Path
+from privacy_assets import PrivacyIOManager, ReleaseResource
 
-defs = dg.Definitions.merge(
-    table_of("people", source=Path("people.parquet"), subject="pid", generator=independent, **QUICK),
-    dg.Definitions(
-        resources={
-            "io_manager": fixed(dg.FilesystemIOManager()),
-            "privacy_io": PrivacyIOManager(),
-            "releases": ReleaseResource(),
-            "gpu": GpuResource(device="cpu"),
-        },
-        executor=dg.in_process_executor,
-    ),
-)
+def unplaced(table: dg.Definitions) -> dg.Definitions:
+    resources = {**table.resources, "privacy_io": PrivacyIOManager(), "releases": ReleaseResource()}
+    return dg.Definitions(assets=table.assets, jobs=table.jobs, resources=resources, executor=table.executor)
+
+defs = unplaced(people_table(Path.cwd()))
 """
 
 
@@ -286,26 +237,24 @@ def scaffold(project: Path) -> None:
     )
 
 
-def test_the_scaffold_names_a_home_that_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DAGSTER_HOME", raising=False)
-    (tmp_path / ".env").write_text("WEBHOOK=x")
-    (tmp_path / ".gitignore").write_text("*.log\n/.dagster_home/")
-    for _ in range(2):
-        scaffold(tmp_path)
-        assert dotenv_values(tmp_path / ".env") == {"WEBHOOK": "x", "DAGSTER_HOME": str(tmp_path / ".dagster_home")}
-        assert (tmp_path / ".gitignore").read_text() == "*.log\n/.dagster_home/\n.env\n"
-    assert (tmp_path / ".dagster_home" / "dagster.yaml").is_file()
-
-
-@pytest.mark.parametrize("line", ["DAGSTER_HOME=/srv/dagster\n", "export DAGSTER_HOME = /srv/dagster\n", None])
-def test_the_scaffold_leaves_the_home_that_there_is(
+@pytest.mark.parametrize("line", ["WEBHOOK=x", "export DAGSTER_HOME = /srv/dagster", None])
+def test_the_scaffold_names_a_home_that_stays_unless_there_is_one(
     line: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """In the file of variables, or in the environment (None)."""
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     if line is None:
         monkeypatch.setenv("DAGSTER_HOME", "/srv/dagster")
     else:
         (tmp_path / ".env").write_text(line)
-    scaffold(tmp_path)
-    assert not (tmp_path / ".dagster_home").exists() and not (tmp_path / ".gitignore").exists()
-    assert (tmp_path / ".env").exists() is bool(line)
+    (tmp_path / ".gitignore").write_text("/.dagster_home/")
+    for _ in range(2):
+        scaffold(tmp_path)
+    home, made = tmp_path / ".dagster_home", line == "WEBHOOK=x"
+    assert (home / "dagster.yaml").is_file() is made
+    if made:
+        assert dotenv_values(tmp_path / ".env") == {"WEBHOOK": "x", "DAGSTER_HOME": str(home)}
+        assert (tmp_path / ".gitignore").read_text() == "/.dagster_home/\n.env\n"
+    else:
+        assert not home.exists() and (tmp_path / ".gitignore").read_text() == "/.dagster_home/"
+        assert (tmp_path / ".env").exists() is bool(line)

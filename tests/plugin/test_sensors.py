@@ -6,57 +6,54 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import dagster as dg
 import pytest
-from standins import QUICK, checks, independent, memorise, people, resources, run, sqlite_instance, table_of
+from standins import QUICK, checks, memorise, people, people_table, resources, run, sqlite_instance, table_of
 
 from privacy_assets import build_failed_check_sensor, build_source_sensor, build_table_schedule
+from privacy_assets.dagster import sensors
+from privacy_assets.dagster.alerts import webhook_of
 from privacy_assets.dagster.run_requests import TAG
 from privacy_assets.errors import ConfigError
 
+REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
 
-@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["in memory", "sqlite"])
-def instance(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    made = sqlite_instance(tmp_path) if request.param else dg.DagsterInstance.ephemeral()
-    with made as found:
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    """An instance that schedules can read."""
+    with sqlite_instance(tmp_path) as found:
         yield found
 
 
 def table(place: Path, **changes: object) -> dg.Definitions:
-    source = place / "people.parquet"
-    if not source.exists():
-        people(100).to_parquet(source)
-    arguments = {"source": source, "subject": "pid", "generator": independent, **QUICK, **changes}
-    return dg.Definitions.merge(
-        table_of("people", **arguments),
-        dg.Definitions(
-            schedules=[build_table_schedule("people", "0 6 * * *")],
-            sensors=[build_source_sensor("people", str(changes.get("source", source))), build_failed_check_sensor()],
-        ),
-        resources(place),
+    defs = people_table(place, **changes)
+    source = build_source_sensor("people", str(changes.get("source", place / "people.parquet")))
+    own = dg.Definitions(
+        schedules=[build_table_schedule("people", "0 6 * * *")], sensors=[source, build_failed_check_sensor()]
     )
+    return dg.Definitions.merge(defs, own)
 
 
-def tick(defs: dg.Definitions, name: str, instance: dg.DagsterInstance, cursor: str | None = None):
-    sensor = defs.resolve_sensor_def(name) if hasattr(defs, "resolve_sensor_def") else defs.get_sensor_def(name)
-    with dg.build_sensor_context(
-        instance=instance, cursor=cursor, definitions=defs, resources=defs.resources
-    ) as context:
-        return sensor.evaluate_tick(context)
+def tick(
+    defs: dg.Definitions, instance: dg.DagsterInstance, cursor: str | None = None, name: str = "people_source_sensor"
+) -> Any:
+    given = {"instance": instance, "definitions": defs, "resources": defs.resources}
+    with dg.build_sensor_context(cursor=cursor, **given) as context:
+        return defs.resolve_sensor_def(name).evaluate_tick(context)
 
 
-def scheduled(defs: dg.Definitions, instance: dg.DagsterInstance):
-    schedule = defs.resolve_schedule_def("people_schedule")
-    with dg.build_schedule_context(
-        instance=instance, repository_def=defs.get_repository_def(), resources=defs.resources
-    ) as context:
-        return schedule.evaluate_tick(context)
+def scheduled(defs: dg.Definitions, instance: dg.DagsterInstance) -> Any:
+    given = {"instance": instance, "repository_def": defs.get_repository_def(), "resources": defs.resources}
+    with dg.build_schedule_context(**given) as context:
+        return defs.resolve_schedule_def("people_schedule").evaluate_tick(context)
 
 
-def verdict(instance: dg.DagsterInstance, fingerprint: str) -> None:
+def verdict(instance: dg.DagsterInstance, request: dg.RunRequest) -> None:
     """What a finished run leaves behind: source and attestation."""
-    metadata = {"privacy_assets/source_fingerprint": fingerprint}
+    metadata = {"privacy_assets/source_fingerprint": fingerprint_of(request)}
     instance.report_runless_asset_event(dg.AssetMaterialization(["people", "source"], metadata=metadata))
     instance.report_runless_asset_event(dg.AssetMaterialization(["people", "attestation"]))
 
@@ -71,45 +68,34 @@ def fingerprint_of(request: dg.RunRequest) -> str:
 
 def test_a_new_source_runs_until_there_is_a_verdict(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     defs = table(tmp_path)
-    first = tick(defs, "people_source_sensor", instance)
+    first = tick(defs, instance)
     (request,) = first.run_requests
     launched(instance, request, dg.DagsterRunStatus.STARTED)
-    assert "under way" in tick(defs, "people_source_sensor", instance, first.cursor).skip_message
-    verdict(instance, fingerprint_of(request))
+    assert "under way" in tick(defs, instance, first.cursor).skip_message
+    verdict(instance, request)
     for run_record in instance.get_runs():
         instance.delete_run(run_record.run_id)
-    assert "unchanged" in tick(defs, "people_source_sensor", instance, first.cursor).skip_message
-
-
-def test_the_verdict_of_a_real_run_counts(tmp_path: Path) -> None:
-    defs = table(tmp_path, generator=memorise)
-    with dg.DagsterInstance.ephemeral() as instance:
-        assert not run(defs, "people_pipeline", instance).success  # blocked: that is a verdict too
-        assert "unchanged" in tick(defs, "people_source_sensor", instance).skip_message
+    assert "unchanged" in tick(defs, instance, first.cursor).skip_message
 
 
 def test_three_attempts_then_a_person_must_look(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     defs, keys = table(tmp_path), set()
     for _ in range(3):
-        (request,) = tick(defs, "people_source_sensor", instance).run_requests
+        (request,) = tick(defs, instance).run_requests
         keys.add(request.run_key)
         launched(instance, request, dg.DagsterRunStatus.FAILURE)
     assert len(keys) == 3
-    assert "3 attempts" in tick(defs, "people_source_sensor", instance).skip_message
+    assert "3 attempts" in tick(defs, instance).skip_message
 
 
 def test_a_source_that_goes_back_runs_again(tmp_path: Path, instance: dg.DagsterInstance) -> None:
-    defs, source = table(tmp_path), tmp_path / "people.parquet"
-    first_bytes, seen, cursor = source.read_bytes(), [], None
-    for content in (first_bytes, None, first_bytes):
-        if content is None:
-            people(120).to_parquet(source)
-        else:
-            source.write_bytes(content)
-        found = tick(defs, "people_source_sensor", instance, cursor)
+    defs, seen, cursor = table(tmp_path), [], None
+    for seed in (0, 1, 0):
+        people(100, seed).to_parquet(tmp_path / "people.parquet")
+        found = tick(defs, instance, cursor)
         (request,) = found.run_requests
         launched(instance, request, dg.DagsterRunStatus.SUCCESS)
-        verdict(instance, fingerprint_of(request))
+        verdict(instance, request)
         cursor = found.cursor
         seen.append(request)
     assert fingerprint_of(seen[0]) == fingerprint_of(seen[2]) != fingerprint_of(seen[1])
@@ -117,79 +103,69 @@ def test_a_source_that_goes_back_runs_again(tmp_path: Path, instance: dg.Dagster
 
 
 def test_a_touched_file_is_read_again_and_an_untouched_one_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from privacy_assets.dagster import sensors
-
     reads = []
     real = sensors.files_fingerprint
     monkeypatch.setattr(sensors, "files_fingerprint", lambda path, key: reads.append(path) or real(path, key))
     defs = table(tmp_path)
-    with dg.DagsterInstance.ephemeral() as instance:
-        first = tick(defs, "people_source_sensor", instance)
-        again = tick(defs, "people_source_sensor", instance, first.cursor)
-        assert len(reads) == 1 and again.cursor == first.cursor
-        os.utime(tmp_path / "people.parquet", ns=(1, 1))
-        touched = tick(defs, "people_source_sensor", instance, again.cursor)
+    first = tick(defs, instance)
+    again = tick(defs, instance, first.cursor)
+    assert len(reads) == 1 and again.cursor == first.cursor
+    os.utime(tmp_path / "people.parquet", ns=(1, 1))
+    touched = tick(defs, instance, again.cursor)
     assert len(reads) == 2
     assert touched.run_requests[0].run_key == first.run_requests[0].run_key  # the bytes are the same
 
 
-def test_a_missing_file_and_a_wrong_name_say_so(tmp_path: Path) -> None:
+def test_a_missing_file_says_so(tmp_path: Path, stored: dg.DagsterInstance) -> None:
     defs = table(tmp_path)
     (tmp_path / "people.parquet").unlink()
-    with sqlite_instance(tmp_path) as instance:
-        assert "no such file" in tick(defs, "people_source_sensor", instance).skip_message
-        assert "no such file" in scheduled(defs, instance).skip_message
+    for found in (tick(defs, stored), scheduled(defs, stored)):
+        assert "no such file" in found.skip_message
 
 
-def test_a_wrong_table_name_is_caught(tmp_path: Path) -> None:
-    wrong = dg.Definitions(
-        schedules=[build_table_schedule("peeple", "0 6 * * *")],
-        sensors=[build_failed_check_sensor("watch", tables=["peeple"])],
-    )
+def test_a_wrong_table_name_is_caught(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    watch = dg.Definitions(sensors=[build_failed_check_sensor("watch", tables=["peeple"])])
+    wrong = dg.Definitions(schedules=[build_table_schedule("peeple", "0 6 * * *")])
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="peeple_pipeline"):
         dg.Definitions.validate_loadable(dg.Definitions.merge(table(tmp_path), wrong))
-    defs = dg.Definitions.merge(table(tmp_path), dg.Definitions(sensors=wrong.sensors))
-    with dg.DagsterInstance.ephemeral() as instance, pytest.raises(ConfigError, match="mean 'people'"):
-        tick(defs, "watch", instance)
+    with pytest.raises(ConfigError, match="mean 'people'"):
+        tick(dg.Definitions.merge(table(tmp_path), watch), instance, name="watch")
 
 
-def test_a_sensor_on_a_table_without_a_source_does_not_loop(tmp_path: Path) -> None:
+def test_a_sensor_on_a_table_without_a_source_does_not_loop(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """The verdict of a real run counts."""
     files = {role: tmp_path / f"{role}.csv" for role in ("train", "holdout", "synthetic")}
     for seed, (role, file) in enumerate(files.items()):
-        people(100, seed).assign(pid=lambda frame, role=role: role + frame["pid"]).to_csv(file, index=False)
-    people(100, 3).drop(columns="pid").to_csv(files["synthetic"], index=False)
+        rows = people(100, seed).assign(pid=lambda frame, role=role: role + frame["pid"])
+        rows.drop(columns=["pid"] if role == "synthetic" else []).to_csv(file, index=False)
     sensor = build_source_sensor("people", str(files["synthetic"]))
     tables = table_of("people", subject="pid", **files, **QUICK)
     defs = dg.Definitions.merge(tables, dg.Definitions(sensors=[sensor]), resources(tmp_path))
-    with dg.DagsterInstance.ephemeral() as instance:
-        (request,) = tick(defs, "people_source_sensor", instance).run_requests
-        job = defs.resolve_job_def("people_pipeline")
-        job.execute_in_process(instance=instance, tags=dict(request.tags), raise_on_error=False)
-        assert "unchanged" in tick(defs, "people_source_sensor", instance).skip_message
-        people(100, 4).drop(columns="pid").to_csv(files["synthetic"], index=False)
-        assert len(tick(defs, "people_source_sensor", instance).run_requests) == 1
+    (request,) = tick(defs, instance).run_requests
+    job = defs.resolve_job_def("people_pipeline")
+    job.execute_in_process(instance=instance, tags=dict(request.tags), raise_on_error=False)
+    assert "unchanged" in tick(defs, instance).skip_message
+    people(100, 4).drop(columns="pid").to_csv(files["synthetic"], index=False)
+    assert len(tick(defs, instance).run_requests) == 1
 
 
-def test_the_schedule_runs_only_for_a_new_source(tmp_path: Path) -> None:
+def test_the_schedule_runs_only_for_a_new_source(tmp_path: Path, stored: dg.DagsterInstance) -> None:
     defs = table(tmp_path)
-    with sqlite_instance(tmp_path) as instance:
-        (request,) = scheduled(defs, instance).run_requests
-        assert request.tags[TAG].startswith("people|")
-        verdict(instance, fingerprint_of(request))  # of a run by hand, without the schedule's tag
-        assert "unchanged" in scheduled(defs, instance).skip_message
-        people(150).to_parquet(tmp_path / "people.parquet")
-        assert len(scheduled(defs, instance).run_requests) == 1
+    (request,) = scheduled(defs, stored).run_requests
+    assert request.tags[TAG].startswith("people|")
+    verdict(stored, request)  # of a run by hand, without the schedule's tag
+    assert "unchanged" in scheduled(defs, stored).skip_message
+    people(150).to_parquet(tmp_path / "people.parquet")
+    assert len(scheduled(defs, stored).run_requests) == 1
 
 
-def test_partitions_are_looked_at_one_by_one(tmp_path: Path) -> None:
+def test_partitions_are_looked_at_one_by_one(tmp_path: Path, stored: dg.DagsterInstance) -> None:
     people(100).to_csv(tmp_path / "people_north.csv", index=False)
-    regions = dg.StaticPartitionsDefinition(["north", "south"])
-    defs = table(tmp_path, source=str(tmp_path / "people_{partition}.csv"), partitions_def=regions)
-    with sqlite_instance(tmp_path) as instance:
-        assert [r.partition_key for r in scheduled(defs, instance).run_requests] == ["north"]
-        assert [r.partition_key for r in tick(defs, "people_source_sensor", instance).run_requests] == ["north"]
+    defs = table(tmp_path, source=str(tmp_path / "people_{partition}.csv"), partitions_def=REGIONS)
+    for found in (scheduled(defs, stored), tick(defs, stored)):
+        assert [request.partition_key for request in found.run_requests] == ["north"]
 
 
 def test_schedules_and_sensors_are_stopped_by_default(tmp_path: Path) -> None:
@@ -217,60 +193,50 @@ def webhook(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list]]:
     server.shutdown()
 
 
+def alerts(defs: dg.Definitions, instance: dg.DagsterInstance, cursor: str | None = None) -> Any:
+    return tick(defs, instance, cursor, "privacy_check_alerts")
+
+
 def test_each_failed_check_alerts_once(tmp_path: Path, instance: dg.DagsterInstance, webhook: dict[str, list]) -> None:
-    defs = table(tmp_path, generator=memorise)
-    quiet = tick(defs, "privacy_check_alerts", instance)
+    defs = table(tmp_path, generator=memorise, partitions_def=REGIONS, partition_column="region")
+    quiet = alerts(defs, instance)
     assert quiet.skip_message.startswith("0 alerts")
-    blocked = run(defs, "people_pipeline", instance)
+    blocked = run(defs, instance, partition="north")
     webhook["answers"] += [200, 500]
-    first = tick(defs, "privacy_check_alerts", instance, quiet.cursor)
+    first = alerts(defs, instance, quiet.cursor)
     assert first.skip_message.startswith("1 alerts, one to be sent again") and len(webhook["bodies"]) == 2
-    second = tick(defs, "privacy_check_alerts", instance, first.cursor)
-    assert tick(defs, "privacy_check_alerts", instance, second.cursor).skip_message.startswith("0 alerts,")
+    second = alerts(defs, instance, first.cursor)
+    assert alerts(defs, instance, second.cursor).skip_message.startswith("0 alerts,")
     told = [body["check"] for body in webhook["bodies"]]
     broken = sorted(name for (_, name), found in checks(blocked).items() if not found.passed)
     assert sorted(set(told)) == broken and {"dcr_identical_excess_lower", "policy_holds"} <= set(broken)
     assert len(told) == len(broken) + 1  # one of them twice: the webhook had not taken it
-    assert {body["run_id"] for body in webhook["bodies"]} == {blocked.run_id}
+    assert {(body["run_id"], body["partition"]) for body in webhook["bodies"]} == {(blocked.run_id, "north")}
     assert "above the limit" in webhook["bodies"][0]["text"] or "verdict" in webhook["bodies"][0]["text"]
-    assert run(defs, "people_pipeline", instance).success is False
-    third = tick(defs, "privacy_check_alerts", instance, second.cursor)
-    assert third.skip_message.startswith(f"{len(broken)} alerts,")
+    assert not run(defs, instance, partition="south").success
+    alerts(defs, instance, second.cursor)
+    south = {body["check"] for body in webhook["bodies"] if body["partition"] == "south"}
+    assert {"dcr_identical_excess_lower", "policy_holds"} <= south
 
 
 def test_a_slow_webhook_does_not_outlast_the_tick(
-    tmp_path: Path, webhook: dict[str, list], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, instance: dg.DagsterInstance, webhook: dict[str, list], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from privacy_assets.dagster import sensors
-
-    defs = table(tmp_path, generator=memorise)
-    with dg.DagsterInstance.ephemeral() as instance:
-        cursor = tick(defs, "privacy_check_alerts", instance).cursor
-        run(defs, "people_pipeline", instance)
-        clock = iter(range(0, 1000, 15))
-        monkeypatch.setattr(sensors.time, "monotonic", lambda: float(next(clock)))
-        first = tick(defs, "privacy_check_alerts", instance, cursor)
-        assert first.skip_message.startswith("1 alerts, more at the next tick")
-        tick(defs, "privacy_check_alerts", instance, first.cursor)
+    defs = table(tmp_path)
+    cursor = alerts(defs, instance).cursor
+    for asset, check in (("dcr", "dcr_identical_excess_lower"), ("attestation", "policy_holds")):
+        key = dg.AssetKey(["people", asset])
+        instance.report_runless_asset_event(dg.AssetCheckEvaluation(key, check, passed=False, metadata={}))
+    clock = iter(range(0, 1000, 15))
+    monkeypatch.setattr(sensors.time, "monotonic", lambda: float(next(clock)))
+    first = alerts(defs, instance, cursor)
+    assert first.skip_message.startswith("1 alerts, more at the next tick")
+    alerts(defs, instance, first.cursor)
     told = [body["check"] for body in webhook["bodies"]]
     assert len(told) == len(set(told)) == 2
 
 
-@pytest.mark.slow
-def test_alerts_of_partitions(tmp_path: Path, webhook: dict[str, list]) -> None:
-    regions = dg.StaticPartitionsDefinition(["north", "south"])
-    defs = table(tmp_path, generator=memorise, partitions_def=regions, partition_column="region")
-    with dg.DagsterInstance.ephemeral() as instance:
-        cursor = tick(defs, "privacy_check_alerts", instance).cursor
-        for region in ("north", "south"):
-            run(defs, "people_pipeline", instance, partition=region)
-        tick(defs, "privacy_check_alerts", instance, cursor)
-    assert {body["partition"] for body in webhook["bodies"] if body["check"] == "policy_holds"} == {"north", "south"}
-
-
 def test_an_address_that_is_no_web_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    from privacy_assets.dagster.alerts import webhook_of
-
     monkeypatch.setenv("HOOK", "file:///etc/passwd")
     with pytest.raises(ConfigError, match="HOOK"):
         webhook_of("HOOK")

@@ -2,26 +2,20 @@
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
 import pandas as pd
 import pytest
 from routes import World, gated, refused, with_assets
-from standins import independent, memorise, people, slow
+from standins import LENIENT, independent, memorise, people
 
-from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource
+from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, TableSpec
 from privacy_assets.dagster.io import load_value, store_value
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.releases import read_published
 from privacy_assets.gate.statements import Place
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with World.open(tmp_path_factory.mktemp("storage_writers")) as made:
-        yield made
+from privacy_assets.pipeline.plan import TablePlan
 
 
 @pytest.fixture(scope="module")
@@ -31,37 +25,26 @@ def honest(world: World) -> dg.Definitions:
     return defs
 
 
-def looked(resources: dict[str, object], run_config: dict[str, object] | None = None) -> dict[str, object]:
-    """What a step sees of the resources."""
-    seen: dict[str, object] = {}
+def test_run_configuration_chooses_no_folder_and_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values of the code and of the environment are kept."""
+    monkeypatch.setenv("PRIVACY_ASSETS_SIGNING_KEY", "the key itself")
+    monkeypatch.setenv("SOME_ROOT", str(tmp_path))
+    resources = {
+        "releases": ReleaseResource(root=dg.EnvVar("SOME_ROOT"), private="there"),
+        "gpu": GpuResource(device="cpu", slots=3),
+        "privacy_io": PrivacyIOManager(base=str(tmp_path)),
+    }
+    seen: dict[str, dict[str, object]] = {}
 
     @dg.asset(required_resource_keys=set(resources))
     def look(context: dg.AssetExecutionContext) -> None:
         seen.update({name: getattr(context.resources, name).model_dump() for name in resources})
 
-    assert dg.materialize([look], resources=resources, run_config=run_config).success
-    return seen
-
-
-def test_run_configuration_chooses_no_folder_and_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PRIVACY_ASSETS_SIGNING_KEY", "the key itself")
-    resources = {
-        "releases": ReleaseResource(root=str(tmp_path / "releases")),
-        "gpu": GpuResource(device="cpu"),
-        "privacy_io": PrivacyIOManager(base=str(tmp_path)),
-    }
-    evil = {"env": "PRIVACY_ASSETS_SIGNING_KEY"}
     for name, field in (("releases", "trusted_keys"), ("privacy_io", "base"), ("gpu", "lock_folder")):
+        evil = {"resources": {name: {"config": {field: {"env": "PRIVACY_ASSETS_SIGNING_KEY"}}}}}
         with pytest.raises(dg.DagsterInvalidConfigError, match=f'unexpected config entry "{field}"'):
-            looked(resources, {"resources": {name: {"config": {field: evil}}}})
-    assert looked(resources)["releases"]["root"] == str(tmp_path / "releases")
-
-
-def test_values_of_the_code_and_of_the_environment_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOME_ROOT", str(tmp_path))
-    seen = looked(
-        {"releases": ReleaseResource(root=dg.EnvVar("SOME_ROOT"), private="there"), "gpu": GpuResource(slots=3)}
-    )
+            dg.materialize([look], resources=resources, run_config=evil)
+    assert dg.materialize([look], resources=resources).success
     assert (seen["releases"]["root"], seen["releases"]["private"], seen["gpu"]["slots"]) == (str(tmp_path), "there", 3)
 
 
@@ -115,21 +98,31 @@ def test_rows_moved_between_train_and_holdout_are_refused(world: World) -> None:
     assert world.store.history(Place("halved")) == []
 
 
+def test_settings_restored_after_the_attestation_do_not_publish(world: World) -> None:
+    assert world.run(gated(world, "restored", independent, seed=3)).success
+    published = world.store.history(Place("restored"))
+    result = world.run(gated(world, "restored", independent), "restored/published")
+    refused(result, "restored", "other settings (seed)")
+    assert world.store.history(Place("restored")) == published
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        {"seed": 3},
-        slow({"shares": {"train": 0.5, "holdout": 0.3, "reference": 0.2}}),
-        slow({"kinds": {"age": "numeric"}}),
+        {"run": {"seed": 3}},
+        {"split": {"shares": {"train": 0.5, "holdout": 0.3, "reference": 0.2}}},
+        {"data": {"source": "demo", "kinds": {"age": "numeric"}}},
+        {"data": {"source": "demo", "subject": "person"}},
+        {"attacks": {"metrics": {"dcr": {"permutations": 199}}}},
+        {"attacks": {"metrics": ["dcr"], "embedder": False}},
+        {"generator": {"filter": "outliers"}},
     ],
+    ids=str,
 )
-def test_settings_restored_after_the_attestation_do_not_publish(world: World, change: dict[str, object]) -> None:
-    name = f"restored_{next(iter(change))}"
-    assert world.run(gated(world, name, independent, **change)).success
-    published = world.store.history(Place(name))
-    result = world.run(gated(world, name, independent), f"{name}/published")
-    refused(result, name, f"other settings ({next(iter(change))}")
-    assert world.store.history(Place(name)) == published
+def test_every_setting_that_decides_what_the_statistics_say_is_attested(change: dict[str, object]) -> None:
+    base = {"data": {"source": "demo"}, "attacks": {"metrics": ["dcr"]}, "policy": LENIENT}
+    plans = [TablePlan.of(TableSpec(name="people", **given)) for given in (base, {**base, **change})]
+    assert plans[0].setup != plans[1].setup
 
 
 def test_a_private_folder_that_is_not_mounted_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,8 +142,3 @@ def test_no_second_pair_of_keys_is_made_beside_releases(world: World, honest: dg
             lost.gate()
     finally:
         (world.root / "elsewhere").rename(trusted)
-
-
-def test_a_relative_folder_is_that_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert ReleaseResource(root="releases").store.root == tmp_path / "releases"

@@ -75,8 +75,8 @@ def halves(seed: int, subjects: int = 300) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def test_random_halves_are_exchangeable_at_the_stated_level() -> None:
-    values = [exchangeability(inputs(*halves(seed)), permutations=199).p_value for seed in range(40)]
-    assert sum(value <= 0.1 for value in values) <= 10  # 4 expected; 11 or more has probability 0.002
+    values = [exchangeability(inputs(*halves(seed)), permutations=199).p_value for seed in range(20)]
+    assert sum(value <= 0.1 for value in values) <= 6  # 2 expected; 7 or more has probability 0.002
     assert min(values) >= 1 / 200
 
 
