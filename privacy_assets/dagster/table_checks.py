@@ -4,16 +4,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
-import pandas as pd
 
-from privacy_assets.dagster.assets import FRAME, RELEASES
+from privacy_assets.dagster.assets import PRIVATE, RELEASES
 from privacy_assets.dagster.expectations import Expected, check_source, check_synthetic
 from privacy_assets.dagster.places import place_of, steps_of
 from privacy_assets.dagster.redaction import checked_step
 from privacy_assets.dagster.settings import TableSettings
 from privacy_assets.dagster.versions import CHECK
 from privacy_assets.pipeline.measuring import metric_inputs
-from privacy_assets.pipeline.tagging import data_columns, schema_of
+from privacy_assets.pipeline.private_table import PrivateTable
 from privacy_assets.tables.table import Table
 
 ALPHA = 0.001  # one false alarm in a thousand splits
@@ -34,9 +33,9 @@ def _source_check(settings: TableSettings) -> dg.AssetChecksDefinition:
         partitions_def=settings.partitions_def,
     )
     @checked_step
-    def schema(context: dg.AssetCheckExecutionContext, source: pd.DataFrame) -> dg.AssetCheckResult:
+    def schema(context: dg.AssetCheckExecutionContext, source: PrivateTable) -> dg.AssetCheckResult:
         place_of(context, settings)
-        return expectation_result(check_source(data_columns(source, "source")))
+        return expectation_result(check_source(source.rows))
 
     return schema
 
@@ -60,12 +59,10 @@ def _synthetic_check(settings: TableSettings) -> dg.AssetChecksDefinition:
     )
     @checked_step
     def schema_and_values(
-        context: dg.AssetCheckExecutionContext, synthetic: Any, **tables: pd.DataFrame
+        context: dg.AssetCheckExecutionContext, synthetic: Any, **tables: PrivateTable
     ) -> Iterator[dg.AssetCheckResult]:
-        rows, schema = steps_of(context, settings).rows(synthetic), schema_of(tables["train"], "train")
-        made = Table.of(rows, schema, where="synthetic")
-        real = [data_columns(table, role) for role, table in tables.items()]
-        yield expectation_result(check_synthetic(made.frame(), real))
+        made = Table.of(steps_of(context, settings).rows(synthetic), tables["train"].schema, where="synthetic")
+        yield expectation_result(check_synthetic(made.frame(), [table.rows for table in tables.values()]))
 
     return schema_and_values
 
@@ -75,7 +72,7 @@ def _exchangeability_check(settings: TableSettings) -> dg.AssetChecksDefinition:
         asset=settings.key("holdout"),
         name="exchangeable_with_train",
         metadata={CHECK: "exchangeable_with_train"},
-        additional_ins={"train": dg.AssetIn(key=settings.key("train"), dagster_type=FRAME)},
+        additional_ins={"train": dg.AssetIn(key=settings.key("train"), dagster_type=PRIVATE)},
         description=(
             "Train and holdout look like two draws from one population. Where they do not, a difference between them"
             " is no evidence of a leak."
@@ -84,7 +81,7 @@ def _exchangeability_check(settings: TableSettings) -> dg.AssetChecksDefinition:
     )
     @checked_step
     def exchangeable_with_train(
-        context: dg.AssetCheckExecutionContext, holdout: pd.DataFrame, train: pd.DataFrame
+        context: dg.AssetCheckExecutionContext, holdout: PrivateTable, train: PrivateTable
     ) -> dg.AssetCheckResult:
         place_of(context, settings)
         return exchangeability_result({"train": train, "holdout": holdout}, settings.seed)
@@ -92,12 +89,11 @@ def _exchangeability_check(settings: TableSettings) -> dg.AssetChecksDefinition:
     return exchangeable_with_train
 
 
-def exchangeability_result(tables: dict[str, pd.DataFrame], seed: int) -> dg.AssetCheckResult:
-    """Test tagged train and holdout; red when p is below 0.001."""
+def exchangeability_result(tables: dict[str, PrivateTable], seed: int) -> dg.AssetCheckResult:
+    """Test train and holdout; red when p is below 0.001."""
     from privacy_assets.pipeline.exchangeability import exchangeability
 
-    synthetic = data_columns(tables["train"], "train").frame()
-    found = exchangeability(metric_inputs(tables, synthetic, seed=seed))
+    found = exchangeability(metric_inputs(tables, tables["train"].rows, seed=seed))
     passed = found.p_value > ALPHA
     worst = max(found.columns, key=lambda record: float(record["z"]))
     text = "train and holdout are alike" if passed else f"train and holdout differ most in column {worst['column']}"
