@@ -142,6 +142,8 @@ def load_value(
 ) -> Any:
     """Load what :func:`store_value` put into ``folder``; as a DataFrame when ``wanted`` is one.
 
+    A private table is a DataFrame too, but for the pipeline's own steps, which want a :class:`PrivateTable`.
+
     InputError when nothing was stored; where a sealed record is wanted, an empty one, which no gate lets through.
     """
     # Whatever else lies beside a record, a release is read through the record alone.
@@ -160,13 +162,13 @@ def _shown(key: dg.AssetKey, partition: str | None) -> str:
 
 
 def _as_wanted(value: Any, wanted: Any, key: dg.AssetKey, partition: str | None, readable: Readable | None) -> Any:
-    if wanted is PrivateTable and isinstance(value, pd.DataFrame):
+    if isinstance(value, PrivateTable):
+        return value if wanted is PrivateTable else value.frame()
+    if wanted is PrivateTable:
         fix = "materialise it again: nothing but the pipeline writes it"
         raise InputError("the table does not carry its schema", where=_shown(key, partition), fix=fix)
     if wanted is not pd.DataFrame:
         return value
-    if isinstance(value, PrivateTable):
-        return value.frame()
     if isinstance(value, Sealed):
         text = f"{key.to_user_string()} is not released: depend on {key.path[0]}/published, which is."
         raise PublicationRefused(text)

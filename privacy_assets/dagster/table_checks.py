@@ -5,7 +5,7 @@ from typing import Any
 
 import dagster as dg
 
-from privacy_assets.dagster.assets import PRIVATE, RELEASES
+from privacy_assets.dagster.assets import PRIVATE, RELEASES, split_ins
 from privacy_assets.dagster.expectations import Expected, check_source, check_synthetic
 from privacy_assets.dagster.places import place_of, steps_of
 from privacy_assets.dagster.redaction import checked_step
@@ -54,7 +54,7 @@ def _synthetic_check(settings: TableSettings) -> dg.AssetChecksDefinition:
     @dg.multi_asset_check(
         name=spec.get_python_identifier(),
         specs=[spec],
-        ins={role: dg.AssetIn(key=settings.key(role)) for role in ("synthetic", *settings.roles)},
+        ins={"synthetic": dg.AssetIn(key=key), **split_ins(settings)},
         required_resource_keys={RELEASES},
     )
     @checked_step
