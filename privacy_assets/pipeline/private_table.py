@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -27,9 +27,9 @@ _KEY = b"privacy_assets"  # of the metadata of a Parquet file
 class PrivateTable:
     """``rows`` without the subject, the ``subject`` of each row as text, and the ``seal`` of the split, if any."""
 
-    rows: Table
-    subject: Column | None = None
-    seal: bytes = b""
+    rows: Table = field(repr=False)
+    subject: Column | None = field(default=None, repr=False)
+    seal: bytes = field(default=b"", repr=False)
 
     @classmethod
     def of(cls, frame: pd.DataFrame, schema: TableSchema, subject: str | None, *, where: str) -> PrivateTable:
