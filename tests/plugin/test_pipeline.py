@@ -181,7 +181,7 @@ def test_assets_can_be_called_directly(place: Path) -> None:
 
     parts = call("train", source=call("source").value)
     frames = {role: part.value for role, part in zip(ROLES, parts, strict=True)}
-    assert set(frames["train"]["pid"]).isdisjoint(frames["holdout"]["pid"])
+    assert set(frames["train"].frame()["pid"]).isdisjoint(frames["holdout"].frame()["pid"])
     fitted = call("generator", train=frames["train"]).value
     snapshot = call("synthetic", train=frames["train"], generator=fitted).value
     encoded = call("encoded", **frames, synthetic=snapshot).value
