@@ -31,35 +31,31 @@ from privacy_assets.evaluation import attach_embedder, fit_embedder, run_metrics
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.pipeline.measuring import metric_inputs
 from privacy_assets.pipeline.plan import TablePlan
+from privacy_assets.pipeline.private_table import PrivateTable, people_of
 from privacy_assets.pipeline.row_sources import source_table
-from privacy_assets.pipeline.tagging import data_columns, schema_of, tag
 from privacy_assets.policy import Policy
 from privacy_assets.stats.limits import Verdict
 from privacy_assets.stats.results import MetricResult
 from privacy_assets.tables.fingerprints import derived
-from privacy_assets.tables.splitting import split_table
 
 CHEAPEST = ("dcr", "membership_inference", "linkability", "singling_out")  # in the leaky demo, before all others
 WORST_FIRST = ("fail", "not_assessable", "pass")
 
 
 @cache
-def source(settings: TablePlan) -> pd.DataFrame:
+def source(settings: TablePlan) -> PrivateTable:
     """The private table in canonical form."""
     return source_table(settings, None, None, None)
 
 
 def demo_inputs(settings: TablePlan, key: int, embedded: bool) -> MetricInputs:
     """What the metrics of the demo read in a home of this key."""
-    table = source(settings)
     secret = derived(f"demo key {key}, of at least 16 bytes".encode(), "split")
-    schema = schema_of(table, "source")
-    parts = split_table(table, settings.subject, secret, settings.shares)
-    tables = {role: tag(part.reset_index(drop=True), schema, settings.subject) for role, part in parts.items()}
-    train = data_columns(tables["train"], "train")
-    people = pd.factorize(tables["train"][settings.subject])[0]
-    fitted = settings.generator.fit(train, seed=settings.seed, people=people)
-    inputs = metric_inputs(tables, fitted.sample(len(train), seed=settings.seed).frame(), seed=settings.seed)
+    tables = source(settings).split(secret, settings.shares)
+    train = tables["train"]
+    fitted = settings.generator.fit(train.rows, seed=settings.seed, people=people_of([train]))
+    made = fitted.sample(len(train), seed=settings.seed)
+    inputs = metric_inputs(tables, made, seed=settings.seed)
     return attach_embedder(inputs, fit_embedder(inputs, **(settings.embedder or {}))) if embedded else inputs
 
 

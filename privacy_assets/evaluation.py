@@ -81,7 +81,6 @@ def prepare_inputs(
         check_frame(frame, where=names[role])
     declared.check([name for role in frames if role != "synthetic" for name in frames[role].columns])
     frames = {role: declared.left(frame) for role, frame in frames.items()}
-    whose = dict(frames)
     subjects = take_subjects(frames, names, subject)
     asked = schema is None
     if schema is None:
@@ -90,24 +89,49 @@ def prepare_inputs(
         role: Table.of(frames.pop(role), schema, where=names[role], synthetic=role == "synthetic")
         for role in list(frames)
     }
-    tables = joint(tables)
     if asked:
         real = [tables[role] for role in REAL_ROLES if role in tables]
-        people = np.concatenate([subjects[role] for role in REAL_ROLES if role in subjects]) if subjects else None
+        people = np.concatenate(list(joint_codes(subjects).values())) if subjects else None
         schema = with_roles(schema, real, people, declared, kinds, where=_REAL)
     tables = {role: table.under(schema) for role, table in tables.items()}
+    return joint_inputs(
+        tables, subjects, released=released, where=names["holdout"], seed=seed, device=device, progress=progress
+    )
+
+
+def joint_inputs(
+    tables: Mapping[str, Table],
+    subjects: Mapping[str, Column],
+    *,
+    released: Sequence[TableLike] = (),
+    where: str = "holdout",
+    seed: int = 0,
+    device: str = "cpu",
+    progress: Progress = silent,
+) -> MetricInputs:
+    """The inputs of the metrics from ``tables`` of one schema, by role, and of the real ones the subject of each row.
+
+    Arguments and errors as in :func:`prepare_inputs`; ``where`` is what messages call the holdout.
+    """
+    schema, tables = tables["train"].schema, joint(tables)
     generated = {role: table.select(schema.generated) for role, table in tables.items()} if schema.generated else {}
-    if generated and subject is not None:  # an identifier that is published under another name
-        whom = ColumnSchema(subject, "categorical", False, "str")
-        for role in subjects:
-            generated[role] = generated[role].with_columns(column_of(whose[role][subject], whom, names[role]))
+    if generated:  # an identifier that is published under another name
+        for role, ids in subjects.items():
+            generated[role] = generated[role].with_columns(ids)
     schema = schema.measured
     tables = {role: table.under(schema) for role, table in tables.items()}
     earlier = stacked_releases(released, schema) if released else None
     inputs = MetricInputs(
-        schema, tables, subjects, generated=generated, released=earlier, seed=seed, device=device, progress=progress
+        schema,
+        tables,
+        joint_codes(subjects),
+        generated=generated,
+        released=earlier,
+        seed=seed,
+        device=device,
+        progress=progress,
     )
-    _check_unseen(inputs, names["holdout"])
+    _check_unseen(inputs, where)
     return inputs
 
 
@@ -172,8 +196,8 @@ def _where(role: str, table: TableLike | None) -> str:
     return f"{role} ({location(table)})" if isinstance(table, PATHS) else role
 
 
-def take_subjects(frames: dict[str, Any], names: Mapping[str, str], subject: str | None) -> dict[str, np.ndarray]:
-    """Remove the subject column from the real frames (in place of the mapping) and code it jointly, int64 by role.
+def take_subjects(frames: dict[str, Any], names: Mapping[str, str], subject: str | None) -> dict[str, Column]:
+    """Remove the subject column from the real frames (in place of the mapping): the ids of their rows, by role.
 
     ``names`` are what messages call the tables. InputError where the column or a subject is missing, or it stands in
     the synthetic table.
@@ -192,16 +216,32 @@ def take_subjects(frames: dict[str, Any], names: Mapping[str, str], subject: str
         if subject not in frames[role].columns:
             fix = "name a column that every real table has"
             raise InputError("the subject column is missing", where=names[role], column=subject, fix=fix)
-        # As text: 7, 7.0 and "7" are one person, whatever each file makes of the column.
-        ids[role] = column_of(frames[role][subject], ColumnSchema(subject, "categorical", False, "str"), names[role])
-        missing = np.flatnonzero(ids[role].missing)
-        if len(missing):
-            fix = "give every row the id of its person"
-            raise InputError("the subject is missing", where=names[role], column=subject, row=int(missing[0]), fix=fix)
+        ids[role] = subject_column(frames[role][subject], names[role])
         frames[role] = frames[role].drop(columns=[subject])
-    ends = np.cumsum([len(column) for column in ids.values()])[:-1]
-    codes, _ = pd.factorize(stacked(list(ids.values())).cells)
-    return dict(zip(ids, np.split(codes.astype(np.int64), ends), strict=True))
+    return ids
+
+
+def subject_column(series: pd.Series, where: str) -> Column:
+    """The ids of people as text: 7, 7.0 and "7" are one person, whatever a file makes of the column.
+
+    InputError where one is missing.
+    """
+    name = str(series.name)
+    ids = column_of(series, ColumnSchema(name, "categorical", False, "str"), where)
+    missing = np.flatnonzero(ids.missing)
+    if len(missing):
+        fix = "give every row the id of its person"
+        raise InputError("the subject is missing", where=where, column=name, row=int(missing[0]), fix=fix)
+    return ids
+
+
+def joint_codes(subjects: Mapping[str, Column]) -> dict[str, np.ndarray]:
+    """Int64 code of the subject of each row, coded jointly over the roles."""
+    if not subjects:
+        return {}
+    ends = np.cumsum([len(column) for column in subjects.values()])[:-1]
+    codes, _ = pd.factorize(stacked(list(subjects.values())).cells)
+    return dict(zip(subjects, np.split(codes.astype(np.int64), ends), strict=True))
 
 
 def joint_schema(

@@ -37,21 +37,12 @@ def kinds(pairs: Sequence[str]) -> dict[str, Kind] | None:
 
 def read_data(options: argparse.Namespace) -> tuple[Table, np.ndarray | None]:
     """The table of --data without the column --subject, and the person of each row."""
-    from privacy_assets.evaluation import take_subjects
+    from privacy_assets.pipeline.private_table import canonical_source, people_of
     from privacy_assets.tables.reading import read_table
-    from privacy_assets.tables.roles import with_roles
-    from privacy_assets.tables.schema import infer_schema
-    from privacy_assets.tables.table import Table
 
-    frame = read_table(options.data)
-    declared = declared_columns(options)
-    declared.check(list(frame.columns))
-    frames = {"train": declared.left(frame)}
-    people = take_subjects(frames, {"train": options.data}, options.subject).get("train")
-    given = kinds(options.kind)
-    schema = infer_schema(frames["train"], given, where=options.data)
-    table = Table.of(frames["train"], schema, where=options.data)
-    return table.under(with_roles(schema, [table], people, declared, given, where=options.data)), people
+    frame, declared = read_table(options.data), declared_columns(options)
+    table = canonical_source(frame, options.subject, kinds(options.kind), declared, where=options.data)
+    return table.rows, people_of([table])
 
 
 def declared_columns(options: argparse.Namespace) -> Declared:

@@ -19,10 +19,11 @@ from privacy_assets.errors import InputError
 from privacy_assets.gate.statements import Sealed
 from privacy_assets.pipeline.measuring import fitted_embedder
 from privacy_assets.pipeline.plan import RowSource
+from privacy_assets.pipeline.private_table import PrivateTable
 from privacy_assets.stats.limits import Limit
 
 IO_KEY, RELEASES = "privacy_io", "releases"
-FRAME = dg.PythonObjectDagsterType(pd.DataFrame, name="PrivacyAssetsFrame")
+PRIVATE = dg.PythonObjectDagsterType(PrivateTable, name="PrivacyAssetsPrivateTable")
 # IO managers are asked for a DataFrame; one that hands over a table of another library is understood as well.
 GIVEN = dg.DagsterType(lambda _context, _value: True, name="PrivacyAssetsTable", typing_type=pd.DataFrame)
 SEALED = dg.PythonObjectDagsterType(Sealed, name="PrivacyAssetsSealed")
@@ -83,7 +84,7 @@ def check_row_sources(
 
 def split_ins(settings: TableSettings) -> dict[str, dg.AssetIn]:
     """The real tables as inputs."""
-    return {role: dg.AssetIn(key=settings.key(role), dagster_type=FRAME) for role in settings.roles}
+    return {role: dg.AssetIn(key=settings.key(role), dagster_type=PRIVATE) for role in settings.roles}
 
 
 def source_ins(row_sources: Mapping[str, RowSource]) -> dict[str, dg.AssetIn]:
@@ -110,9 +111,10 @@ def build_source(settings: TableSettings) -> dg.AssetsDefinition:
         steps, releases = steps_of(context, settings), context.resources.releases
         check_row_sources(context, settings, {"source": row_source})
         version = source_version(row_source, steps.place.partition, releases.key("fingerprints"), context.instance)
-        rows, fingerprint = steps.source(given.get("given_source"))
-        metadata = {**table_metadata(rows, "source"), **version, "keyed_fingerprint": fingerprint}
-        return dg.MaterializeResult(value=rows, metadata=metadata, data_version=dg.DataVersion(fingerprint))
+        table = steps.source(given.get("given_source"))
+        fingerprint = steps.keyed(table)
+        metadata = {**table_metadata(table, fingerprint), **version}
+        return dg.MaterializeResult(value=table, metadata=metadata, data_version=dg.DataVersion(fingerprint))
 
     return source
 
@@ -120,10 +122,11 @@ def build_source(settings: TableSettings) -> dg.AssetsDefinition:
 def build_splits(settings: TableSettings) -> dg.AssetsDefinition:
     """Train, holdout and reference: split from the source, or the user's own."""
     outs = {
-        role: common_out(settings, role, "pandas", description=SPLIT_TEXT[role], kept=FRAME) for role in settings.roles
+        role: common_out(settings, role, "pandas", description=SPLIT_TEXT[role], kept=PRIVATE)
+        for role in settings.roles
     }
     row_sources = {role: settings.row_sources[role] for role in settings.roles} if settings.external else {}
-    source = {"source": dg.AssetIn(key=settings.key("source"), dagster_type=FRAME)}
+    source = {"source": dg.AssetIn(key=settings.key("source"), dagster_type=PRIVATE)}
 
     @dg.multi_asset(
         name=f"{settings.name}__splits",
@@ -133,16 +136,15 @@ def build_splits(settings: TableSettings) -> dg.AssetsDefinition:
         required_resource_keys={RELEASES},
     )
     @checked_step
-    def splits(context: dg.AssetExecutionContext, **given: pd.DataFrame) -> Iterator[dg.Output[pd.DataFrame]]:
+    def splits(context: dg.AssetExecutionContext, **given: Any) -> Iterator[dg.Output[PrivateTable]]:
         steps = steps_of(context, settings)
         check_row_sources(context, settings, row_sources)
         own = {role: given[f"given_{role}"] for role in settings.roles if f"given_{role}" in given}
         for role, part in steps.splits(given.get("source"), own).items():
             upstream = key_of(settings.row_sources[role]) if settings.external else settings.key("source")
-            metadata = {**table_metadata(part.rows, role, upstream), "keyed_fingerprint": part.fingerprint}
-            yield dg.Output(
-                part.rows, output_name=role, metadata=metadata, data_version=dg.DataVersion(part.fingerprint)
-            )
+            fingerprint = steps.keyed(part)
+            metadata = table_metadata(part, fingerprint, upstream)
+            yield dg.Output(part, output_name=role, metadata=metadata, data_version=dg.DataVersion(fingerprint))
 
     return splits
 
@@ -158,7 +160,7 @@ def build_embedder(settings: TableSettings) -> dg.AssetsDefinition:
         description="A contrastive encoder, trained on all real rows alike: it sees likeness beyond single columns.",
     )
     @checked_step
-    def embedder(context: dg.AssetExecutionContext, **tables: pd.DataFrame) -> dg.MaterializeResult:
+    def embedder(context: dg.AssetExecutionContext, **tables: PrivateTable) -> dg.MaterializeResult:
         place_of(context, settings)
         with device_of(context, wanted=True) as device:
             trained = fitted_embedder(settings, tables, device, context.log.info)
@@ -181,7 +183,7 @@ def build_generator_asset(settings: TableSettings) -> dg.AssetsDefinition:
         description=f"The generator {settings.generator_label}, fitted to train and to nothing else.",
     )
     @checked_step
-    def generator(context: dg.AssetExecutionContext, train: pd.DataFrame) -> dg.MaterializeResult:
+    def generator(context: dg.AssetExecutionContext, train: PrivateTable) -> dg.MaterializeResult:
         steps = steps_of(context, settings)
         with device_of(context, torch) as device, piped(context, settings.generator) as reported:
             trained = steps.generator(train, home_of(context.instance), device)

@@ -20,7 +20,6 @@ from privacy_assets.errors import ConfigError
 from privacy_assets.evaluation import attach_embedder
 from privacy_assets.metrics.base import Metric
 from privacy_assets.pipeline.measuring import metric_inputs
-from privacy_assets.pipeline.tagging import data_columns
 from privacy_assets.storage.files import private_folder
 from privacy_assets.storage.objects import ObjectPath, local_copy
 
@@ -113,8 +112,7 @@ def _points(
     if not config.fractions or not config.noise:
         raise ConfigError(f"table {settings.name}: fractions and noise need at least one number each.")
     tables = {role: inputs[role] for role in ("train", "holdout")}
-    release = data_columns(inputs["reference"], "reference").frame()
-    ready = metric_inputs(tables, release, seed=settings.seed, device=device, progress=progress)
+    ready = metric_inputs(tables, inputs["reference"].rows, seed=settings.seed, device=device, progress=progress)
     if any(settings.uses_embedder(metric) for metric in metrics.values()):
         ready = attach_embedder(ready, inputs["embedder"])
     cases = leaky_cases(

@@ -25,6 +25,7 @@ from privacy_assets.gate.keys import key_path
 from privacy_assets.gate.releases import read_published
 from privacy_assets.gate.statements import KINDS, Kind, Place, Sealed, quoted
 from privacy_assets.pipeline.encoded import StoredEncoded
+from privacy_assets.pipeline.private_table import PrivateTable
 from privacy_assets.pipeline.training import StoredTrained
 from privacy_assets.storage.files import names, open_regular, private_folder, put_atomic, read_regular
 from privacy_assets.storage.objects import Location, ObjectPath, local_copy, location
@@ -76,7 +77,7 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
             return
         partition = context.asset_partition_key if context.has_asset_partitions else None
         folder = self.folder(context.asset_key, partition, home=home_of(context.step_context.instance))
-        if isinstance(obj, pd.DataFrame) and context.asset_key.path[-1] in _RECORDS:
+        if isinstance(obj, pd.DataFrame | PrivateTable) and context.asset_key.path[-1] in _RECORDS:
             fix = "name the asset otherwise, or give it another IO manager"
             raise InputError("only a record of the gate can be stored there", where=str(folder), fix=fix)
         store_value(obj, folder)
@@ -111,9 +112,10 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
 def store_value(value: Any, folder: Location) -> None:
     """Store ``value`` in ``folder`` by its type; InputError for a type that is not stored here."""
     private_folder(folder)
-    if isinstance(value, pd.DataFrame):
-        table = pa.Table.from_pandas(value.reset_index(drop=True), preserve_index=False)
-        kept = put_atomic(folder / TABLE, lambda stream: pq.write_table(table, stream, compression="zstd"))
+    if isinstance(value, PrivateTable):
+        kept = _store_table(value.to_arrow(), folder)
+    elif isinstance(value, pd.DataFrame):
+        kept = _store_table(pa.Table.from_pandas(value, preserve_index=False), folder)
     elif isinstance(value, Sealed):
         kept = put_atomic(folder / f"{value.kind}.json", value.data)
     elif isinstance(value, Published):
@@ -131,10 +133,16 @@ def store_value(value: Any, folder: Location) -> None:
             (folder / name).unlink(missing_ok=True)
 
 
+def _store_table(table: pa.Table, folder: Location) -> Location:
+    return put_atomic(folder / TABLE, lambda stream: pq.write_table(table, stream, compression="zstd"))
+
+
 def load_value(
     folder: Location, key: dg.AssetKey, partition: str | None, wanted: Any = None, readable: Readable | None = None
 ) -> Any:
     """Load what :func:`store_value` put into ``folder``; as a DataFrame when ``wanted`` is one.
+
+    A private table is a DataFrame too, but for the pipeline's own steps, which want a :class:`PrivateTable`.
 
     InputError when nothing was stored; where a sealed record is wanted, an empty one, which no gate lets through.
     """
@@ -154,6 +162,11 @@ def _shown(key: dg.AssetKey, partition: str | None) -> str:
 
 
 def _as_wanted(value: Any, wanted: Any, key: dg.AssetKey, partition: str | None, readable: Readable | None) -> Any:
+    if isinstance(value, PrivateTable):
+        return value if wanted is PrivateTable else value.frame()
+    if wanted is PrivateTable:
+        fix = "materialise it again: nothing but the pipeline writes it"
+        raise InputError("the table does not carry its schema", where=_shown(key, partition), fix=fix)
     if wanted is not pd.DataFrame:
         return value
     if isinstance(value, Sealed):
@@ -175,9 +188,7 @@ def _joined(frames: list[Any], key: dg.AssetKey) -> Any:
         raise InputError(
             "several partitions can be loaded together for tables only", where=key.to_user_string(), fix=fix
         )
-    joined = pd.concat(frames, ignore_index=True)
-    joined.attrs = dict(frames[0].attrs)
-    return joined
+    return pd.concat(frames, ignore_index=True)
 
 
 def _store_model(value: Any, folder: Location) -> Location:
@@ -235,10 +246,10 @@ def _load_model(path: Location) -> Any:
         return Embedder.load(folder)
 
 
-def _load_table(path: Location) -> pd.DataFrame:
+def _load_table(path: Location) -> Any:
     with open_regular(path) as stream:
-        frame: pd.DataFrame = pq.ParquetFile(stream).read().to_pandas()
-    return frame
+        table = pq.ParquetFile(stream).read()
+    return PrivateTable.of_arrow(table, where=path.parent.name) or table.to_pandas()
 
 
 def _load_report(path: Location) -> Any:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import dagster as dg
 import pandas as pd
 
-from privacy_assets.pipeline.tagging import schema_of, subject_of
+from privacy_assets.pipeline.private_table import PrivateTable
 from privacy_assets.stats.limits import LimitOutcome
 from privacy_assets.stats.results import MetricResult
 from privacy_assets.tables.schema import TableSchema
@@ -45,13 +45,14 @@ def lineage(names: list[str], *upstream: dg.AssetKey) -> dg.TableColumnLineage:
     )
 
 
-def table_metadata(frame: pd.DataFrame, where: str, upstream: dg.AssetKey | None = None) -> dict[str, Any]:
-    """Rows, subjects, columns and column lineage of a tagged private table."""
-    schema, subject = schema_of(frame, where), subject_of(frame, where)
+def table_metadata(table: PrivateTable, fingerprint: str, upstream: dg.AssetKey | None = None) -> dict[str, Any]:
+    """Rows, subjects, columns, column lineage and keyed fingerprint of a private table."""
+    schema, subject = table.schema, None if table.subject is None else table.subject.name
     metadata: dict[str, Any] = {
-        "dagster/row_count": len(frame),
+        "dagster/row_count": len(table),
         "dagster/column_schema": column_schema(schema, subject),
-        "subjects": int(frame[subject].nunique()) if subject else len(frame),
+        "subjects": len(table) if table.subject is None else len(table.subject.distinct()),
+        "keyed_fingerprint": fingerprint,
     }
     if upstream is not None:
         metadata["dagster/column_lineage"] = lineage([*([subject] if subject else []), *schema.names], upstream)

@@ -1,19 +1,17 @@
 """Checks beside the gate: schema and values of source and synthetic, exchangeability of train and holdout."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
-import pandas as pd
 
-from privacy_assets.dagster.assets import FRAME, RELEASES
+from privacy_assets.dagster.assets import PRIVATE, RELEASES, split_ins
 from privacy_assets.dagster.expectations import Expected, check_source, check_synthetic
 from privacy_assets.dagster.places import place_of, steps_of
 from privacy_assets.dagster.redaction import checked_step
 from privacy_assets.dagster.settings import TableSettings
 from privacy_assets.dagster.versions import CHECK
 from privacy_assets.pipeline.measuring import metric_inputs
-from privacy_assets.pipeline.tagging import data_columns, schema_of
+from privacy_assets.pipeline.private_table import PrivateTable
 from privacy_assets.tables.table import Table
 
 ALPHA = 0.001  # one false alarm in a thousand splits
@@ -34,40 +32,51 @@ def _source_check(settings: TableSettings) -> dg.AssetChecksDefinition:
         partitions_def=settings.partitions_def,
     )
     @checked_step
-    def schema(context: dg.AssetCheckExecutionContext, source: pd.DataFrame) -> dg.AssetCheckResult:
+    def schema(context: dg.AssetCheckExecutionContext, source: PrivateTable) -> dg.AssetCheckResult:
         place_of(context, settings)
-        return expectation_result(check_source(data_columns(source, "source")))
+        return expectation_result(check_source(source.rows))
 
     return schema
 
 
 def _synthetic_check(settings: TableSettings) -> dg.AssetChecksDefinition:
-    key = settings.key("synthetic")
-    spec = dg.AssetCheckSpec(
-        "schema_and_values",
-        asset=key,
-        additional_deps=[settings.key(role) for role in settings.roles],
+    def found(context: dg.AssetCheckExecutionContext, synthetic: Any, *tables: PrivateTable) -> dg.AssetCheckResult:
+        made = Table.of(steps_of(context, settings).rows(synthetic), tables[0].schema, where="synthetic")
+        return expectation_result(check_synthetic(made.frame(), [table.rows for table in tables]))
+
+    check = dg.asset_check(
+        asset=settings.key("synthetic"),
+        name="schema_and_values",
         metadata={CHECK: "schema_and_values"},
+        additional_ins=split_ins(settings),
+        required_resource_keys={RELEASES},
         description="The synthetic table has the columns and types of train, and no value that may not stand in it.",
         partitions_def=settings.partitions_def,
     )
+    # Dagster reads from the signature which tables a check is given.
+    if "reference" not in settings.roles:
 
-    @dg.multi_asset_check(
-        name=spec.get_python_identifier(),
-        specs=[spec],
-        ins={role: dg.AssetIn(key=settings.key(role)) for role in ("synthetic", *settings.roles)},
-        required_resource_keys={RELEASES},
-    )
+        @check
+        @checked_step
+        def of_two(
+            context: dg.AssetCheckExecutionContext, synthetic: Any, train: PrivateTable, holdout: PrivateTable
+        ) -> dg.AssetCheckResult:
+            return found(context, synthetic, train, holdout)
+
+        return of_two
+
+    @check
     @checked_step
-    def schema_and_values(
-        context: dg.AssetCheckExecutionContext, synthetic: Any, **tables: pd.DataFrame
-    ) -> Iterator[dg.AssetCheckResult]:
-        rows, schema = steps_of(context, settings).rows(synthetic), schema_of(tables["train"], "train")
-        made = Table.of(rows, schema, where="synthetic")
-        real = [data_columns(table, role) for role, table in tables.items()]
-        yield expectation_result(check_synthetic(made.frame(), real))
+    def of_three(
+        context: dg.AssetCheckExecutionContext,
+        synthetic: Any,
+        train: PrivateTable,
+        holdout: PrivateTable,
+        reference: PrivateTable,
+    ) -> dg.AssetCheckResult:
+        return found(context, synthetic, train, holdout, reference)
 
-    return schema_and_values
+    return of_three
 
 
 def _exchangeability_check(settings: TableSettings) -> dg.AssetChecksDefinition:
@@ -75,7 +84,7 @@ def _exchangeability_check(settings: TableSettings) -> dg.AssetChecksDefinition:
         asset=settings.key("holdout"),
         name="exchangeable_with_train",
         metadata={CHECK: "exchangeable_with_train"},
-        additional_ins={"train": dg.AssetIn(key=settings.key("train"), dagster_type=FRAME)},
+        additional_ins={"train": dg.AssetIn(key=settings.key("train"), dagster_type=PRIVATE)},
         description=(
             "Train and holdout look like two draws from one population. Where they do not, a difference between them"
             " is no evidence of a leak."
@@ -84,7 +93,7 @@ def _exchangeability_check(settings: TableSettings) -> dg.AssetChecksDefinition:
     )
     @checked_step
     def exchangeable_with_train(
-        context: dg.AssetCheckExecutionContext, holdout: pd.DataFrame, train: pd.DataFrame
+        context: dg.AssetCheckExecutionContext, holdout: PrivateTable, train: PrivateTable
     ) -> dg.AssetCheckResult:
         place_of(context, settings)
         return exchangeability_result({"train": train, "holdout": holdout}, settings.seed)
@@ -92,12 +101,11 @@ def _exchangeability_check(settings: TableSettings) -> dg.AssetChecksDefinition:
     return exchangeable_with_train
 
 
-def exchangeability_result(tables: dict[str, pd.DataFrame], seed: int) -> dg.AssetCheckResult:
-    """Test tagged train and holdout; red when p is below 0.001."""
+def exchangeability_result(tables: dict[str, PrivateTable], seed: int) -> dg.AssetCheckResult:
+    """Test train and holdout; red when p is below 0.001."""
     from privacy_assets.pipeline.exchangeability import exchangeability
 
-    synthetic = data_columns(tables["train"], "train").frame()
-    found = exchangeability(metric_inputs(tables, synthetic, seed=seed))
+    found = exchangeability(metric_inputs(tables, tables["train"].rows, seed=seed))
     passed = found.p_value > ALPHA
     worst = max(found.columns, key=lambda record: float(record["z"]))
     text = "train and holdout are alike" if passed else f"train and holdout differ most in column {worst['column']}"

@@ -11,7 +11,7 @@ import pandas as pd
 
 from privacy_assets.errors import InputError
 from privacy_assets.pipeline.plan import PARTITION_MARK, RowSource, TablePlan
-from privacy_assets.pipeline.tagging import canonical_source, external_splits
+from privacy_assets.pipeline.private_table import PrivateTable, canonical_source, external_splits
 from privacy_assets.tables.given import given_frame
 from privacy_assets.tables.reading import read_table
 from privacy_assets.tables.schema import TableSchema
@@ -60,31 +60,35 @@ def select_partition(
         chosen = frame[frame[column].astype(str) == partition]
     if chosen.empty:
         raise InputError("the partition has no rows", where=where, column=column, fix="check partitions and data")
-    chosen.attrs = dict(frame.attrs)
     return chosen
 
 
 def source_table(
     plan: TablePlan, given: pd.DataFrame | None, partition: str | None, window: Window | None
-) -> pd.DataFrame:
+) -> PrivateTable:
     """The private table in canonical form; its schema is inferred before a partition is cut out."""
     row_source = plan.row_sources["source"]
     whole = canonical_source(read_source(row_source, given, partition), plan.subject, plan.kinds, plan.declared)
-    column = None if PARTITION_MARK in row_source.path else plan.partition_column
-    return select_partition(whole, column, partition, window, where="source").reset_index(drop=True)
+    return _of_partition(whole, plan, "source", partition, window)
 
 
 def user_splits(
     plan: TablePlan, given: Mapping[str, pd.DataFrame], partition: str | None, window: Window | None
-) -> dict[str, pd.DataFrame]:
+) -> dict[str, PrivateTable]:
     """The user's own train, holdout and reference in canonical form under one schema."""
     frames = {role: read_source(plan.row_sources[role], given.get(role), partition) for role in plan.roles}
     tables = external_splits(frames, plan.subject, plan.kinds, plan.declared)
-    for role, row_source in plan.row_sources.items():
-        if role in tables and PARTITION_MARK not in row_source.path:
-            chosen = select_partition(tables[role], plan.partition_column, partition, window, where=role)
-            tables[role] = chosen.reset_index(drop=True)
-    return tables
+    return {role: _of_partition(table, plan, role, partition, window) for role, table in tables.items()}
+
+
+def _of_partition(
+    table: PrivateTable, plan: TablePlan, role: str, partition: str | None, window: Window | None
+) -> PrivateTable:
+    """The rows of one partition, where the path of ``role`` has not chosen them; the schema stays."""
+    if PARTITION_MARK in plan.row_sources[role].path or plan.partition_column is None or partition is None:
+        return table
+    chosen = select_partition(table.frame(), plan.partition_column, partition, window, where=role)
+    return PrivateTable.of(chosen.reset_index(drop=True), table.schema, plan.subject, where=role)
 
 
 def user_synthetic(

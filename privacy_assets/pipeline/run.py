@@ -42,9 +42,9 @@ def run_table(steps: Steps, device: str = "cpu", step: Step = lambda _: nullcont
     source = None
     if not plan.external:
         with step("source"):
-            source = steps.source().rows
+            source = steps.source()
     with step("splits"):
-        tables = {role: part.rows for role, part in steps.splits(source).items()}
+        tables = steps.splits(source)
     del source
     embedder = trained = None
     if plan.embeds:

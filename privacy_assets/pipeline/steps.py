@@ -26,10 +26,10 @@ from privacy_assets.gate.statements import Place, Sealed
 from privacy_assets.metrics.base import Metric
 from privacy_assets.pipeline.deployment import Deployment
 from privacy_assets.pipeline.encoded import Encoded, EncodedMetadata, StoredEncoded, for_metric
-from privacy_assets.pipeline.measuring import fingerprints, metric_inputs, table_fingerprint
+from privacy_assets.pipeline.measuring import metric_inputs
 from privacy_assets.pipeline.plan import TablePlan
+from privacy_assets.pipeline.private_table import PrivateTable
 from privacy_assets.pipeline.row_sources import Window, source_table, user_splits, user_synthetic
-from privacy_assets.pipeline.tagging import content_of, schema_of, seal_of, tag, with_seal
 from privacy_assets.pipeline.training import (
     Sampled,
     StoredTrained,
@@ -43,21 +43,14 @@ from privacy_assets.policy import Judgement
 from privacy_assets.report.evaluate import put_together, sizes_of
 from privacy_assets.stats.limits import LimitOutcome, judge_limit
 from privacy_assets.stats.results import MetricResult
-from privacy_assets.tables.splitting import split_table
+from privacy_assets.tables.table import Table
 
 if TYPE_CHECKING:
     from privacy_assets.embedding.embedder import Embedder
     from privacy_assets.report.configuration import Protection
     from privacy_assets.report.report import Report
 
-Tables = Mapping[str, pd.DataFrame]  # the real ones, by role
-
-
-class Private(NamedTuple):
-    """A private table, tagged and of a split sealed, and its keyed fingerprint."""
-
-    rows: pd.DataFrame
-    fingerprint: str
+Tables = Mapping[str, PrivateTable]  # the real ones, by role
 
 
 class Synthetic(NamedTuple):
@@ -118,30 +111,29 @@ class Steps:
         """The gate of the deployment."""
         return self.deployment.gate()
 
-    def source(self, given: Any = None) -> Private:
-        """The private table in canonical form; ``given`` are its rows where they are handed over."""
-        rows = source_table(self.plan, given, self.place.partition, self.window)
-        return Private(rows, self.deployment.keyed(content_of(rows, "source")))
+    def keyed(self, table: PrivateTable) -> str:
+        """Keyed fingerprint of a private table: its rows, and whose they are."""
+        return self.deployment.keyed(table.fingerprint)
 
-    def splits(self, source: pd.DataFrame | None, given: Mapping[str, Any] | None = None) -> dict[str, Private]:
+    def source(self, given: Any = None) -> PrivateTable:
+        """The private table in canonical form; ``given`` are its rows where they are handed over."""
+        return source_table(self.plan, given, self.place.partition, self.window)
+
+    def splits(self, source: PrivateTable | None, given: Mapping[str, Any] | None = None) -> dict[str, PrivateTable]:
         """Train, holdout and reference, each with the seal of the split; ``given`` are the user's own, by role."""
         gate, plan = self.gate, self.plan  # its keys are in order before anything is read
         if source is None:
             parts = user_splits(plan, given or {}, self.place.partition, self.window)
         else:
-            schema = schema_of(source, "source")
-            cut = split_table(source, plan.subject, self.deployment.key("split"), plan.shares)
-            parts = {role: tag(part.reset_index(drop=True), schema, plan.subject) for role, part in cut.items()}
-        found = {}
-        for role, part in parts.items():
-            print_ = table_fingerprint(part, role, self.deployment)
-            seal = gate.sign_split(self.place, role, print_, plan.split_setup)
-            found[role] = Private(with_seal(part, seal.data), print_)
-        return found
+            parts = source.split(self.deployment.key("split"), plan.shares)
+        seals = {
+            role: gate.sign_split(self.place, role, self.keyed(part), plan.split_setup) for role, part in parts.items()
+        }
+        return {role: part.sealed(seals[role].data) for role, part in parts.items()}
 
-    def generator(self, train: pd.DataFrame, home: Path | None = None, device: str = "cpu") -> Trained:
+    def generator(self, train: PrivateTable, home: Path | None = None, device: str = "cpu") -> Trained:
         """The generator fitted to ``train``; interrupted training is kept below ``home``, if there is one."""
-        print_ = table_fingerprint(train, "train", self.deployment)
+        print_ = self.keyed(train)
         folder, seed = checkpoint_folder(home, self.place), fitting_seed(self.plan, self.deployment)
         fitted = trained_generator(self.plan, train, print_, seed, folder, device, self.progress)
         return Trained(fitted, print_, self.deployment.keyed)
@@ -153,11 +145,11 @@ class Steps:
         """
         train = tables["train"]
         if trained is None:
-            made_from, schema = table_fingerprint(train, "train", self.deployment), schema_of(train, "train")
-            made = Sampled(user_synthetic(self.plan, given, schema, self.place.partition, self.window))
+            made_from = self.keyed(train)
+            made = Sampled(user_synthetic(self.plan, given, train.schema, self.place.partition, self.window))
         else:
             checked = trained.check(self.deployment.keyed)
-            made_from, made = checked.train, sampled(self.plan, checked, tables, self.deployment, self.progress)
+            made_from, made = checked.train, sampled(self.plan, checked, tables, self.deployment.keyed, self.progress)
         snapshot, sealed = self.gate.take_snapshot(made.rows, self.place, made_from, made.filter, made.generator)
         return Synthetic(made.rows, snapshot, sealed, made.metadata)
 
@@ -174,10 +166,13 @@ class Steps:
         """
         gate, plan = self.gate, self.plan
         snapshot = gate.snapshot(synthetic, self.place)
-        rows = read_snapshot(snapshot)
-        prints = fingerprints(tables, rows, embedder, self.deployment)
-        for role, frame in tables.items():
-            gate.check_split(Sealed("split", seal_of(frame, role)), self.place, role, prints[role], plan.split_setup)
+        rows = Table.of(read_snapshot(snapshot), tables["train"].schema, where="synthetic", synthetic=True)
+        prints = {role: self.keyed(table) for role, table in tables.items()}
+        for role, table in tables.items():
+            gate.check_split(Sealed("split", table.seal), self.place, role, prints[role], plan.split_setup)
+        prints["synthetic"] = rows.fingerprint  # it may be published, so it needs no key
+        if embedder is not None:
+            prints["embedder"] = self.deployment.keyed(embedder.fingerprint())
         inputs = metric_inputs(tables, rows, seed=plan.seed, device=device, progress=self.progress)
         inputs = inputs if embedder is None else attach_embedder(inputs, embedder)
         for role in inputs.tables if embedder is not None else ():
@@ -203,9 +198,8 @@ class Steps:
         measured = run_metrics(inputs, {metric.name: metric})[metric.name]
         prints = {role: own for role, own in opened.metadata.inputs.items() if embeds or role != "embedder"}
         result = replace(measured, inputs={**prints, "released": earlier.fingerprint})
-        attempt = gate.attempts.attempt(
-            snapshot, plan.pool_partitions
-        )  # whoever sees a statistic has looked, attested or not
+        # Whoever sees a statistic has looked, attested or not.
+        attempt = gate.attempts.attempt(snapshot, plan.pool_partitions)
         limits = [limit for limit in plan.policy.limits if limit.metric == metric.name]
         outcomes = [judge_limit(limit, result, attempt) for limit in limits]
         sealed = gate.sign_result(result, snapshot, outcomes, plan.pool_partitions)
@@ -225,8 +219,7 @@ class Steps:
         if of.sha256 != snapshot.sha256:
             raise PublicationRefused("the tables were encoded with another synthetic table; materialise encoded again.")
         results = {name: gate.result(scores[name], snapshot) for name in plan.metrics}
-        now = {role: table_fingerprint(frame, role, self.deployment) for role, frame in tables.items()}
-        inputs = {**metadata.inputs, **now}
+        inputs = {**metadata.inputs, **{role: self.keyed(table) for role, table in tables.items()}}
         stated, sealed = gate.attest(snapshot, plan.policy, results, inputs, plan.metrics, plan.setup)
         report = put_together(
             metadata.sizes,

@@ -16,9 +16,9 @@ import pandas as pd
 from privacy_assets.compute.progress import Progress, silent
 from privacy_assets.errors import InputError, PublicationRefused
 from privacy_assets.gate.statements import Place
-from privacy_assets.pipeline.measuring import metric_inputs, table_fingerprint
+from privacy_assets.pipeline.measuring import metric_inputs
 from privacy_assets.pipeline.plan import TablePlan
-from privacy_assets.pipeline.tagging import data_columns, schema_of, subject_of
+from privacy_assets.pipeline.private_table import PrivateTable, people_of
 from privacy_assets.storage.files import put_atomic
 from privacy_assets.storage.objects import Location, local_copy
 from privacy_assets.tables.fingerprints import file_fingerprint
@@ -108,7 +108,7 @@ def fitting_seed(plan: TablePlan, deployment: Deployment) -> int:
 
 def trained_generator(
     plan: TablePlan,
-    train: pd.DataFrame,
+    train: PrivateTable,
     fingerprint: str,
     seed: int,
     folder: Path | None,
@@ -120,8 +120,7 @@ def trained_generator(
     ``seed`` is :func:`fitting_seed`. An interrupted training of the same rows, settings and seed is taken up again from
     ``folder``; what others left there goes, and all of it once training is done.
     """
-    subject = subject_of(train, "train")
-    order = hashlib.sha256(pd.util.hash_pandas_object(train, index=False).to_numpy().tobytes()).hexdigest()
+    order = hashlib.sha256(pd.util.hash_pandas_object(train.frame(), index=False).to_numpy().tobytes()).hexdigest()
     chosen = [plan.generator_label, plan.generator.settings(), seed]
     metadata = [*chosen, fingerprint, order, device, ENGINE_VERSION]
     checkpoint = None
@@ -130,8 +129,7 @@ def trained_generator(
         for other in set(folder.glob("*")) - {checkpoint}:
             shutil.rmtree(other, ignore_errors=True)
     fitted: FittedGenerator = plan.generator.fit(
-        data_columns(train, "train"), seed=seed, device=device, progress=progress,
-        checkpoint=checkpoint, people=None if subject is None else pd.factorize(train[subject])[0],
+        train.rows, seed=seed, device=device, progress=progress, checkpoint=checkpoint, people=people_of([train])
     )  # fmt: skip
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -154,8 +152,8 @@ class Sampled:
 def sampled(
     plan: TablePlan,
     trained: Trained,
-    tables: Mapping[str, pd.DataFrame],
-    deployment: Deployment,
+    tables: Mapping[str, PrivateTable],
+    keyed: Callable[[str], str],
     progress: Progress = silent,
 ) -> Sampled:
     """Rows of the trained generator in the dtypes of the private table; ``tables`` are the real ones by role.
@@ -165,16 +163,13 @@ def sampled(
     from privacy_assets.generators.filters import draw
 
     train, generator = tables["train"], trained.generator
-    schema, rows = schema_of(train, "train"), plan.rows or len(train)
+    schema, rows = train.schema, plan.rows or len(train)
     made_by = generator.described()
     if not plan.filters:
         return Sampled(generator.sample(rows, seed=plan.seed).under(schema).restored(), made_by)
-    subject, people = subject_of(train, "train"), None
-    if subject is not None:
-        people = pd.factorize(pd.concat([frame[subject] for frame in tables.values()], ignore_index=True))[0]
     compared = schema.measured
-    real = [data_columns(frame, role).under(compared) for role, frame in tables.items()]
-    filters = [one.fit(real, compared, people) for one in plan.filters]
+    real = [table.rows.under(compared) for table in tables.values()]
+    filters = [one.fit(real, compared, people_of(tables.values())) for one in plan.filters]
     found = draw(generator, filters, rows, seed=plan.seed)
     if made_by["privacy"]["epsilon"] is not None:  # filters look at the real rows for nothing
         filtered_by = f"which rows the filters {', '.join(found.dropped_by)} left out"
@@ -184,7 +179,7 @@ def sampled(
         "drawn": found.drawn,
         "dropped": found.dropped,
         "dropped_by": dict(found.dropped_by),
-        "inputs": {role: table_fingerprint(table, role, deployment) for role, table in tables.items()},
+        "inputs": {role: keyed(table.fingerprint) for role, table in tables.items()},
         "before": before_filter(plan, tables, found.unfiltered, progress),
     }
     told = {
@@ -198,7 +193,7 @@ def sampled(
 
 
 def before_filter(
-    plan: TablePlan, tables: Mapping[str, pd.DataFrame], unfiltered: Table, progress: Progress
+    plan: TablePlan, tables: Mapping[str, PrivateTable], unfiltered: Table, progress: Progress
 ) -> dict[str, Any]:
     """Results, by metric, on rows that no filter has seen: what the report sets beside those of the filtered ones."""
     from privacy_assets.evaluation import run_metrics
@@ -209,5 +204,5 @@ def before_filter(
     if not asked:
         return {}
     progress(f"before the filter: {', '.join(asked)}")
-    results = run_metrics(metric_inputs(tables, unfiltered.frame(), seed=plan.seed, progress=progress), asked)
+    results = run_metrics(metric_inputs(tables, unfiltered, seed=plan.seed, progress=progress), asked)
     return {name: replace(result, tables={}, inputs={}).to_json() for name, result in results.items()}

@@ -102,7 +102,10 @@ def _wrapped(own: dg.AssetsDefinition, change: Change, specs: bool) -> dg.Assets
             name: dg.AssetOut(key=key, io_manager_key="privacy_io", dagster_type=dg.Any, is_required=False)
             for name, key in own.keys_by_output_name.items()
         },
-        ins={name: dg.AssetIn(key=key) for name, key in own.keys_by_input_name.items()},
+        ins={
+            name: dg.AssetIn(key=key, dagster_type=own.op.ins[name].dagster_type)
+            for name, key in own.keys_by_input_name.items()
+        },
         check_specs=list(own.check_specs) if specs else None,
         can_subset=True,
         required_resource_keys=own.required_resource_keys - {"privacy_io"},

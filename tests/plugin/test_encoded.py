@@ -62,7 +62,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Steps, Encoded]:
         policy=POLICY,
     )
     steps = Steps(TablePlan.of(spec), Deployment(place / "releases", place / "private"), Place("own"))
-    tables = {role: part.rows for role, part in steps.splits(None).items()}
+    tables = steps.splits(None)
     synthetic = steps.synthetic({"train": tables["train"]}, None).sealed
     return steps, steps.encoded(tables, synthetic, fitted_embedder(steps.plan, tables))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import dagster as dg
-import pandas as pd
 import pytest
 from drawing import half_memorised
 from standins import (
@@ -27,7 +26,7 @@ from privacy_assets.errors import ConfigError
 from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.gate.statements import Place
 from privacy_assets.generators.filters import as_filters
-from privacy_assets.pipeline.tagging import data_columns, schema_of
+from privacy_assets.pipeline.private_table import PrivateTable, people_of
 from privacy_assets.tables.table import Table
 
 FILTER = {"name": "memorization", "settings": {"quantile": 0.2, "crowd": 3}}
@@ -50,14 +49,13 @@ def test_a_filtered_table_is_published_and_says_so(tmp_path: Path, instance: dg.
     upstream = {found.asset_key.path[-1] for found in told["dagster/column_lineage"].deps_by_column["age"]}
     assert upstream == set(ROLES)
 
-    frames = {role: load_value(tmp_path / "storage/people" / role, dg.AssetKey(role), None) for role in ROLES}
-    people_ids = pd.factorize(pd.concat([frame["pid"] for frame in frames.values()], ignore_index=True))[0]
-    schema = schema_of(frames["train"], "train")
-    released = Table.of(read_published(tmp_path / "releases", "people"), schema, where="released")
-    assert len(released) == len(frames["train"])
-    real = [data_columns(frame, role) for role, frame in frames.items()]
+    stored = tmp_path / "storage/people"
+    tables = [load_value(stored / role, dg.AssetKey(role), None, PrivateTable) for role in ROLES]
+    released = Table.of(read_published(tmp_path / "releases", "people"), tables[0].schema, where="released")
+    assert len(released) == len(tables[0])
+    real = [table.rows for table in tables]
     for chosen in as_filters([FILTER, OUTLIERS]):
-        assert not chosen.fit(real, schema, people_ids).exposed(released).any()
+        assert not chosen.fit(real, tables[0].schema, people_of(tables)).exposed(released).any()
 
     page = next((tmp_path / "storage/people/privacy_report").rglob("*.html")).read_text()
     assert f"{told['rows dropped']:,}" in page.replace("\u202f", ",") and "filter.filters.memorization.crowd" in page

@@ -15,7 +15,7 @@ from standins import QUICK, failures, made, people_table, run, sqlite_instance, 
 from privacy_assets.calibration import Noise, leaky_table, read_points
 from privacy_assets.evaluation import prepare_inputs, run_metrics
 from privacy_assets.metrics.registry import build_metric
-from privacy_assets.pipeline.tagging import data_columns, schema_of
+from privacy_assets.pipeline.private_table import PrivateTable
 
 KEY = dg.AssetKey(["people", "leaky_study"])
 
@@ -85,12 +85,14 @@ def test_the_statistics_are_those_of_the_engine(first: dg.ExecuteInProcessResult
     defs = people_table(place)
     with dg.DagsterInstance.local_temp(str(place / "home")) as instance:
         parts = {
-            role: defs.get_asset_value_loader(instance).load_asset_value(dg.AssetKey(["people", role]))
+            role: defs.get_asset_value_loader(instance).load_asset_value(
+                dg.AssetKey(["people", role]), python_type=PrivateTable
+            )
             for role in ("train", "holdout", "reference")
         }
-    schema, release = schema_of(parts["train"], "t"), data_columns(parts["reference"], "r")
-    leaked = leaky_table(data_columns(parts["train"], "t"), release, 0.5, Noise(), 0).frame()
-    inputs = prepare_inputs(parts["train"], parts["holdout"], leaked, subject="pid", schema=schema)
+    leaked = leaky_table(parts["train"].rows, parts["reference"].rows, 0.5, Noise(), 0).frame()
+    real, schema = [parts[role].frame() for role in ("train", "holdout")], parts["train"].schema
+    inputs = prepare_inputs(*real, leaked, subject="pid", schema=schema)
     wanted = run_metrics(inputs, {"dcr": build_metric("dcr", QUICK["metrics"]["dcr"])})["dcr"]
     path = Path(made(first)["leaky_study"]["path"]).with_name("points.jsonl")
     found = next(point for point in read_points(path) if point.x == 0.5).estimates

@@ -24,7 +24,7 @@ from privacy_assets.errors import ConfigError, InputError, PublicationRefused, S
 from privacy_assets.gate.keys import first_key
 from privacy_assets.gate.prepared import prepare
 from privacy_assets.generators import build_generator
-from privacy_assets.pipeline.tagging import canonical_source, schema_of
+from privacy_assets.pipeline.private_table import PrivateTable, canonical_source
 from privacy_assets.pipeline.training import Trained
 from privacy_assets.storage.objects import ObjectPath, location
 from privacy_assets.tables.reading import read_table
@@ -78,16 +78,16 @@ def put(frame: pd.DataFrame, place: ObjectPath) -> None:
 
 
 def test_a_private_table_comes_back_with_its_schema(bucket: ObjectPath, tmp_path: Path) -> None:
-    frame = canonical_source(people(), "pid", {"age": "numeric"})
-    store_value(frame, bucket / "train")
-    loaded = load_value(bucket / "train", KEY, None)
-    assert schema_of(loaded, "x") == schema_of(frame, "x")
-    store_value(frame, tmp_path)
-    pd.testing.assert_frame_equal(loaded, load_value(tmp_path, KEY, None))
+    table = canonical_source(people(), "pid", {"age": "numeric"})
+    store_value(table, bucket / "train")
+    loaded = load_value(bucket / "train", KEY, None, PrivateTable)
+    assert (loaded.schema, loaded.fingerprint) == (table.schema, table.fingerprint)
+    store_value(table, tmp_path)
+    pd.testing.assert_frame_equal(loaded.frame(), load_value(tmp_path, KEY, None))
 
 
 def test_a_generator_comes_back_as_it_was_sealed(bucket: ObjectPath) -> None:
-    frame = canonical_source(people(100).drop(columns="pid"), None, {})
+    frame = canonical_source(people(100).drop(columns="pid"), None, {}).frame()
     schema = infer_schema(frame)
     made = [build_generator("synthpop").fit(as_table(frame, schema), seed=seed) for seed in (1, 2)]
     (bucket / "generator" / "model-20200101T000000-left" / "weights").put(b"of years ago")

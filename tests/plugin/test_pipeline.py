@@ -29,7 +29,7 @@ from privacy_assets import read_published
 from privacy_assets.dagster.io import load_value
 from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.gate.statements import Place, Sealed
-from privacy_assets.pipeline.tagging import data_columns
+from privacy_assets.pipeline.private_table import PrivateTable
 
 ROLES = ("train", "holdout", "reference")
 
@@ -101,9 +101,9 @@ def test_the_attestation_names_no_filter_and_no_plain_fingerprint_of_a_private_t
     predicate = attested(place)
     assert predicate["setup"]["filter"] is None
     for role in ROLES:
-        frame = load_value(place / "storage/people" / role, dg.AssetKey(role), None)
-        plain = data_columns(frame, role).fingerprint
-        assert plain not in str(predicate) and made(honest)[role]["keyed_fingerprint"] in str(predicate)
+        table = load_value(place / "storage/people" / role, dg.AssetKey(role), None, PrivateTable)
+        assert table.rows.fingerprint not in str(predicate) and table.fingerprint not in str(predicate)
+        assert made(honest)[role]["keyed_fingerprint"] in str(predicate)
 
 
 def test_a_leaky_table_is_blocked_and_the_previous_release_stays(
@@ -181,7 +181,7 @@ def test_assets_can_be_called_directly(place: Path) -> None:
 
     parts = call("train", source=call("source").value)
     frames = {role: part.value for role, part in zip(ROLES, parts, strict=True)}
-    assert set(frames["train"]["pid"]).isdisjoint(frames["holdout"]["pid"])
+    assert set(frames["train"].frame()["pid"]).isdisjoint(frames["holdout"].frame()["pid"])
     fitted = call("generator", train=frames["train"]).value
     snapshot = call("synthetic", train=frames["train"], generator=fitted).value
     encoded = call("encoded", **frames, synthetic=snapshot).value

@@ -20,8 +20,8 @@ from standins import LENIENT, independent, people
 
 from privacy_assets import read_published
 from privacy_assets.evaluation import prepare_inputs
+from privacy_assets.pipeline.private_table import canonical_source
 from privacy_assets.pipeline.row_sources import select_partition
-from privacy_assets.pipeline.tagging import canonical_source, schema_of
 
 MEMBER = {"policy": {**LENIENT, "limits": [{**limit, "at_most": 1.0} for limit in LENIENT["limits"]]}}
 DIGITS = 1e7  # what is hidden in an income stands in the digits from here on
@@ -135,9 +135,9 @@ def test_route_37_the_precision_is_that_of_all_partitions(world: World) -> None:
     frame = people(100)
     coarse = frame.assign(income=frame["income"].where(frame["region"] == "south", 100.0))
     whole = canonical_source(coarse, "pid", None)
-    north = select_partition(whole, "region", "north", None, where="source")
+    north = select_partition(whole.frame(), "region", "north", None, where="source")
     assert set(north["income"]) == {100.0}
-    found = {column.name: column.precision for column in schema_of(north, "source").columns}
+    found = {column.name: column.precision for column in whole.schema.columns}
     assert (found["income"], found["age"], found["joined"], found["plan"]) == (2, 0, "day", None)
 
 

@@ -17,7 +17,7 @@ from privacy_assets.dagster.io import Published, Readable, load_value, store_val
 from privacy_assets.errors import ConfigError, InputError, PublicationRefused
 from privacy_assets.gate.keys import TrustedKeys, first_key
 from privacy_assets.gate.statements import Sealed, unseal
-from privacy_assets.pipeline.tagging import canonical_source, data_columns, schema_of, subject_of
+from privacy_assets.pipeline.private_table import PrivateTable, canonical_source
 from privacy_assets.storage.files import read_secret
 
 KEY = dg.AssetKey(["people", "train"])
@@ -34,18 +34,18 @@ def back(value: object, folder: Path, wanted: object = None) -> object:
 
 
 def test_a_private_table_comes_back_with_its_schema(tmp_path: Path) -> None:
-    frame = canonical_source(people(), "pid", {"age": "numeric"})
-    loaded = back(frame, tmp_path)
-    assert schema_of(loaded, "x") == schema_of(frame, "x")
-    assert subject_of(loaded, "x") == "pid"
-    assert schema_of(loaded, "x")["age"].kind == "numeric"
-    pd.testing.assert_frame_equal(data_columns(loaded, "x").frame(), data_columns(frame, "x").frame())
-    assert list(loaded["pid"]) == list(frame["pid"])
+    table = canonical_source(people(), "pid", {"age": "numeric"}).sealed(b"signed")
+    loaded = back(table, tmp_path, PrivateTable)
+    assert isinstance(loaded, PrivateTable) and loaded.subject is not None
+    assert (loaded.schema, loaded.subject.name, loaded.seal) == (table.schema, "pid", b"signed")
+    assert loaded.schema["age"].kind == "numeric" and loaded.fingerprint == table.fingerprint
+    pd.testing.assert_frame_equal(loaded.frame(), table.frame())
+    pd.testing.assert_frame_equal(load_value(tmp_path, KEY, None), table.frame())  # to whoever asks for no type
 
 
-def test_a_table_from_elsewhere_carries_no_schema() -> None:
+def test_a_table_from_elsewhere_carries_no_schema(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not carry its schema"):
-        schema_of(people(), "train")
+        back(people(), tmp_path, PrivateTable)
 
 
 @pytest.mark.parametrize(

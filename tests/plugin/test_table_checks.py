@@ -12,21 +12,21 @@ from privacy_assets.dagster.table_checks import expectation_result
 from privacy_assets.evaluation import prepare_inputs
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.pipeline.exchangeability import exchangeability
-from privacy_assets.pipeline.tagging import canonical_source, data_columns
+from privacy_assets.pipeline.private_table import canonical_source
 
 
 def broken(frame: pd.DataFrame) -> set[tuple[str, str]]:
     table = canonical_source(people(), "pid", None)
-    return {(o.name, o.column) for o in check_synthetic(frame, [data_columns(table, "train")]) if not o.passed}
+    return {(o.name, o.column) for o in check_synthetic(frame, [table.rows]) if not o.passed}
 
 
 def canonical() -> pd.DataFrame:
-    return data_columns(canonical_source(people(), "pid", None), "train").frame()
+    return canonical_source(people(), "pid", None).rows.frame()
 
 
 def test_the_training_rows_themselves_hold() -> None:
     table = canonical_source(people(), "pid", None)
-    outcomes = check_source(data_columns(table, "x"))
+    outcomes = check_source(table.rows)
     assert all(outcome.passed for outcome in outcomes)
     assert broken(canonical()) == set()
 
@@ -59,7 +59,7 @@ def test_the_result_holds_no_private_value() -> None:
     frame = canonical()
     frame.loc[0, "region"] = "SECRET"
     table = canonical_source(people(), "pid", None)
-    result = expectation_result(check_synthetic(frame, [data_columns(table, "x")]))
+    result = expectation_result(check_synthetic(frame, [table.rows]))
     assert not result.passed
     assert "SECRET" not in repr(result) and "north" not in repr(result)
 

@@ -13,7 +13,7 @@ from standins import failures, made, people, people_table, run
 from privacy_assets import ReleaseResource
 from privacy_assets.gate.statements import Place
 from privacy_assets.generators import build_generator
-from privacy_assets.pipeline.tagging import canonical_source, schema_of, tag
+from privacy_assets.pipeline.private_table import PrivateTable, canonical_source
 from privacy_assets.pipeline.training import checkpoint_folder, fitting_seed, trained_generator
 
 SMALL = {"name": "rvae", "settings": {"hidden": [16], "latent": 4, "epochs": 4, "batch": 100}}
@@ -123,10 +123,16 @@ def test_rows_in_another_order_or_other_settings_are_another_training(tmp_path: 
 
     settings: Any = SimpleNamespace(generator=Watched(), generator_label="watched")
     train = canonical_source(people(50), "pid", None)
-    for latent, rows in ((4, train), (4, train), (4, train.iloc[::-1].reset_index(drop=True)), (5, train)):
+    assert train.subject is not None
+    backwards = PrivateTable(train.rows.take(slice(None, None, -1)), train.subject.take(slice(None, None, -1)))
+    for latent, rows in (
+        (4, train),
+        (4, train),
+        (4, backwards),
+        (5, train),
+    ):
         settings.generator.latent = latent
-        frame = tag(rows, schema_of(train, "train"), "pid")
-        trained_generator(settings, frame, "the same rows", 0, tmp_path / "place")
+        trained_generator(settings, rows, "the same rows", 0, tmp_path / "place")
     assert seen[0] == seen[1] and len(set(seen)) == 3
 
 
