@@ -9,6 +9,7 @@ from typing import Self
 
 import numpy as np
 
+SMALLEST_SIDE = 20  # people of train, and of holdout: of fewer, permuted labels tell next to nothing
 SETS = 64  # drawn at a time: the bits of a word
 _COIN_BITS = 6  # coins fall with a probability of whole 64ths
 _CELLS = 4_000_000  # labels of rows held at once

@@ -27,7 +27,7 @@ from privacy_assets.stats.estimates import StatisticSpec
 from privacy_assets.stats.inference import Evidence
 from privacy_assets.stats.intervals import beyond
 from privacy_assets.stats.limits import Limit
-from privacy_assets.stats.subjects import Subjects
+from privacy_assets.stats.subjects import SMALLEST_SIDE, Subjects
 from privacy_assets.tables.encoding import EncodedTable
 
 _CALIBRATED = (
@@ -72,7 +72,8 @@ class Linkability(Metric):
     (or all there are). ``attacks``, rows attacked a side at most: people are drawn, and as many rows of each as fit,
     the same number on both sides; S is searched as a whole. ``neighbours``, at most 10, and ``permutations``.
 
-    Columns that hold one value are left out; when nothing is left of a set, nothing is measurable.
+    Columns that hold one value are left out; when nothing is left of a set, or with fewer than 20 people on a side,
+    nothing is measurable.
     """
 
     name: ClassVar[str] = "linkability"
@@ -118,8 +119,8 @@ class Linkability(Metric):
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute the statistics and the table "sets", one row a pair of column sets."""
         people = inputs.people
-        if people.smallest_side == 0 or len(inputs.synthetic) == 0:
-            reason = "train, holdout and synthetic need at least one row each"
+        if people.smallest_side < SMALLEST_SIDE or len(inputs.synthetic) == 0:
+            reason = f"at least {SMALLEST_SIDE} people are needed in train and in holdout, and a synthetic row"
             return self.not_measurable(reason, people.counts, sets=[])
         places = varying_columns(inputs)
         pairs = self._pairs(inputs, [name for name in inputs.schema.names if name in places])

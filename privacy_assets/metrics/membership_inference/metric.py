@@ -30,7 +30,6 @@ from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.membership_inference import gretel, no_box, one_run, outliers
 from privacy_assets.metrics.membership_inference.scores import (
     RATES,
-    SMALLEST_SIDE,
     Population,
     advantages,
     build_population,
@@ -44,7 +43,7 @@ from privacy_assets.stats import inference
 from privacy_assets.stats.estimates import Estimate, StatisticSpec
 from privacy_assets.stats.inference import REPLICATES, Band, Evidence
 from privacy_assets.stats.limits import Limit
-from privacy_assets.stats.subjects import resample_subjects
+from privacy_assets.stats.subjects import SMALLEST_SIDE, resample_subjects
 
 HEADLINE_RATE = 0.10
 LOW_RATE = 0.001

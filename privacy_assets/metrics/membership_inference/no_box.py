@@ -24,10 +24,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from privacy_assets.metrics.inputs import MetricInputs
-from privacy_assets.metrics.membership_inference.scores import SMALLEST_SIDE, Population
+from privacy_assets.metrics.membership_inference.scores import Population
 from privacy_assets.stats import inference
 from privacy_assets.stats.estimates import Estimate, StatisticSpec
 from privacy_assets.stats.intervals import CONFIDENCE
+from privacy_assets.stats.subjects import SMALLEST_SIDE
 from privacy_assets.tables.encoding import EncodedTable
 
 NEIGHBOURS = 20  # Ward et al.'s number for DPI

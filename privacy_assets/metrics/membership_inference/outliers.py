@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 
 from privacy_assets.metrics.membership_inference.scores import (
-    SMALLEST_SIDE,
     Population,
     advantages,
     named_entries,
@@ -18,6 +17,7 @@ from privacy_assets.stats.estimates import Estimate, StatisticSpec
 from privacy_assets.stats.inference import REPLICATES
 from privacy_assets.stats.intervals import CONFIDENCE
 from privacy_assets.stats.leaked import leaked_subjects
+from privacy_assets.stats.subjects import SMALLEST_SIDE
 
 MOST_EXPOSED = 40  # people; of fewer than four times as many a quarter is taken
 _TOO_FEW = f"fewer than {SMALLEST_SIDE} outliers on a side"

@@ -10,10 +10,9 @@ import numpy as np
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.neighbours.radius import distance_to_other_subjects
 from privacy_assets.stats.intervals import ratio
-from privacy_assets.stats.subjects import Subjects, order_by_content
+from privacy_assets.stats.subjects import SMALLEST_SIDE, Subjects, order_by_content
 from privacy_assets.tables.encoding import EncodedTable
 
-SMALLEST_SIDE = 20  # subjects; with fewer a half may hold no non-member
 RATES = (0.01, 0.02, 0.05, 0.10, 0.20, 0.50)  # shares of the non-members that the thresholds let through
 
 
