@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -140,4 +141,6 @@ def _spec(module: str) -> ModuleSpec | None:
         spec = next((one for one in found if one is not None), None)
         if spec is None:
             return None
+        if spec.origin is None and spec.submodule_search_locations is not None and depth < len(parts):
+            importlib.import_module(name)  # a folder without code, which finds its parts only once it is imported
     return spec

@@ -124,6 +124,15 @@ def test_a_module_is_looked_for_and_not_run_here(tmp_path: Path, monkeypatch: py
         build_generator("looked_for:g").fit(TRAIN, seed=0).sample(3, seed=0).frame()
 
 
+def test_a_module_in_folders_without_code_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "bare_outer" / "inner"
+    folder.mkdir(parents=True)
+    (folder / "part.py").write_text("def f(train, rows, seed):\n    return train.head(rows)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert build_generator("bare_outer.inner.part:f").settings()["function"] == "bare_outer.inner.part:f"
+    assert "bare_outer.inner.part" not in sys.modules
+
+
 def test_a_function_of_a_script(tmp_path: Path) -> None:
     """Its main block is not run again."""
     (tmp_path / "script.py").write_text(
