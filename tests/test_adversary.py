@@ -44,6 +44,7 @@ def verdict(synthetic: pd.DataFrame) -> str:
     return LOOKS.judge(run_metrics(inputs, {name: build_metric(name) for name in LOOKS.metrics})).verdict
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [SimilarityFilter, MemorizationFilter])
 def test_copies_moved_just_out_of_the_filter_are_refused(kind: type) -> None:
     """The adversary knows the radius: every copy is moved by one and a half of it, and passes the filter."""

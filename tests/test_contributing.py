@@ -93,6 +93,7 @@ def test_the_page_is_short_and_each_thing_is_one_file_and_one_line() -> None:
     assert [words[0] for words in commands()] == ["evaluate", "evaluate", "generate", "run"]
 
 
+@pytest.mark.slow
 def test_the_metric_is_measured_and_its_limits_are_judged(checkout: Path) -> None:
     metric, limit, *_ = commands()
     rare = ["rare.parquet" if word == "synthetic.parquet" else word for word in limit]
@@ -111,6 +112,7 @@ def test_the_metric_is_measured_and_its_limits_are_judged(checkout: Path) -> Non
     assert "How many synthetic rows share the rarest combination of values?" in (checkout / "metric.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_generator_makes_rows_that_the_gate_publishes_or_refuses(checkout: Path) -> None:
     *_, generate, table = commands()
     policy, spec = (checkout / "classes.yaml").read_text(), (checkout / "people.yaml").read_text()

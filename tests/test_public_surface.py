@@ -61,6 +61,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     assert run(f"import sys, privacy_assets; print({heavy} & set(sys.modules))").strip() == "set()"
 
 
+@pytest.mark.slow
 def test_everything_below_the_orchestrators_works_where_both_are_blocked() -> None:
     code = (
         "import sys, pkgutil, importlib; sys.modules['dagster'] = sys.modules['airflow'] = None\n"

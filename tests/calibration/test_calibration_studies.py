@@ -214,6 +214,7 @@ def test_a_statistic_of_which_less_is_riskier_has_to_fall(statistic: str, rises:
     assert [(fit.rises, fit.slope < 0) for fit in fits(points)] == [(rises, True)]
 
 
+@pytest.mark.slow
 def test_over_fitting_asks_for_a_generator_with_such_a_loss() -> None:
     train = TRAIN.under(SCHEMA.without("key"))
     with pytest.raises(ConfigError, match="'wgan_gp' cannot over-fit.*realtabformer, rvae"):

@@ -232,6 +232,7 @@ def test_without_a_trusted_key_nothing_is_verified(home: Deployment) -> None:
     assert "no trusted key in" in home("verify", file, status=2).err
 
 
+@pytest.mark.slow
 def test_a_large_file_takes_little_memory_and_no_heavy_import(home: Deployment) -> None:
     with open("large.parquet", "wb") as stream:
         stream.truncate(120 << 20)

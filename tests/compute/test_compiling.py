@@ -19,6 +19,7 @@ CODE = "from installed import double; print(double(21), sum(double.stats.cache_h
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="XDG_CACHE_HOME names the user's cache on Linux")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("beside", "users"),
     [(True, False), pytest.param(False, True, marks=LINUX), pytest.param(False, False, marks=LINUX)],

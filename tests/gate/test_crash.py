@@ -115,7 +115,9 @@ def test_death_at_every_call_that_changes_the_disk(scene: Scene) -> None:
     assert seen == ({True} if scene.before == scene.after else {False, True})
 
 
-@pytest.mark.parametrize("for_good", [False, True], ids=["once", "for good"])
+@pytest.mark.parametrize(
+    "for_good", [pytest.param(False, marks=pytest.mark.slow, id="once"), pytest.param(True, id="for good")]
+)
 def test_failure_of_every_call_that_changes_the_disk(scene: Scene, for_good: bool) -> None:
     """Each call fails for want of space once and with an I/O error for good, or the other way round."""
     refused = 0
@@ -202,6 +204,7 @@ def suppressed(work: publisher.Work, gate: Gate, disk: Disk) -> None:
         work(gate)
 
 
+@pytest.mark.slow
 def test_death_at_every_call_of_a_rotation(deployment: Deployment) -> None:
     """The old key signs; the next run, or rotation, leaves no key that is not used."""
 

@@ -221,6 +221,7 @@ def trained(tmp_path: Path) -> object:
     return fit
 
 
+@pytest.mark.slow
 def test_a_command_of_two_parts_is_trained_once(trained: object, tmp_path: Path) -> None:
     fitted = trained()  # type: ignore[operator]
     frame = fitted.sample(50, seed=0).frame()

@@ -154,6 +154,7 @@ def test_very_many_categories(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
@@ -296,6 +297,7 @@ def test_settings_are_those_of_the_library() -> None:
     assert all(infos[name].licence == "BUSL-1.1" and infos[name].extra == "ctgan" for name in BOTH)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "settings"),
     [

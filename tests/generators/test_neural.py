@@ -92,6 +92,7 @@ def test_the_best_epoch_is_kept_and_patience_counts_from_it() -> None:
         assert len(history) == length and part.weight.item() == best
 
 
+@pytest.mark.slow
 def test_overfitting_goes_on_to_the_ratio_that_was_asked_for(tmp_path: Path) -> None:
     train = TRAIN.take(slice(120))
     chosen = {"hidden": [64], "epochs": 60, "batch": 30, "patience": 5, "latent": 8}

@@ -217,6 +217,7 @@ def test_no_more_than_epsilon_can_be_certified(columns: int, epsilon: float) -> 
     assert columns == 3 or model > 0.6 * epsilon, "an attack that finds nothing would prove nothing"
 
 
+@pytest.mark.slow
 def test_halved_noise_is_found_out() -> None:
     assert found(model_events, 1, 1.0, 2.0) > 1.0 and found(model_events, 2, 3.0, 2.0) > 3.0
 

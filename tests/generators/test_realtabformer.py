@@ -78,6 +78,7 @@ def test_rows_come_back_as_they_were_coded(stand_in: object, tmp_path: Path) -> 
     assert loaded.generator == fitted.generator and loaded.privacy.epsilon is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lines", "error", "message"),
     [
@@ -98,6 +99,7 @@ def test_without_its_library_it_asks_for_an_environment(monkeypatch: pytest.Monk
         build_generator("realtabformer")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("settings", "held"), [({}, 12), ({"validation": 0}, 0), ({"n_critic": 1}, 0)])
 def test_all_rows_of_the_people_held_out_come_last(
     stand_in: object, tmp_path: Path, settings: dict[str, object], held: int

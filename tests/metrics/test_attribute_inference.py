@@ -256,6 +256,7 @@ def test_a_copy_is_the_worst_and_half_of_it_stands_between(big, copied: MetricRe
     assert shown["grade"] == "Poor"
 
 
+@pytest.mark.slow
 def test_fresh_rows_sit_at_the_null() -> None:
     z, scores, wide = [], [], 0
     for seed in range(20):

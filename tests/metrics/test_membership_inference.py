@@ -83,6 +83,7 @@ def blind_population(seed, by_row):
     return Population(codes, member, {"distance": score, "distance / reference": score}, g.random(480), half)
 
 
+@pytest.mark.slow
 def test_intervals_by_subject_hold_their_level_where_rows_repeat():
     misses = {True: np.zeros(2), False: np.zeros(2)}
     for seed, by_row in itertools.product(range(100), (False, True)):
@@ -152,6 +153,7 @@ def test_copy_is_worst_and_fresh_is_null_at_any_sizes(sizes):
         assert copy.estimate("auc_reference_ratio").value > 0.99
 
 
+@pytest.mark.slow
 def test_more_copies_are_never_safer():
     results = [evaluate(*release(1000, 500, 1000, 600, copies=copies)) for copies in (0, 200, 500, 1000)]
     for name in ("advantage", *AREAS):

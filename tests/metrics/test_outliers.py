@@ -81,6 +81,7 @@ def test_avoided_members_are_significant_from_the_other_side():
     assert estimate.value == pytest.approx(-1) and estimate.high < -0.4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 4])
 def test_coverage_and_minimum_detectable_effect_when_nothing_leaks(rows):
     estimates = [outlier_excess(drawn(seed, rows=rows)) for seed in range(400)]

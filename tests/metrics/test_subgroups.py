@@ -158,6 +158,7 @@ def result_of(*tables, subgroups=("ward", "smokes"), **options):
     return MembershipInference(permutations=199, subgroups=subgroups).evaluate(prepare_inputs(*tables, **options))
 
 
+@pytest.mark.slow
 def test_a_leak_of_one_group_is_significant_where_averages_tolerate_it():
     limits = MembershipInference.default_limits
     limited = Policy((*limits, Limit("membership_inference.advantage_subgroups", at_most=0.05, bound="lower")))

@@ -140,6 +140,7 @@ def test_dcr_samples_nobody_but_the_holdout_of_the_privacy_score() -> None:
     assert abs(score.value - everybody.value) < 0.05 and score.low > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [CumulativeDisclosure, HoldoutLeakage])
 def test_the_union_and_the_holdout_are_asked_with_the_budget(kind: type[Metric]) -> None:
     inputs = inputs_of(copies=600, reference=mixed(1500, 9), released=[mixed(300, 8)])

@@ -180,6 +180,7 @@ print({"torch", "faiss", "sklearn", "numba", "scipy"} & set(sys.modules))
 """
 
 
+@pytest.mark.slow
 def test_mistakes_are_told_when_the_dag_is_parsed_which_imports_nothing_heavy(tmp_path: Path) -> None:
     environment = airflow_in(tmp_path)
     (tmp_path / "honest.yaml").write_text(yaml.safe_dump({**TABLE, "source": "people.parquet"}))

@@ -57,6 +57,7 @@ def test_nothing_that_is_printed_is_kept(chatty: World) -> None:
         assert run_in(chatty, instance) == {}
 
 
+@pytest.mark.slow
 def test_an_instance_of_ones_own_keeps_it(chatty: World) -> None:
     with sqlite_instance(chatty.place) as instance:
         found = run_in(chatty, instance)

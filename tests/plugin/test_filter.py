@@ -34,6 +34,7 @@ OUTLIERS = {"name": "outliers", "settings": {"quantile": 0.8}}
 ROLES = ("train", "holdout", "reference")
 
 
+@pytest.mark.slow
 def test_a_filtered_table_is_published_and_says_so(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     """Each filter stands in metadata, report and attestation with its settings and its count."""
     metrics = [*QUICK["metrics"], "membership_inference", "memorization"]

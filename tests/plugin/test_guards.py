@@ -36,7 +36,7 @@ def python(code: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("environment", ["local", "production"])
+@pytest.mark.parametrize("environment", ["local", pytest.param("production", marks=pytest.mark.slow)])
 def test_loading_the_definitions_imports_little_and_nothing_heavy(environment: str) -> None:
     """Beside Dagster and pandas, which a code location has anyway."""
     code = f"""

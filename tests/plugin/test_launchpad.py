@@ -50,6 +50,7 @@ def drawn(examples: int) -> settings:
     )
 
 
+@pytest.mark.slow
 @example(Launch(whole("honest"), {KEY: "shop-0"}, {}))
 @example(Launch(("honest/published",), {KEY: "shop-0"}, {}))
 @example(Launch(whole("regional"), NORTH, {}))

@@ -57,6 +57,7 @@ def first(pipeline: dg.ExecuteInProcessResult, place: Path, instance: dg.Dagster
     return result
 
 
+@pytest.mark.slow
 def test_a_leak_shows_in_page_points_and_metadata(
     first: dg.ExecuteInProcessResult, place: Path, instance: dg.DagsterInstance
 ) -> None:
@@ -80,6 +81,7 @@ def test_a_leak_shows_in_page_points_and_metadata(
     assert "p399" not in log and "north" not in log
 
 
+@pytest.mark.slow
 def test_the_statistics_are_those_of_the_engine(first: dg.ExecuteInProcessResult, place: Path) -> None:
     """Half a leak made by hand of what the pipeline stored, judged by the metric alone."""
     defs = people_table(place)

@@ -64,6 +64,7 @@ class Deployment:
         return len(ReleaseStore(self.folder / "releases").history(Place("drops")))
 
 
+@pytest.mark.slow
 def test_route_27_leak_a_little_in_each_of_many_releases(tmp_path: Path) -> None:
     """Each table holds alone; together they do not, and readers keep the last one that was released."""
     deployment = Deployment(tmp_path, drop_by_drop)
@@ -84,6 +85,7 @@ def test_route_27_leak_a_little_in_each_of_many_releases(tmp_path: Path) -> None
     pd.testing.assert_frame_equal(shown, pd.read_parquet(history[-1].table).astype(shown.dtypes))
 
 
+@pytest.mark.slow
 def test_honest_tables_go_on(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path, honest)
     assert all(deployment.night().success for _ in range(2))

@@ -122,6 +122,7 @@ def test_a_program_that_fails_publishes_nothing(world: World, part: str) -> None
     assert not list((world.place / "storage/people").glob(f"{asset}/**/*.*")) and leaks(world) == {}
 
 
+@pytest.mark.slow
 def test_a_program_without_pipes_works_as_ever(world: World) -> None:
     command = [*program(world, SILENT), "{train}", "{out}", "{rows}", "{seed}"]
     world.table(generator={"name": "command", "settings": {"command": command}})

@@ -25,6 +25,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield opened
 
 
+@pytest.mark.slow
 def test_route_48_code_that_reads_the_keys_from_its_environment(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     first_key(world.root / "keys" / "signing.key", world.root / "trusted_keys")
     key = (world.root / "keys" / "signing.key").read_text()

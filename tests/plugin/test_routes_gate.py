@@ -200,6 +200,7 @@ def test_route_25_retry_until_it_passes(world: World, form: str) -> None:
     withstood(world, retry, table, {"memory": BEFORE})
 
 
+@pytest.mark.slow
 def test_route_26_draw_new_tables_until_one_passes(world: World) -> None:
     """A limit that the copies hold by a fifth of their interval: a first attempt releases them, a second does not."""
     files = [world.root / f"{name}.parquet" for name in ("train_true", "holdout_true", "copies")]

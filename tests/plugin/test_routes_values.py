@@ -82,6 +82,7 @@ def test_route_41_private_rows_in_a_category(world: World, rows: int) -> None:
     nothing_published(world, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [steal, lambda train, rows, seed: invent(train, rows, 0).assign(note=train["note"])])
 def test_route_42_real_identifiers_in_a_generated_column(world: World, make: Any) -> None:
     name = "stolen" if make is steal else "stolen_notes"

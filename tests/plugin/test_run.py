@@ -115,6 +115,7 @@ def test_bad_input_is_told_in_one_line(
     assert told in said and len(said.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_it_runs_where_dagster_is_blocked(place: Path) -> None:
     code = (
         "import sys; sys.modules['dagster'] = None\nfrom privacy_assets.cli.main import main\n"

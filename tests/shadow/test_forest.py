@@ -55,6 +55,7 @@ def test_a_tree_without_a_limit_tells_all_different_rows_apart_and_equal_ones_sh
     np.testing.assert_allclose(scores, [4 / 6] * 6 + [0] * 4)
 
 
+@pytest.mark.slow
 def test_the_forest_is_as_good_as_that_of_scikit_learn():
     codes, member = data(0, 1600, features=60)
     learned, judged, truth = codes[:, :600], codes[:, 600:], member[600:]

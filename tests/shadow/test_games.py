@@ -120,6 +120,7 @@ def test_frames_of_every_kind_reach_the_generator_as_they_were(monkeypatch):
         assert sorted(found[:, 0].tolist()) == sorted(expected[:, 0].tolist())
 
 
+@pytest.mark.slow
 def test_an_error_comes_back_from_another_process_as_it_was(monkeypatch):
     monkeypatch.setattr(games, "threads", lambda: 2)
     with pytest.raises(InputError, match="rows came where") as caught:

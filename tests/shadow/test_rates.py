@@ -102,6 +102,7 @@ def nothing(g, epsilon, n):
     return g.normal(size=n), g.normal(size=n)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mechanism", "epsilon"),
     [(nothing, 0.0), (answers, 0.3), (answers, 1.0), (answers, 3.0), (laplace, 0.3), (laplace, 1.0), (laplace, 3.0)],

@@ -50,6 +50,7 @@ def cells(text: str) -> list[list[str]]:
 # --- our side ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_our_side_is_measured_and_tells_a_copy_from_fresh_rows(frame: pd.DataFrame, tmp_path: Path) -> None:
     peers.write(peers.made(frame, infer_schema(frame), ROWS), tmp_path / str(ROWS))
     assert peers.Runs(tmp_path, tmp_path, 1).releases(ROWS) == list(peers.RELEASES)

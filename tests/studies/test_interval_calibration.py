@@ -53,6 +53,7 @@ def test_intervals_hold_the_truth(shape, people):
     assert [(name, sum(held), len(held)) for name, held, p in checked if p < LEAST] == []
 
 
+@pytest.mark.slow
 def test_the_study_sees_an_interval_that_is_too_narrow():
     frame = survey(4_000)
     metrics = {"membership_inference": build_metric("membership_inference", {"permutations": 199})}

@@ -66,6 +66,7 @@ def test_screened_releases_pass_the_filter(frame: pd.DataFrame) -> None:
     assert 0.05 < fitted.dropped < 0.5
 
 
+@pytest.mark.slow
 def test_copies_are_found_before_the_filter_and_not_after(small: None, frame: pd.DataFrame) -> None:
     world = draw_world(frame, 600, 1200, 0)
     found = {known: kuppa.attacked(world, Case("table", LEAKY, 6000, 1200, known, 0)) for known in ("", "known")}

@@ -25,6 +25,7 @@ def table(tmp_path: Path) -> Path:
 # --- dimensions -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_release_is_nobody_of_train_and_a_full_leak_is_seen(table: Path) -> None:
     inputs = dimensions.inputs_of(table, 80, 0)
     assert [len(part) for part in inputs.tables.values()] == [80, 80, 80]
