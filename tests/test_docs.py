@@ -116,8 +116,9 @@ SMALL_STUDY = ["--no-embedder", "--metrics=dcr", "--fractions=0,1", "--noise=0"]
         ("README.md", {"evaluate": (1, ["--device=cpu"])}, ["report.json", "report.html"], "not assessable"),
         ("docs/audit.md", {"audit": (0, SMALL_AUDIT)}, ["audit.json", "checkpoint"], "AUC over records"),
         ("docs/controls.md", {"calibrate": (0, SMALL_STUDY)}, ["study/calibration.html"], "never back"),
-        ("docs/generators.md", {"generators": (0, []), "generate": (0, []), "evaluate": (1, ["--no-embedder"])},
-         ["synthetic.parquet", "more.csv"], "NOT JUDGED"),
+        pytest.param("docs/generators.md",
+                     {"generators": (0, []), "generate": (0, []), "evaluate": (1, ["--no-embedder"])},
+                     ["synthetic.parquet", "more.csv"], "NOT JUDGED", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_the_commands_of_the_pages_run(

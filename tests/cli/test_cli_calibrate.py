@@ -55,6 +55,7 @@ def test_it_goes_on_and_takes_up_no_other_study(run: Callable[..., Said], tmp_pa
         assert texts[-1].startswith(texts[-2]) and len(texts[-1].splitlines()) == lines
 
 
+@pytest.mark.slow
 def test_over_fitting_instead(run: Callable[..., Said], tmp_path: Path) -> None:
     small = ["--set=hidden=[8]", "--set=latent=2", "--set=epochs=4", "--set=batch=50"]
     assert "Not reached: 2 (ended at " in run("--subject=pid", "--overfit=1,2", *small).out

@@ -48,6 +48,7 @@ def own_epsilon(noise: float, rate: float, steps: int, delta: float) -> float:
     return worst
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("noise", "rate", "steps"), [(1.0, 0.01, 500), (1.5, 0.1, 100), (5.0, 0.25, 400)])
 def test_epsilon_agrees_with_an_independent_accountant(noise: float, rate: float, steps: int) -> None:
     assert epsilon_of([(noise, rate, steps)], 1e-5, 1e-3) == pytest.approx(

@@ -101,6 +101,7 @@ def test_the_statistics_are_those_of_the_engine(first: dg.ExecuteInProcessResult
     assert found == {f"dcr.{f.name}": pytest.approx((f.value, f.low, f.high), nan_ok=True) for f in wanted.estimates}
 
 
+@pytest.mark.slow
 def test_it_goes_on_and_takes_config(
     first: dg.ExecuteInProcessResult, place: Path, instance: dg.DagsterInstance
 ) -> None:
@@ -127,6 +128,7 @@ def test_config_that_cannot_be_run(
         assert not result.success and words in str(failures(result))
 
 
+@pytest.mark.slow
 def test_partitions_have_studies_of_their_own_and_without_splits_it_says_what_to_do(place: Path) -> None:
     regions = dg.StaticPartitionsDefinition(["north", "south"])
     defs = people_table(place, partitions_def=regions, partition_column="region")

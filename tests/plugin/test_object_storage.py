@@ -143,6 +143,7 @@ def test_another_table_is_another_version(bucket: ObjectPath) -> None:
 # The pipeline
 
 
+@pytest.mark.slow
 def test_an_honest_table_is_published_and_a_copy_is_not(
     bucket: ObjectPath, deployed: dict, instance: dg.DagsterInstance
 ) -> None:

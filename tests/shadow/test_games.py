@@ -128,7 +128,7 @@ def test_an_error_comes_back_from_another_process_as_it_was(monkeypatch):
     assert (caught.value.where, caught.value.fix) == ("the output of generator callable", "return them all")
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_generator_that_breaks_tells_no_value(monkeypatch, threads):
     monkeypatch.setattr(games, "threads", lambda: threads)
     with pytest.raises(StepError, match="ValueError at") as caught:
