@@ -12,6 +12,7 @@ from airflow.sdk import DAG, task
 from drawing import row_of
 
 from privacy_assets.airflow.operators import PrivacyPublishOperator
+from privacy_assets.pipeline.private_table import PrivateTable
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.steps import Steps
 
@@ -36,8 +37,8 @@ def says_rows(source: pd.DataFrame) -> None:
     raise ValueError(row) from KeyError(row)
 
 
-def splits(steps: Steps, source: pd.DataFrame, given: object = None) -> object:
-    return says_rows(source) if steps.plan.name == "says" else SPLITS(steps, source, given)
+def splits(steps: Steps, source: PrivateTable, given: object = None) -> object:
+    return says_rows(source.frame()) if steps.plan.name == "says" else SPLITS(steps, source, given)
 
 
 SPLITS, Steps.splits = Steps.splits, splits
