@@ -22,6 +22,10 @@ _ONE = {int: "a whole number", float: "a number", str: "a text", bool: "true or 
 _MANY = {int: "whole numbers", float: "numbers", str: "texts", bool: "true or false values"}
 
 
+class Unfit(ValueError):
+    """What a validator of ours says of a value: its words are shown. Those of any other error can quote the value."""
+
+
 def _as_tuple(value: Any) -> Any:
     value = value.tolist() if hasattr(value, "tolist") else value
     return tuple(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)) else value
@@ -159,7 +163,7 @@ def _sentence(kind: Any, first: Any, cause: object) -> str:
     if name not in kind.__pydantic_fields__:
         return f"{where} has no setting {shown(name)}.{did_you_mean(name, kind.__pydantic_fields__)}"
     hint, info = "", _info(kind, name)
-    if first["type"] == "value_error":  # a validator of our own
+    if isinstance(cause, Unfit):
         return f"{where}: {name} {cause}."
     choices = _choices(info.annotation)
     if choices and isinstance(first["input"], str):

@@ -22,14 +22,14 @@ from privacy_assets.generators.filters.registry import FILTERS
 from privacy_assets.generators.synthpop import SynthPop
 from privacy_assets.metrics.controls import Controls
 from privacy_assets.metrics.registry import METRICS
-from privacy_assets.settings import Layers, Tuple, declared, settings_of
+from privacy_assets.settings import Layers, Tuple, Unfit, declared, settings_of
 from privacy_assets.shadow.attacks import ATTACKS
 from privacy_assets.shadow.plan import AuditPlan
 
 
 def _rising(value: tuple[float, ...]) -> tuple[float, ...]:
     if list(value) != sorted(value):
-        raise ValueError("must rise")
+        raise Unfit("must rise")
     return value
 
 

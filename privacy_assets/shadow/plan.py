@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import AfterValidator, Field
 
-from privacy_assets.settings import Dict, Tuple, declared
+from privacy_assets.settings import Dict, Tuple, Unfit, declared
 from privacy_assets.shadow.attacks import attack_settings
 from privacy_assets.shadow.rates import Cut, EpsilonBound, Rate
 from privacy_assets.shadow.selection import Selector
@@ -24,7 +24,7 @@ Even = Annotated[int, Field(ge=4, multiple_of=2)]
 
 def _different(ids: tuple[int, ...] | None) -> tuple[int, ...] | None:
     if ids is not None and (not ids or len(set(ids)) < len(ids)):
-        raise ValueError("must be one or more different rows")
+        raise Unfit("must be one or more different rows")
     return ids
 
 

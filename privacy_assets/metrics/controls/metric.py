@@ -27,7 +27,7 @@ from privacy_assets.metrics.membership_inference import MembershipInference
 from privacy_assets.metrics.membership_inference.outliers import ADVANTAGE_OUTLIERS, OUTLIER_EXCESS
 from privacy_assets.metrics.membership_inference.scores import SMALLEST_SIDE
 from privacy_assets.metrics.targets import Budget
-from privacy_assets.settings import Dict, Tuple, declared
+from privacy_assets.settings import Dict, Tuple, Unfit, declared
 from privacy_assets.stats.estimates import Estimate, StatisticSpec
 from privacy_assets.stats.intervals import clopper_pearson
 from privacy_assets.stats.limits import Limit
@@ -63,7 +63,7 @@ Dose = Annotated[float, Field(ge=0, le=_LARGEST)]
 
 def _of_each_kind(doses: dict[str, float]) -> dict[str, float]:
     if set(doses) != set(KINDS):
-        raise ValueError(f"must have a number from 0 to {_LARGEST} for each of {', '.join(KINDS)}")
+        raise Unfit(f"must have a number from 0 to {_LARGEST} for each of {', '.join(KINDS)}")
     return doses
 
 

@@ -21,7 +21,7 @@ from privacy_assets.metrics.base import Measured, Metric
 from privacy_assets.metrics.declarations import Intervals, Plot, Recourses
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.linkability.linkage import Linkage
-from privacy_assets.settings import Tuple, declared
+from privacy_assets.settings import Tuple, Unfit, declared
 from privacy_assets.stats import inference
 from privacy_assets.stats.estimates import StatisticSpec
 from privacy_assets.stats.inference import Evidence
@@ -47,7 +47,7 @@ _MOST_NEIGHBOURS = 10  # of 2,000 synthetic rows, 50 link all of Adult, so that 
 def _disjoint(pair: Pair | None) -> Pair | None:
     names = list(itertools.chain(*pair or ()))
     if len(set(names)) < len(names):
-        raise ValueError("must be two lists of column names that share none")
+        raise Unfit("must be two lists of column names that share none")
     return pair
 
 

@@ -13,7 +13,7 @@ from pydantic import AfterValidator
 from privacy_assets.errors import ConfigError, did_you_mean, shown
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.membership_inference.scores import RATES, Population, advantages, named_entries
-from privacy_assets.settings import Tuple
+from privacy_assets.settings import Tuple, Unfit
 from privacy_assets.stats import inference
 from privacy_assets.stats.estimates import Estimate, StatisticSpec
 from privacy_assets.stats.inference import REPLICATES, Band
@@ -42,7 +42,7 @@ class Subgroup:
 
 def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(names)) < len(names):
-        raise ValueError("names a column twice")
+        raise Unfit("names a column twice")
     return names
 
 
