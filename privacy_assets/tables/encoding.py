@@ -40,7 +40,7 @@ class EncodedTable:
     def dense(self) -> np.ndarray:
         """Float32 (n, p + sum(sizes)): numbers beside one-hot columns over sqrt(2), so that a mismatch costs 1.
 
-        A column of nearly unique texts makes it as wide as the table is long: see ``geometry.nearest_rows``.
+        A column of nearly unique texts makes it as wide as the table is long: see ``neighbours.nearest``.
         """
         starts = self.numeric.shape[1] + np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
         out = np.zeros((len(self), int(starts[-1])), dtype=np.float32)
