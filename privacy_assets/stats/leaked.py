@@ -8,6 +8,8 @@ import numpy as np
 
 from privacy_assets.stats.intervals import MDE_QUANTILE
 
+_WAYS = 4  # numbers tried at once: a call of scipy takes much longer than a number
+
 
 def leaked_subjects(people: np.ndarray, matched: np.ndarray, member: np.ndarray, confidence: float) -> np.ndarray:
     """Leaked people among the ``matched`` of ``people``: value, low, high and minimum detectable effect, float64 (4,).
@@ -35,39 +37,44 @@ def leaked(k: int, k_t: int, u: int, u_t: int, confidence: float) -> tuple[float
 
     surplus = k_t * u - k * u_t
     value = surplus / (u - u_t if surplus > 0 else u_t)
-    low, high = leaked_interval(k, k_t, u, u_t, confidence)
     # Both ends rise with k_T: its 0.25 % and 99.75 % points under the null hold the conservative bound in 99.5 % of
     # cases.
-    points = ((1 - MDE_QUANTILE) / 2, (1 + MDE_QUANTILE) / 2)
-    rare = [leaked_interval(k, int(stats.hypergeom.ppf(p, u, u_t, k)), u, u_t, confidence) for p in points]
-    return value, min(low, value), max(high, value), max(-rare[0][0], rare[1][1])
+    points = [int(stats.hypergeom.ppf(p, u, u_t, k)) for p in ((1 - MDE_QUANTILE) / 2, (1 + MDE_QUANTILE) / 2)]
+    low, high = leaked_interval(k, np.array([k_t, *points], dtype=np.int64), u, u_t, confidence)
+    return value, min(float(low[0]), value), max(float(high[0]), value), float(max(-low[1], high[2]))
 
 
-def leaked_interval(k: int, k_t: int, u: int, u_t: int, confidence: float) -> tuple[int, int]:
+def leaked_interval(k: int, k_t: np.ndarray, u: int, u_t: int, confidence: float) -> tuple[np.ndarray, np.ndarray]:
     """Exact interval of L, the number of the k matches that are leaks of members (negative: of non-members).
 
     L matches are members for certain, the other k - L a random draw from the remaining u - L subjects, u_T - L of them
     members (mirrored for L < 0). The ends are the smallest and the largest L under which k_T and beyond has more than
-    half of 1 - ``confidence``; both probabilities are monotone in L.
+    half of 1 - ``confidence``; both probabilities are monotone in L. Of several ``k_t``, int64 (c,), the ends are too.
     """
     from scipy import stats
 
     level = (1 - confidence) / 2
 
-    def tail(leaks: int, side: str) -> float:
-        members = max(leaks, 0)
-        sizes = (u - abs(leaks), u_t - members, k - abs(leaks))
-        seen = k_t - members
-        return float(stats.hypergeom.sf(seen - 1, *sizes) if side == "high" else stats.hypergeom.cdf(seen, *sizes))
+    def sizes(leaks: np.ndarray) -> tuple[np.ndarray, ...]:
+        members = np.maximum(leaks, 0)
+        return k_t[:, None] - members, u - abs(leaks), u_t - members, k - abs(leaks)
 
-    bottom, top = k_t - k, k_t
-    low = _first_true(bottom, top, lambda leaks: tail(leaks, "high") > level)
-    return low, -_first_true(-top, -bottom, lambda leaks: tail(-leaks, "low") > level)
+    def reached(leaks: np.ndarray) -> np.ndarray:
+        seen, *rest = sizes(leaks)
+        return np.asarray(stats.hypergeom.sf(seen - 1, *rest) > level)
+
+    def kept(leaks: np.ndarray) -> np.ndarray:
+        return np.asarray(stats.hypergeom.cdf(*sizes(-leaks)) > level)
+
+    return _first_true(k_t - k, k_t, reached), -_first_true(-k_t, k - k_t, kept)
 
 
-def _first_true(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """Smallest whole number in low..high from which a condition holds; it is taken to hold at ``high``."""
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+def _first_true(low: np.ndarray, high: np.ndarray, holds: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Smallest whole number in each low..high, int64 (c,), from which a condition on (c, n) holds, as at ``high``."""
+    while (low < high).any():
+        tried = low[:, None] + (high - low)[:, None] * np.arange(_WAYS) // _WAYS
+        true = np.column_stack([holds(tried), np.ones(len(low), dtype=bool)]).argmax(axis=1)[:, None]
+        ends = np.column_stack([low - 1, tried, high])
+        low, high = (np.take_along_axis(ends, true + step, axis=1)[:, 0] for step in (0, 1))
+        low = low + 1
     return low

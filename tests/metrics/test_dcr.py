@@ -102,7 +102,8 @@ def enumerated_interval(k, k_t, u, u_t, confidence):
 def test_leaked_interval_against_enumeration(u, u_t, confidence):
     for k in range(1, 14):
         for k_t in range(max(0, k - (u - u_t)), min(k, u_t) + 1):
-            assert leaked_interval(k, k_t, u, u_t, confidence) == enumerated_interval(k, k_t, u, u_t, confidence)
+            (low,), (high,) = leaked_interval(k, np.array([k_t]), u, u_t, confidence)
+            assert (low, high) == enumerated_interval(k, k_t, u, u_t, confidence)
 
 
 def identical(matched_members, matched_others, members=400, others=100, floor=0.0, confidence=0.99):

@@ -55,7 +55,7 @@ def test_against_a_naive_twin(share, rows):
         k, k_t, u, u_t = naive(found)
         estimate = outlier_excess(found)
         value = (k_t - k * u_t / u) / ((1 - u_t / u) if k_t > k * u_t / u else u_t / u) / k
-        low, high = leaked_interval(k, k_t, u, u_t, 0.95)
+        (low,), (high,) = leaked_interval(k, np.array([k_t]), u, u_t, 0.95)
         assert (estimate.value, estimate.low, estimate.high) == pytest.approx(
             (value, min(low / k, value), max(high / k, value)), abs=1e-12
         )
