@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,17 @@ REAL_ROLES = ("train", "holdout", "reference")
 
 
 @dataclass(frozen=True, eq=False)
+class Views:
+    """What was derived from the tables of one release before, by role; ``embedded`` only where there is an embedder."""
+
+    encoder: Encoder
+    encoded: Mapping[str, EncodedTable]
+    row_ids: Mapping[str, np.ndarray]
+    embedded: Mapping[str, np.ndarray]
+    fingerprints: Mapping[str, str]
+
+
+@dataclass(frozen=True, eq=False)
 class MetricInputs:
     """The tables of one release by role, of one schema.
 
@@ -37,7 +48,8 @@ class MetricInputs:
     which stand in no table of ``tables``.
     Without any codes, and when no row of train stands in holdout too, equal rows count as one subject: a split that
     keeps equal rows together (``tables.splitting`` without a subject does) makes them one witness.
-    ``device`` is a torch device name. All randomness comes from :meth:`rng`.
+    ``device`` is a torch device name. All randomness comes from :meth:`rng`. What ``views`` holds is not
+    derived again; ``dataclasses.replace`` leaves them behind, since they are those of these tables.
     """
 
     schema: TableSchema
@@ -49,8 +61,11 @@ class MetricInputs:
     seed: int = 0
     device: str = "cpu"
     progress: Progress = silent
+    views: InitVar[Views | None] = None
+    _views: Views | None = field(init=False, repr=False, default=None)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, views: Views | None) -> None:
+        object.__setattr__(self, "_views", views)
         seen: dict[str, np.ndarray] = {role: np.unique(codes) for role, codes in self.subjects.items()}
         for role, codes in self.subjects.items():
             if len(codes) != len(self.tables[role]):
@@ -107,11 +122,11 @@ class MetricInputs:
     @cached_property
     def encoder(self) -> Encoder:
         """Encoder fitted on all real rows alike, so that it cannot favour train or holdout."""
-        return Encoder.fit(self.real, self.schema, others=[self.synthetic])
+        return self._views.encoder if self._views else Encoder.fit(self.real, self.schema, others=[self.synthetic])
 
     @cached_property
     def _encoded(self) -> dict[str, EncodedTable]:
-        return {}
+        return dict(self._views.encoded) if self._views else {}
 
     def encoded(self, role: str) -> EncodedTable:
         """Encoded rows of ``role``; computed once."""
@@ -121,7 +136,7 @@ class MetricInputs:
 
     @cached_property
     def _embedded(self) -> dict[str, np.ndarray]:
-        return {}
+        return dict(self._views.embedded) if self._views else {}
 
     def embedded(self, role: str) -> np.ndarray:
         """Float32 embedding of the rows of ``role``, shape (n, dim); InputError without an embedder."""
@@ -132,8 +147,10 @@ class MetricInputs:
         return self._embedded[role]
 
     @cached_property
-    def row_ids(self) -> dict[str, np.ndarray]:
+    def row_ids(self) -> Mapping[str, np.ndarray]:
         """Per role, int64 ids that are equal exactly when two rows agree in every column (missing equals missing)."""
+        if self._views:
+            return self._views.row_ids
         roles = list(self.tables)
         return dict(zip(roles, row_ids([self.tables[role].columns for role in roles], self.schema.names), strict=True))
 
@@ -164,23 +181,13 @@ class MetricInputs:
         return Subjects.by_content(self.subject_codes("train", "holdout"), len(self.train), row_ids)
 
     @cached_property
-    def fingerprints(self) -> dict[str, str]:
+    def fingerprints(self) -> Mapping[str, str]:
         """Order-free content fingerprint of each table. Keep those of private tables private, or key them."""
+        if self._views:
+            return self._views.fingerprints
         released = {} if self.released is None else {"released": self.released}
         whole = {role: self.tables[role].with_columns(*own.columns.values()) for role, own in self.generated.items()}
         return {role: table.fingerprint for role, table in {**self.tables, **whole, **released}.items()}
-
-    def with_views(
-        self,
-        encoder: Encoder,
-        encoded: Mapping[str, EncodedTable],
-        ids: Mapping[str, np.ndarray],
-        embedded: Mapping[str, np.ndarray],
-    ) -> MetricInputs:
-        """These inputs with what was derived from the same tables before, so that nothing is derived again."""
-        views = {"encoder": encoder, "_encoded": dict(encoded), "row_ids": dict(ids), "_embedded": dict(embedded)}
-        self.__dict__.update(views)
-        return self
 
     def rng(self, purpose: str) -> np.random.Generator:
         """Generator for one purpose, independent of every other purpose under the same seed."""

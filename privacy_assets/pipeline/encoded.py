@@ -19,7 +19,7 @@ from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.snapshot import Snapshot
 from privacy_assets.gate.statements import Place, Sealed
-from privacy_assets.metrics.inputs import REAL_ROLES, MetricInputs
+from privacy_assets.metrics.inputs import REAL_ROLES, MetricInputs, Views
 from privacy_assets.storage.files import open_regular, put_atomic, read_regular
 from privacy_assets.storage.objects import Location, local_copy
 from privacy_assets.tables.column import Column
@@ -40,7 +40,6 @@ class EncodedMetadata(NamedTuple):
 
     inputs: Mapping[str, str]
     sizes: Mapping[str, Mapping[str, int]]
-    fingerprint: str  # of the synthetic rows, as a report shows it
 
 
 class Opened(NamedTuple):
@@ -139,14 +138,18 @@ class StoredEncoded:
             {role: _array(columns, found) for role, found in index["subjects"].items()},
             generated={role: _loaded(columns, found) for role, found in index["generated"].items()},
             embedder=embedder,
+            views=Views(
+                Encoder.from_json(index["encoder"]),
+                {
+                    role: EncodedTable(*(_array(columns, at) for at in parts))
+                    for role, parts in index["encoded"].items()
+                },
+                {role: _array(columns, found) for role, found in index["row_ids"].items()},
+                embedded,
+                metadata.inputs,
+            ),
         )
-        encoded = {
-            role: EncodedTable(*(_array(columns, part) for part in parts)) for role, parts in index["encoded"].items()
-        }
-        ids = {role: _array(columns, found) for role, found in index["row_ids"].items()}
-        return Opened(
-            inputs.with_views(Encoder.from_json(index["encoder"]), encoded, ids, embedded), metadata, snapshot
-        )
+        return Opened(inputs, metadata, snapshot)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +181,7 @@ def _metadata(body: Mapping[str, Any]) -> EncodedMetadata:
     """What was signed, in the order of a report: the canonical form of a statement sorts names."""
     sizes = {role: body["sizes"][role] for role in (*REAL_ROLES, "synthetic") if role in body["sizes"]}
     ordered = {role: {name: size[name] for name in ("rows", "columns", "subjects")} for role, size in sizes.items()}
-    return EncodedMetadata(body["inputs"], ordered, body["fingerprint"])
+    return EncodedMetadata(body["inputs"], ordered)
 
 
 def _mapped(path: Path, files: Mapping[str, str]) -> np.ndarray:
@@ -251,7 +254,12 @@ def _loaded(data: np.ndarray, found: Mapping[str, Any]) -> Table:
 def for_metric(opened: Opened, embeds: bool, released: Table | None, **more: Any) -> MetricInputs:
     """The inputs of one metric: with the embeddings or without, and with what was ``released`` before."""
     inputs = opened.inputs
-    own = replace(inputs, embedder=inputs.embedder if embeds else None, released=released, **more)
-    embedded = {role: inputs.embedded(role) for role in inputs.tables} if embeds else {}
-    encoded = {role: inputs.encoded(role) for role in inputs.tables}
-    return own.with_views(inputs.encoder, encoded, inputs.row_ids, embedded)
+    views = Views(
+        inputs.encoder,
+        {role: inputs.encoded(role) for role in inputs.tables},
+        inputs.row_ids,
+        {role: inputs.embedded(role) for role in inputs.tables} if embeds else {},
+        opened.metadata.inputs,
+    )
+    embedder = inputs.embedder if embeds else None
+    return replace(inputs, embedder=embedder, released=released, views=views, **more)

@@ -177,7 +177,7 @@ class Steps:
         inputs = inputs if embedder is None else attach_embedder(inputs, embedder)
         for role in inputs.tables if embedder is not None else ():
             inputs.embedded(role)  # now, while a device is held
-        metadata = EncodedMetadata(prints, sizes_of(inputs), inputs.fingerprints["synthetic"])
+        metadata = EncodedMetadata(prints, sizes_of(inputs))
         return Encoded(inputs, metadata, synthetic, snapshot, partial(gate.sign_encoded, snapshot, plan.split_setup))
 
     def score(self, metric: Metric, encoded: Encoded | StoredEncoded, device: str = "cpu") -> Scored:
@@ -223,7 +223,7 @@ class Steps:
         stated, sealed = gate.attest(snapshot, plan.policy, results, inputs, plan.metrics, plan.setup)
         report = put_together(
             metadata.sizes,
-            metadata.fingerprint,
+            metadata.inputs["synthetic"],
             plan.seed,
             results,
             stated.policy_then(),

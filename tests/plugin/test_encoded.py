@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
@@ -90,7 +91,7 @@ def test_what_was_stored_measures_the_same(made: tuple[Steps, Encoded], stored: 
         for role, table in given.items():
             assert found[role].schema == table.schema
             pd.testing.assert_frame_equal(found[role].frame(), table.frame())
-    assert after.inputs.fingerprints == before.inputs.fingerprints
+    assert replace(after.inputs).fingerprints == before.inputs.fingerprints  # without what was stored
     for name, metric in steps.plan.metrics.items():
         embeds = steps.plan.uses_embedder(metric)
         was, now = (run_metrics(for_metric(one, embeds, None, seed=3), {name: metric}) for one in (before, after))
@@ -107,6 +108,7 @@ def test_nothing_is_prepared_again(made: tuple[Steps, Encoded], stored: Path, mo
 
     for kind, name in ((Encoder, "transform"), (Encoder, "fit"), (Embedder, "embed"), (Embedder, "load")):
         monkeypatch.setattr(kind, name, fails)
+    monkeypatch.setattr("privacy_assets.tables.table.content_fingerprint", fails)
     steps, _ = made
     assert steps.score(steps.plan.metrics["dcr"], StoredEncoded(stored)).result.estimates
 
