@@ -174,13 +174,13 @@ def door(function: F) -> F:
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        told: PrivacyAssetsError
+        safe: PrivacyAssetsError
         try:
             return function(*args, **kwargs)
         except PrivacyAssetsError as error:
-            told = error
+            safe = error
         except Exception as error:  # noqa: BLE001 (a library, or an object that was given, can raise anything)
-            told = StepError.hiding(error)
-        told.raise_alone()
+            safe = StepError.hiding(error)
+        safe.raise_alone()
 
     return cast("F", call)

@@ -212,5 +212,5 @@ def _bounds(metadata: Any) -> str:
     if "ge" in known and "le" in known:
         return f" from {known['ge']:g} to {known['le']:g}"
     words = {"ge": "of at least", "gt": "above", "le": "at most", "lt": "below"}
-    told = [f"{words[end]} {known[end]:g}" for end in words if end in known]
-    return f" {' and '.join(told)}" if told else ""
+    bounds = [f"{words[end]} {known[end]:g}" for end in words if end in known]
+    return f" {' and '.join(bounds)}" if bounds else ""

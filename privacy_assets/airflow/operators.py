@@ -84,7 +84,7 @@ class PrivacyPublishOperator(BaseOperator):
         """Run the steps and publish; see the class."""
         steps = Steps(TablePlan.of(self.spec), self._deployment(), Place(self.spec.name), progress=self.log.info)
         with unheard(), self._workers(steps), self._device(steps) as device:
-            finished = run_table(steps, device, self._told)
+            finished = run_table(steps, device, self._logged)
         for line in finished.attested.report.to_text().splitlines():
             self.log.info(line)
         if finished.release is None:
@@ -121,7 +121,7 @@ class PrivacyPublishOperator(BaseOperator):
 
         return on_ray("auto")
 
-    def _told(self, name: str) -> AbstractContextManager[None]:
+    def _logged(self, name: str) -> AbstractContextManager[None]:
         """Log that a step starts, and how it ended."""
         self.log.info(f"step {name}")
         return timed(

@@ -73,10 +73,10 @@ def _audit(options: argparse.Namespace) -> int:
     check_out(options.json)
     plan = _plan(options)
     cells, coding, people = _table(options)
-    told = progress(quiet=options.quiet)
+    notify = progress(quiet=options.quiet)
     with workers(options):
         audit = run_audit(
-            cells, coding, plan, seed=options.seed, subjects=people, progress=told, checkpoint=options.checkpoint
+            cells, coding, plan, seed=options.seed, subjects=people, progress=notify, checkpoint=options.checkpoint
         )
     say(*_text(audit))
     if options.json:

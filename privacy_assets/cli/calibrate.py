@@ -128,8 +128,8 @@ def _inputs(options: argparse.Namespace, device: str) -> MetricInputs:
     subjects = (
         {} if people is None else {role: parts[role][options.subject].to_numpy() for role in ("train", "holdout")}
     )
-    told = progress(quiet=options.quiet)
-    return MetricInputs(table.schema, tables, subjects, seed=options.seed, device=device, progress=told)
+    notify = progress(quiet=options.quiet)
+    return MetricInputs(table.schema, tables, subjects, seed=options.seed, device=device, progress=notify)
 
 
 def _cases(options: argparse.Namespace, inputs: MetricInputs) -> Iterable[Case]:

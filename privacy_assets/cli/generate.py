@@ -67,11 +67,11 @@ def _add_training(command: Command) -> None:
 
 def _generate(options: argparse.Namespace) -> int:
     _check(options)
-    told = progress(quiet=options.quiet)
+    notify = progress(quiet=options.quiet)
     fitted, rows = _loaded(options) if options.from_model else _trained(options)
-    told(f"drawing {rows:,} rows")
+    notify(f"drawing {rows:,} rows")
     _write(fitted, rows, options)
-    told(f"wrote {rows:,} rows of {len(fitted.schema.columns)} columns to {options.out}")
+    notify(f"wrote {rows:,} rows of {len(fitted.schema.columns)} columns to {options.out}")
     _warn(fitted, options)
     return 0
 
@@ -88,7 +88,10 @@ def _trained(options: argparse.Namespace) -> tuple[FittedGenerator, int]:
     from privacy_assets.tables.writing import table_bytes
 
     generator = build_generator(options.generator, settings(options.set))
-    wanted, told = options.device or ("auto" if "torch" in generator.modules else "cpu"), progress(quiet=options.quiet)
+    wanted, notify = (
+        options.device or ("auto" if "torch" in generator.modules else "cpu"),
+        progress(quiet=options.quiet),
+    )
     pick_device(wanted)  # one that is not there is an error before anything is read
     train, people = read_data(options)
     if train.schema.generated and not generator.invents:
@@ -98,20 +101,20 @@ def _trained(options: argparse.Namespace) -> tuple[FittedGenerator, int]:
         table_bytes(train, "csv", where=options.data)
     if options.checkpoint:
         private_folder(options.checkpoint)
-    told(f"training {generator.name} on {len(train):,} rows of {len(train.columns)} columns")
+    notify(f"training {generator.name} on {len(train):,} rows of {len(train.columns)} columns")
     seed = options.seed
     if generator.secret_seed and seed is None:
         if options.checkpoint:
             raise ConfigError(f"{generator.name}: --checkpoint needs a --seed, a large number that nobody can guess.")
         seed = secrets.randbits(63)
-        told("the noise is made from a seed drawn at random, which is told nobody")
-    with lease_device(device=wanted, on_wait=told) as device:
+        notify("the noise is made from a seed drawn at random, which is told nobody")
+    with lease_device(device=wanted, on_wait=notify) as device:
         fitted = generator.fit(
-            train, seed=seed or 0, device=device, progress=told, checkpoint=options.checkpoint, people=people
+            train, seed=seed or 0, device=device, progress=notify, checkpoint=options.checkpoint, people=people
         )
     if options.model:
         _save(fitted, options.model.resolve())
-        told(f"saved the trained generator in {options.model}: keep it as private as the table")
+        notify(f"saved the trained generator in {options.model}: keep it as private as the table")
     return fitted, len(train) if options.rows is None else options.rows
 
 

@@ -69,7 +69,7 @@ def _run(options: argparse.Namespace) -> int:
     except PublicationRefused as error:
         sys.stderr.write(f"privacy-assets: refused, nothing was published: {error}\n")
         return NO
-    return _told(found, out)
+    return _outcome(found, out)
 
 
 def _timed(name: str) -> AbstractContextManager[None]:
@@ -87,7 +87,7 @@ def _folder(out: Path) -> Path:
     return out
 
 
-def _told(found: Finished, out: Path) -> int:
+def _outcome(found: Finished, out: Path) -> int:
     from privacy_assets.storage.files import put_atomic
 
     put_atomic(out / "report.html", found.attested.report.to_html().encode(), mode=0o644)

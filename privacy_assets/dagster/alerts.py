@@ -58,9 +58,9 @@ def new_failures(
         # The history, unlike the latest record, also knows partitions.
         records = list(instance.event_log_storage.get_asset_check_execution_history(key, limit=_HISTORY))
         first_time = slot not in state
-        told = set(state.get(slot, []))
+        alerted = set(state.get(slot, []))
         state[slot] = [
-            record.id for record in records if record.id in told or (first_time and record is not records[0])
+            record.id for record in records if record.id in alerted or (first_time and record is not records[0])
         ]
         for record in reversed(records):
             alert = _alert(slot, key, record)

@@ -58,8 +58,8 @@ def able_metrics(settings: TableSettings, names: Sequence[str] = ()) -> dict[str
     for position, name in enumerate(names):
         # By its position: whoever launches the study can have an environment variable stand there, {env: ...}.
         if name not in able:
-            told = f"metrics[{position}] is none that this study can run; these are: {', '.join(able)}."
-            raise ConfigError(f"table {settings.name}, {told}")
+            text = f"metrics[{position}] is none that this study can run; these are: {', '.join(able)}."
+            raise ConfigError(f"table {settings.name}, {text}")
     return {name: able[name] for name in names} if names else able
 
 

@@ -173,10 +173,10 @@ def _as_wanted(value: Any, wanted: Any, key: dg.AssetKey, partition: str | None,
         text = f"{key.to_user_string()} is not released: depend on {key.path[0]}/published, which is."
         raise PublicationRefused(text)
     if isinstance(value, Published):
-        told = Place(value.table, value.partition)
-        if readable is None or told != Place(key.path[0], partition):
-            raise PublicationRefused(f"{_shown(key, partition)}: this record is of {told}; materialise it again.")
-        return read_published(readable.releases, told.table, told.partition, trusted_keys=readable.trusted_keys)
+        place = Place(value.table, value.partition)
+        if readable is None or place != Place(key.path[0], partition):
+            raise PublicationRefused(f"{_shown(key, partition)}: this record is of {place}; materialise it again.")
+        return read_published(readable.releases, place.table, place.partition, trusted_keys=readable.trusted_keys)
     return value
 
 

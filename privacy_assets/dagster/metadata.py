@@ -162,9 +162,9 @@ def training_metadata(history: Sequence[Mapping[str, float | None]]) -> dict[str
     records = [dg.TableRecord({key: _shown(value) for key, value in row.items()}) for row in rows]
     metadata: dict[str, Any] = {"epochs": len(history), "training": dg.MetadataValue.table(records)}
     for key in [key for key in rows[0] if key != "epoch"]:
-        told = key.replace("_", " ")
-        if image := line_picture(told, list(enumerate(row[key] for row in rows if key in row))):
-            metadata[f"{told} by epoch"] = image
+        label = key.replace("_", " ")
+        if image := line_picture(label, list(enumerate(row[key] for row in rows if key in row))):
+            metadata[f"{label} by epoch"] = image
     return metadata | {f"last {key}": float(value) for key, value in rows[-1].items() if key != "epoch"}
 
 

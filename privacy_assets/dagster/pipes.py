@@ -63,9 +63,9 @@ def piped(context: dg.AssetExecutionContext, generator: Any) -> Iterator[dict[st
     from privacy_assets.generators.reports import Channel, Reports, use_channel
 
     sweep()
-    told: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     if not isinstance(generator, ProgramGenerator):
-        yield told
+        yield metadata
         return
     with WorkFolder() as folder, closing(Reports(folder / "messages", context.log.info)) as reports:
         reader = NumbersReader(reports)
@@ -73,6 +73,6 @@ def piped(context: dg.AssetExecutionContext, generator: Any) -> Iterator[dict[st
             dg.open_pipes_session(context, dg.PipesTempFileContextInjector(), reader) as session,
             use_channel(Channel(session.get_bootstrap_env_vars(), reports)),
         ):
-            yield told
-    told.update(training_metadata(reports.rows))
-    told.update({f"reported {name.replace('_', ' ')}": number for name, number in reports.metadata.items()})
+            yield metadata
+    metadata.update(training_metadata(reports.rows))
+    metadata.update({f"reported {name.replace('_', ' ')}": number for name, number in reports.metadata.items()})

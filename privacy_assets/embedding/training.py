@@ -83,13 +83,13 @@ class Trainer:
         loss, _ = self._over(order, self._learn)
         if not math.isfinite(loss):
             raise InputError("the embedder's loss is not a finite number", fix="lower its learning_rate")
-        told = f"embedder: epoch {number} of at most {self.settings.max_epochs}, loss {loss:.3f}"
+        text = f"embedder: epoch {number} of at most {self.settings.max_epochs}, loss {loss:.3f}"
         if len(self.validation) == 0:
-            self.progress(told)
+            self.progress(text)
             return Epoch(number, loss, None, None)
         views = torch.Generator(self.device).manual_seed(self.validation_seed)
         judged, accuracy = self._over(self.validation, partial(self._judge, views))
-        self.progress(f"{told}, validation loss {judged:.3f}, validation accuracy {accuracy:.3f}")
+        self.progress(f"{text}, validation loss {judged:.3f}, validation accuracy {accuracy:.3f}")
         return Epoch(number, loss, judged, accuracy)
 
     def _over(self, rows: Tensor, step: Callable[[Tensor], Tensor]) -> list[float]:

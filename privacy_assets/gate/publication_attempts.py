@@ -191,12 +191,12 @@ def _attempt(name: str, data: bytes) -> tuple[int, str]:
 
 def _shown(name: str, data: bytes) -> Shown | None:
     """What a record says, None for one that was withdrawn; ValueError, KeyError or TypeError when it is damaged."""
-    told = json.loads(data)
-    if not _is_number(name) or not isinstance(told, dict):
+    record = json.loads(data)
+    if not _is_number(name) or not isinstance(record, dict):
         raise ValueError
-    return None if told["sha256"] is None else Shown(str(told["sha256"]), str(told["content"]))
+    return None if record["sha256"] is None else Shown(str(record["sha256"]), str(record["content"]))
 
 
 def _record_of(shown: Shown | None) -> bytes:
-    told = {"sha256": None, "content": None} if shown is None else {"sha256": shown.sha256, "content": shown.content}
-    return json.dumps({**told, "token": secrets.token_hex(8)}).encode()
+    record = {"sha256": None, "content": None} if shown is None else {"sha256": shown.sha256, "content": shown.content}
+    return json.dumps({**record, "token": secrets.token_hex(8)}).encode()

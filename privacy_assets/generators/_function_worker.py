@@ -17,9 +17,9 @@ from typing import Any
 NOT_FOUND, NOT_CALLED, NO_TABLE, NOT_WRITTEN = 64, 65, 66, 67
 
 
-def main(told: str, train: str, out: str, rows: str, seed: str) -> int:
+def main(task: str, train: str, out: str, rows: str, seed: str) -> int:
     """Exit status."""
-    given = json.loads(told)
+    given = json.loads(task)
     sys.path[:] = given["path"]
     import pandas as pd
     import pyarrow.parquet as pq

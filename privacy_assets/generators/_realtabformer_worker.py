@@ -132,11 +132,11 @@ def reporting() -> type:
             self.epochs = epochs + self.past
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-            told = {ours: logs[theirs] for theirs, ours in NAMES.items() if theirs in (logs or {})}
-            if told and state.epoch is not None:
-                if self.best is not None and "validation_loss" in told:
-                    told["overfitting_ratio"] = told["validation_loss"] / self.best
-                payload = {"epoch": round(state.epoch, 2) + self.past, "epochs": self.epochs, **told}
+            measured = {ours: logs[theirs] for theirs, ours in NAMES.items() if theirs in (logs or {})}
+            if measured and state.epoch is not None:
+                if self.best is not None and "validation_loss" in measured:
+                    measured["overfitting_ratio"] = measured["validation_loss"] / self.best
+                payload = {"epoch": round(state.epoch, 2) + self.past, "epochs": self.epochs, **measured}
                 report("report_custom_message", {"payload": payload})
 
         def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
@@ -146,9 +146,9 @@ def reporting() -> type:
                 control.should_training_stop = loss > lowest and loss >= self.ratio * self.best
 
     class Reporting(REaLTabFormer):
-        def __init__(self, held: int, *told: Any, **more: Any) -> None:
+        def __init__(self, held: int, *others: Any, **more: Any) -> None:
             super().__init__(**more)
-            self.held, self.told = held, told
+            self.held, self.others = held, others
 
         def _split_train_eval_dataset(self, dataset: Any) -> Any:
             if not self.held:
@@ -162,7 +162,7 @@ def reporting() -> type:
 
         def _build_tabular_trainer(self, *args: Any, **kwargs: Any) -> Any:
             trainer = super()._build_tabular_trainer(*args, **kwargs)
-            trainer.add_callback(Telling(self.epochs, *self.told))
+            trainer.add_callback(Telling(self.epochs, *self.others))
             return trainer
 
     return Reporting

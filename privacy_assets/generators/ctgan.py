@@ -65,9 +65,9 @@ class CTGAN(LibraryGenerator):
 
         return Synthesizer
 
-    def losses(self, told: pd.DataFrame) -> dict[str, float]:
+    def losses(self, values: pd.DataFrame) -> dict[str, float]:
         """See :meth:`LibraryGenerator.losses`."""
-        last = told.iloc[-1]
+        last = values.iloc[-1]
         return {
             "generator_loss": float(last["Generator Loss"]),
             "discriminator_loss": float(last["Discriminator Loss"]),
@@ -142,9 +142,9 @@ class TVAE(LibraryGenerator):
 
         return Synthesizer
 
-    def losses(self, told: pd.DataFrame) -> dict[str, float]:
+    def losses(self, values: pd.DataFrame) -> dict[str, float]:
         """See :meth:`LibraryGenerator.losses`."""
-        return {"loss": float(told["Loss"][told["Epoch"] == told["Epoch"].iloc[-1]].mean())}
+        return {"loss": float(values["Loss"][values["Epoch"] == values["Epoch"].iloc[-1]].mean())}
 
     def learned(self, model: Any) -> tuple[nn.Module, np.ndarray]:
         """See :meth:`LibraryGenerator.learned`."""

@@ -51,7 +51,7 @@ class LibraryGenerator(Generator):
         """The class of the library."""
 
     @abstractmethod
-    def losses(self, told: pd.DataFrame) -> dict[str, float]:
+    def losses(self, values: pd.DataFrame) -> dict[str, float]:
         """Losses of the last epoch in the library's table of losses."""
 
     @abstractmethod
@@ -72,8 +72,8 @@ class LibraryGenerator(Generator):
 
         history: list[dict[str, float]] = []
 
-        def tell(told: pd.DataFrame) -> None:
-            losses = self.losses(told)
+        def tell(values: pd.DataFrame) -> None:
+            losses = self.losses(values)
             if not all(math.isfinite(loss) for loss in losses.values()):
                 raise self.diverged()
             history.append({"epoch": len(history) + 1, **losses})
@@ -192,13 +192,13 @@ def _reporting(synthesizer: Any, tell: Callable[[pd.DataFrame], None]) -> Any:
     class Reporting(synthesizer):
         @property
         def loss_values(self) -> pd.DataFrame | None:
-            return self._told
+            return self._values
 
         @loss_values.setter
-        def loss_values(self, told: pd.DataFrame | None) -> None:
-            self._told = told
-            if told is not None and len(told):
-                tell(told)
+        def loss_values(self, values: pd.DataFrame | None) -> None:
+            self._values = values
+            if values is not None and len(values):
+                tell(values)
 
     return Reporting
 

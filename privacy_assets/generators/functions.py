@@ -80,9 +80,9 @@ class CallableGenerator(ProgramGenerator):
     @property
     def sampler(self) -> Sequence[str]:
         """See :attr:`ProgramGenerator.sampler`."""
-        told = json.dumps({"function": self.reference, "path": sys.path, "file": self.source})
+        task = json.dumps({"function": self.reference, "path": sys.path, "file": self.source})
         # Beside the script lie modules of ours, which would hide others of the same name: not on the path (-P).
-        return [sys.executable, "-P", worker.__file__, told, "{train}", "{out}", "{rows}", "{seed}"]
+        return [sys.executable, "-P", worker.__file__, task, "{train}", "{out}", "{rows}", "{seed}"]
 
     @property
     def source(self) -> str | None:

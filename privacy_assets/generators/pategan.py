@@ -74,8 +74,8 @@ class PATEGAN(PrivateNetwork):
             data[place, : len(part)] = shape.expand(codes.new_zeros(len(part), 0), codes[torch.from_numpy(part)])
         labels = self.epochs * self.batch
         scale = vote_noise(self.epsilon, self.delta, labels)
-        told = f"{len(parts)} teachers, {labels} labels, noise of scale {scale:.3g} on the votes"
-        training.progress(f"{self.name}: {told}")
+        text = f"{len(parts)} teachers, {labels} labels, noise of scale {scale:.3g} on the votes"
+        training.progress(f"{self.name}: {text}")
         with seeded(training.seed, torch.device("cpu")):
             network: Any = self.sampler(shape)
             teachers, student = Teachers(len(parts), shape.width), Student(shape.width, self.hidden, self.batch)

@@ -240,11 +240,11 @@ def _last_error(printed: IO[bytes], source: str | None) -> str:
     text = printed.read().decode("utf-8", "replace").strip()
     name = re.match(r"\w*", text.splitlines()[-1]) if text else None
     found = getattr(builtins, name[0], None) if name else None
-    told = found.__name__ if isinstance(found, type) and issubclass(found, BaseException) else ""
+    summary = found.__name__ if isinstance(found, type) and issubclass(found, BaseException) else ""
     lines = re.findall(rf'^  File "{re.escape(source)}", line (\d{{1,6}}),', text, re.MULTILINE) if source else []
     if source and lines and int(lines[-1]) <= _length(Path(source)):
-        told += f"{' ' if told else ''}at {source}:{lines[-1]}"
-    return f" ({told})" if told else ""
+        summary += f"{' ' if summary else ''}at {source}:{lines[-1]}"
+    return f" ({summary})" if summary else ""
 
 
 def _length(file: Path) -> int:

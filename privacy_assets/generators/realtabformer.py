@@ -108,8 +108,8 @@ class RealTabFormer(ProgramGenerator):
         if self.validation and not self.n_critic:
             aside = held_out(len(train), self.validation, training.people, training.seed)
         settings = {name: value for name, value in asdict(self).items() if name not in ("python", "log", "timeout")}
-        told = json.dumps({**settings, "held": int(aside.sum())})
-        arguments = [*self._worker("fit"), "{train}", "{model}", "{seed}", "{device}", told]
+        task = json.dumps({**settings, "held": int(aside.sum())})
+        arguments = [*self._worker("fit"), "{train}", "{model}", "{seed}", "{device}", task]
         table = coding.code(train).iloc[np.argsort(aside, kind="stable")].reset_index(drop=True)  # those held last
         model, reports = self.trained(arguments, table, training)
         fitted = FittedRealTabFormer(self, model, coding)

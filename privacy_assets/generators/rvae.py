@@ -95,8 +95,8 @@ class RVAE(NeuralGenerator):
             torch.manual_seed(0)  # the same noise for every epoch, so that losses can be compared
             with torch.no_grad():
                 loss = float(network.loss(*judged, self.clean))
-            told = {"loss": sum(losses) / len(losses), "validation_loss": loss}
-            return told if best is None else {**told, "overfitting_ratio": loss / best}
+            measured = {"loss": sum(losses) / len(losses), "validation_loss": loss}
+            return measured if best is None else {**measured, "overfitting_ratio": loss / best}
 
         def exceeded(history: list[dict[str, float]]) -> bool:
             """True once the loss has passed its lowest point and is as many times ``best`` as was asked for."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from privacy_assets.compute.parallel import in_parallel
 from privacy_assets.tables.encoding import EncodedTable
-from privacy_assets.tables.memory_mapping import block, kept, taken
+from privacy_assets.tables.memory_mapping import mapped, mapped_empty, mapped_take
 
 if TYPE_CHECKING:
     from privacy_assets.neighbours._mixed_tree_growth import Tree
@@ -56,11 +56,11 @@ class MixedTree:
             held=held,
             leaves=leaves[:, 0].copy(),
             filled=filled,
-            lanes=kept(growth.by_leaf(near, leaves, order)),
-            slots=kept(growth.by_leaf(slots, leaves, order)),
+            lanes=mapped(growth.by_leaf(near, leaves, order)),
+            slots=mapped(growth.by_leaf(slots, leaves, order)),
             order=order,
-            numbers=taken(numbers, order),
-            codes=taken(codes, order),
+            numbers=mapped_take(numbers, order),
+            codes=mapped_take(codes, order),
             room=growth.WIDE * (int(depth) + 1),
         )
         return cls(tree, bases)
@@ -160,7 +160,7 @@ def _plain(table: EncodedTable) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
     from privacy_assets.neighbours._mixed_tree_growth import SLOTS
 
     numbers, codes = cells(table)
-    near, slots = block(numbers.shape, np.float32), block(codes.shape, np.uint8)
+    near, slots = mapped_empty(numbers.shape, np.float32), mapped_empty(codes.shape, np.uint8)
     np.clip(numbers, -_REACH, _REACH, out=near)
     np.remainder(codes, SLOTS, out=slots, casting="unsafe")
     return numbers, codes, near, slots

@@ -14,7 +14,7 @@ from privacy_assets.errors import InputError
 from privacy_assets.neighbours.mixed_search import Path, search_rows
 from privacy_assets.neighbours.mixed_tree import MixedTree
 from privacy_assets.tables.encoding import EncodedTable
-from privacy_assets.tables.memory_mapping import block
+from privacy_assets.tables.memory_mapping import mapped_empty
 
 _COMPARED = 1 << 18  # rows compared at a time
 
@@ -42,7 +42,7 @@ def distinct_rows(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def distinct_encoded(table: EncodedTable) -> tuple[EncodedTable, np.ndarray]:
     """:func:`distinct_rows` of an encoded table, in the order that its dense form has there."""
     width = table.numeric.shape[1]
-    cells = block((len(table), width + table.codes.shape[1]), np.float32)
+    cells = mapped_empty((len(table), width + table.codes.shape[1]), np.float32)
     np.add(table.numeric, np.float32(0), out=cells[:, :width])
     codes = cells.view(">u4")
     for column, size in enumerate(table.sizes):

@@ -184,8 +184,8 @@ def _row_sources(spec: TableSpec, given: dict[str, RowSource], where: str) -> di
             raise ConfigError(f'{where}, data: give a source: a path, an asset, or "demo".')
         for role in REAL_ROLES:
             if role in there:
-                told = f"{role} is for a synthetic table of your own; with a source use the shares of split"
-                raise ConfigError(f"{where}, data: {told}.")
+                text = f"{role} is for a synthetic table of your own; with a source use the shares of split"
+                raise ConfigError(f"{where}, data: {text}.")
     return {role: given.get(role) or RowSource.of(named[role], f"{where}, data: {role}") for role in there}
 
 
@@ -317,13 +317,13 @@ def _check_partitions(plan: TablePlan, where: str) -> None:
                 raise ConfigError(f"{where}: {setting} was given, and the table has no partitions.")
         for role, row_source in plan.row_sources.items():
             if PARTITION_MARK in row_source.path:
-                told = f"the path of {role} has {PARTITION_MARK}, and the table has no partitions"
-                raise ConfigError(f"{where}: {told}.")
+                text = f"the path of {role} has {PARTITION_MARK}, and the table has no partitions"
+                raise ConfigError(f"{where}: {text}.")
         return
     asks = metrics_reading("released")
     if plan.pool_partitions and not any(limit.metric in asks for limit in plan.policy.limits):
-        told = f"pool_partitions needs limits on the metric {' or '.join(asks)}"
-        raise ConfigError(f"{where}: {told}. Fix: add them to the policy.")
+        text = f"pool_partitions needs limits on the metric {' or '.join(asks)}"
+        raise ConfigError(f"{where}: {text}. Fix: add them to the policy.")
     for role, row_source in plan.row_sources.items():
         if row_source.kind != "given" and PARTITION_MARK not in row_source.path and plan.partition_column is None:
             fix = f"put {PARTITION_MARK} into the path or name the partition_column"

@@ -34,9 +34,9 @@ def redact(function: F, shown: Callable[[BaseException], BaseException], start: 
             start()
             return function(*args, **kwargs)
         except BaseException as error:  # noqa: BLE001 (a library can raise anything, and quote what it read)
-            told = shown(error)
+            safe = shown(error)
         # Outside the except block, so that the original is not its context either.
-        raise told
+        raise safe
 
     @functools.wraps(function)
     def generate(*args: Any, **kwargs: Any) -> Iterator[Any]:
@@ -44,8 +44,8 @@ def redact(function: F, shown: Callable[[BaseException], BaseException], start: 
             start()
             return (yield from function(*args, **kwargs))
         except BaseException as error:  # noqa: BLE001 (see above)
-            told = shown(error)
-        raise told
+            safe = shown(error)
+        raise safe
 
     return cast("F", generate if inspect.isgeneratorfunction(function) else call)
 

@@ -248,10 +248,10 @@ def protection_of(snapshot: Snapshot) -> dict[str, Any]:
     """What the signed snapshot tells of how its rows were protected; nothing of an external table."""
     if snapshot.generator is None:
         return {}
-    told = {key: snapshot.generator[key] for key in ("overfitting", "privacy") if key in snapshot.generator}
+    found = {key: snapshot.generator[key] for key in ("overfitting", "privacy") if key in snapshot.generator}
     if snapshot.filter is None:
-        return {**told, "filter": None}
-    return {**told, "filter": {key: value for key, value in snapshot.filter.items() if key != "inputs"}}
+        return {**found, "filter": None}
+    return {**found, "filter": {key: value for key, value in snapshot.filter.items() if key != "inputs"}}
 
 
 def protections(snapshot: Snapshot) -> list[Protection]:

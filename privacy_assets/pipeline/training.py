@@ -72,8 +72,8 @@ class StoredTrained:
 
         with local_copy(self.folder) as folder:
             try:
-                told = json.loads((folder / TRAINED_ON).read_bytes())
-                train, seal = str(told["train"]), str(told["seal"])
+                record = json.loads((folder / TRAINED_ON).read_bytes())
+                train, seal = str(record["train"]), str(record["seal"])
             except (OSError, ValueError, KeyError, TypeError):
                 train = seal = ""
             if not hmac.compare_digest(seal.encode(), keyed(f"{_content(folder)} {train}").encode()):
@@ -140,7 +140,7 @@ def trained_generator(
 class Sampled:
     """The ``rows`` of a synthetic table, and what its snapshot states of its ``generator`` and ``filter``, if any.
 
-    ``told`` is metadata of the filter.
+    ``metadata`` is that of the filter.
     """
 
     rows: pd.DataFrame
@@ -182,14 +182,14 @@ def sampled(
         "inputs": {role: keyed(table.fingerprint) for role, table in tables.items()},
         "before": before_filter(plan, tables, found.unfiltered, progress),
     }
-    told = {
+    metadata = {
         "filter": ", ".join(found.dropped_by),
         "rows drawn": found.drawn,
         "rows dropped": found.dropped,
         **{f"rows dropped by {name}": count for name, count in found.dropped_by.items()},
         **{f"radius of {one.filter.name}": one.radius for one in filters},
     }
-    return Sampled(found.rows.under(schema).restored(), made_by, stated, told)
+    return Sampled(found.rows.under(schema).restored(), made_by, stated, metadata)
 
 
 def before_filter(

@@ -53,9 +53,9 @@ def privacy_configuration(generator: Mapping[str, Any] | None) -> list[Protectio
     "filter" is what a snapshot states (None: no filter), "overfitting" the protection of the generator in words (empty:
     none), "privacy" its budget; whatever is not there is unknown.
     """
-    told = generator or {}
-    states = {name: _filter(name, told) for name in FILTERS}
-    states |= {"over-fitting": _overfitting(told.get("overfitting")), "differential privacy": _budget(told)}
+    metadata = generator or {}
+    states = {name: _filter(name, metadata) for name in FILTERS}
+    states |= {"over-fitting": _overfitting(metadata.get("overfitting")), "differential privacy": _budget(metadata)}
     return [
         Protection(name, _TITLES.get(name, name), state, how, _COVERS[name], _statistics(name))
         for name, (state, how) in states.items()
@@ -64,13 +64,13 @@ def privacy_configuration(generator: Mapping[str, Any] | None) -> list[Protectio
 
 def _statistics(protection: str) -> tuple[str, ...]:
     """Full names of the statistics that measure what a protection is for."""
-    told = [(name, one) for name, metric in METRICS.items() for one in metric.protections if one.by == protection]
-    told.sort(key=lambda pair: not pair[1].mainly)
-    return tuple(f"{name}.{statistic}" for name, one in told for statistic in one.statistics)
+    declared = [(name, one) for name, metric in METRICS.items() for one in metric.protections if one.by == protection]
+    declared.sort(key=lambda pair: not pair[1].mainly)
+    return tuple(f"{name}.{statistic}" for name, one in declared for statistic in one.statistics)
 
 
-def _filter(name: str, told: Mapping[str, Any]) -> tuple[State, str]:
-    stated = told.get("filter", {})
+def _filter(name: str, metadata: Mapping[str, Any]) -> tuple[State, str]:
+    stated = metadata.get("filter", {})
     if stated is None:
         return "off", ""
     filters = stated.get("filters")
@@ -90,8 +90,8 @@ def _overfitting(protection: str | None) -> tuple[State, str]:
     return ("on", protection) if protection else ("off", "")
 
 
-def _budget(told: Mapping[str, Any]) -> tuple[State, str]:
-    budget = told.get("privacy")
+def _budget(metadata: Mapping[str, Any]) -> tuple[State, str]:
+    budget = metadata.get("privacy")
     if not isinstance(budget, Mapping) or not budget.get("known", True):
         return "unknown", ""
     if budget.get("epsilon") is None:

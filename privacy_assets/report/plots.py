@@ -279,8 +279,8 @@ def _shape(i: int, x: float, y: float) -> str:
 
 def canvas(parts: Iterable[str], height: float, title: str, description: str = "") -> str:
     """A plot of the page, ``WIDTH`` wide, with the name and description that a screen reader tells."""
-    told = f"<title>{escape(title)}</title>" + (f"<desc>{escape(description)}</desc>" if description else "")
-    return f'<svg class="plot" role="img" viewBox="0 0 {WIDTH} {height:g}">{told}{"".join(parts)}</svg>'
+    heading = f"<title>{escape(title)}</title>" + (f"<desc>{escape(description)}</desc>" if description else "")
+    return f'<svg class="plot" role="img" viewBox="0 0 {WIDTH} {height:g}">{heading}{"".join(parts)}</svg>'
 
 
 def text_at(x: float, y: float, words: str, anchor: str = "middle") -> str:

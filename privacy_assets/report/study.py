@@ -35,9 +35,9 @@ def write_study(folder: Path, title: str, points: Sequence[Point], *, axis: str 
     """
     lines = fits(points)
     page = study_page(title, _LEAKY if axis == LEAK else _OVERFITTED, axis, points)
-    told = {"points": [point.to_json() for point in points], "fits": [plain(asdict(line)) for line in lines]}
+    content = {"points": [point.to_json() for point in points], "fits": [plain(asdict(line)) for line in lines]}
     put_atomic(folder / PAGE, page.encode())
-    put_atomic(folder / RESULTS, json.dumps(told, indent=2, allow_nan=False).encode())
+    put_atomic(folder / RESULTS, json.dumps(content, indent=2, allow_nan=False).encode())
     return lines
 
 

@@ -21,8 +21,8 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and first.setdefault((key.tag, key.value), key) is not key:
                 line = first[key.tag, key.value].start_mark.line + 1
-                told = f"the key {shown(key.value)} stands twice, first in line {line}"
-                raise _Twice(problem=told, problem_mark=key.start_mark)
+                problem = f"the key {shown(key.value)} stands twice, first in line {line}"
+                raise _Twice(problem=problem, problem_mark=key.start_mark)
         return node
 
 
@@ -33,5 +33,5 @@ def load_yaml(text: str, where: str) -> list[Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
-        told = error.problem if isinstance(error, _Twice) else f"cannot be read as YAML ({type(error).__name__})"
-        ConfigError(f"{where}{line}: {told}.").raise_alone()
+        problem = error.problem if isinstance(error, _Twice) else f"cannot be read as YAML ({type(error).__name__})"
+        ConfigError(f"{where}{line}: {problem}.").raise_alone()

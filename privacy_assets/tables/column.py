@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from privacy_assets.tables.memory_mapping import block, joined, kept, taken
+from privacy_assets.tables.memory_mapping import mapped, mapped_concatenate, mapped_empty, mapped_take
 
 if TYPE_CHECKING:
     from privacy_assets.tables.schema import Kind
@@ -40,7 +40,7 @@ class Column:
     def of_codes(cls, name: str, kind: Kind, codes: np.ndarray, values: Sequence[Any] = _TRUTH) -> Column:
         """A categorical or boolean column of places (n,) in its sorted ``values``; -1 is missing."""
         small = next(dtype for dtype in (np.int8, np.int16, np.int32) if len(values) <= np.iinfo(dtype).max)
-        return cls(name, kind, kept(codes.astype(small, copy=False)), tuple(values))
+        return cls(name, kind, mapped(codes.astype(small, copy=False)), tuple(values))
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -71,7 +71,7 @@ class Column:
 
     def take(self, rows: np.ndarray | slice) -> Column:
         """The cells at these positions, or where bool (n,) says so."""
-        return replace(self, cells=taken(self.cells, rows))
+        return replace(self, cells=mapped_take(self.cells, rows))
 
     def at(self, places: np.ndarray) -> Column:
         """The cells at these positions (n,); missing where a position is -1."""
@@ -127,7 +127,7 @@ def of_one_vocabulary(columns: Sequence[Column]) -> list[Column]:
 def looked_up(places: Sequence[int], codes: np.ndarray, missing: int = -1) -> np.ndarray:
     """``places[code]`` of each of the codes (n,), ``missing`` of a code of -1; int32."""
     table = np.array([*places, missing], dtype=np.int32)
-    out = block(len(codes), np.int32)
+    out = mapped_empty(len(codes), np.int32)
     np.take(table, codes, out=out, mode="wrap")  # -1 is the last
     return out
 
@@ -137,7 +137,7 @@ def stacked(columns: Sequence[Column]) -> Column:
     if len(columns) == 1:
         return columns[0]
     alike = of_one_vocabulary(columns)
-    return replace(alike[0], cells=joined([column.cells for column in alike]))
+    return replace(alike[0], cells=mapped_concatenate([column.cells for column in alike]))
 
 
 def vocabulary(columns: Sequence[Column]) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from privacy_assets.errors import InputError
 from privacy_assets.tables.column import MISSING, Column, looked_up
-from privacy_assets.tables.memory_mapping import copied
+from privacy_assets.tables.memory_mapping import mapped_copy
 from privacy_assets.tables.precision import (
     UNITS,
     Precision,
@@ -55,7 +55,7 @@ def column_of(series: pd.Series, column: ColumnSchema, where: str, *, synthetic:
         cells = _whole(converted, column.name, where)
     else:
         cells = converted.to_numpy().view(np.int64)
-    found = Column(column.name, column.kind, copied(cells))  # what was given may change
+    found = Column(column.name, column.kind, mapped_copy(cells))  # what was given may change
     check_cells(found, where)
     return rounded(found, column) if synthetic else found
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from privacy_assets.tables.column import vocabulary
-from privacy_assets.tables.memory_mapping import block, joined, taken
+from privacy_assets.tables.memory_mapping import mapped_concatenate, mapped_empty, mapped_take
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
@@ -53,7 +53,9 @@ class EncodedTable:
     @classmethod
     def stack(cls, tables: Sequence[EncodedTable]) -> EncodedTable:
         """Rows of one or more tables of one encoder, one table after the other."""
-        numeric, codes = (joined([getattr(table, part) for table in tables]) for part in ("numeric", "codes"))
+        numeric, codes = (
+            mapped_concatenate([getattr(table, part) for table in tables]) for part in ("numeric", "codes")
+        )
         return cls(numeric, codes, tables[0].sizes)
 
     @classmethod
@@ -64,7 +66,7 @@ class EncodedTable:
 
     def take(self, rows: np.ndarray | slice) -> EncodedTable:
         """The given rows."""
-        return EncodedTable(taken(self.numeric, rows), taken(self.codes, rows), self.sizes)
+        return EncodedTable(mapped_take(self.numeric, rows), mapped_take(self.codes, rows), self.sizes)
 
     def pick(self, columns: Sequence[int]) -> EncodedTable:
         """The given encoded columns: ``numeric`` is numbered first, then ``codes``."""
@@ -140,8 +142,8 @@ class Encoder:
         """Encode a table that has the columns."""
         sizes = [2 for number in self.numbers if number.indicator]
         sizes += [len(category.values) + 2 for category in self.categories]
-        numeric = block((len(table), len(self.numbers)), np.float32)
-        codes = block((len(table), len(sizes)), np.int32)
+        numeric = mapped_empty((len(table), len(self.numbers)), np.float32)
+        codes = mapped_empty((len(table), len(sizes)), np.int32)
         coded = iter(range(len(sizes)))
         for position, number in enumerate(self.numbers):
             values = table[number.name].floats()

@@ -16,7 +16,7 @@ LARGE = 1 << 24  # bytes from which an array is mapped
 _ROWS = 1 << 18  # copied at a time
 
 
-def block(shape: int | tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
+def mapped_empty(shape: int | tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
     """An array to be filled, C order, of any content; mapped from a file when it takes 16 MiB and more.
 
     The system writes pages of a mapped array out and reads them in again as it needs memory for others. Its file lies
@@ -37,33 +37,33 @@ def block(shape: int | tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
         return np.asarray(np.memmap(stream, dtype, "r+", shape=shape))
 
 
-def kept(array: np.ndarray) -> np.ndarray:
-    """The same values in a :func:`block`; the array itself where it is small."""
-    return array if array.nbytes < LARGE else copied(array)
+def mapped(array: np.ndarray) -> np.ndarray:
+    """The same values in one of :func:`mapped_empty`; the array itself where it is small."""
+    return array if array.nbytes < LARGE else mapped_copy(array)
 
 
-def copied(array: np.ndarray) -> np.ndarray:
-    """The same values in a :func:`block` of their own."""
-    out = block(array.shape, array.dtype)
+def mapped_copy(array: np.ndarray) -> np.ndarray:
+    """The same values in an array of their own, of :func:`mapped_empty`."""
+    out = mapped_empty(array.shape, array.dtype)
     out[...] = array
     return out
 
 
-def joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Arrays of one dtype and width, one after the other, in a :func:`block`."""
-    out = block((sum(map(len, arrays)), *arrays[0].shape[1:]), arrays[0].dtype)
+def mapped_concatenate(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Arrays of one dtype and width, one after the other, in an array of :func:`mapped_empty`."""
+    out = mapped_empty((sum(map(len, arrays)), *arrays[0].shape[1:]), arrays[0].dtype)
     return np.concatenate(arrays, out=out)
 
 
-def taken(array: np.ndarray, rows: np.ndarray | Sequence[int] | slice) -> np.ndarray:
-    """``array[rows]``: for positions or bool (n,) in a :func:`block`, for a slice a part of the array itself."""
+def mapped_take(array: np.ndarray, rows: np.ndarray | Sequence[int] | slice) -> np.ndarray:
+    """``array[rows]``: for positions or bool (n,) a :func:`mapped_empty`, for a slice a part of the array itself."""
     if isinstance(rows, slice):
         return array[rows]
     rows = np.asarray(rows, dtype=None if len(rows) else np.int64)
     rows = np.flatnonzero(rows) if rows.dtype == bool else rows
     if len(rows) * array[:1].nbytes < LARGE:
         return array[rows]
-    out = block((len(rows), *array.shape[1:]), array.dtype)
+    out = mapped_empty((len(rows), *array.shape[1:]), array.dtype)
     for start in range(0, len(rows), _ROWS):
         out[start : start + _ROWS] = array[rows[start : start + _ROWS]]
     return out

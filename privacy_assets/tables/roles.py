@@ -232,10 +232,10 @@ def _rarely_shared(codes: np.ndarray, holders: np.ndarray) -> bool:
 
 
 def _open_text(texts: np.ndarray, codes: np.ndarray, holders: np.ndarray) -> str:
-    told = np.bincount(codes, minlength=len(texts)) < _FILLER * len(codes)
-    if not told.all() and told.any():  # what stands beside a filler
-        codes = (np.cumsum(told) - 1)[codes[told[codes]]]
-        texts, holders = texts[told], holders[told]
+    telling = np.bincount(codes, minlength=len(texts)) < _FILLER * len(codes)
+    if not telling.all() and telling.any():  # what stands beside a filler
+        codes = (np.cumsum(telling) - 1)[codes[telling[codes]]]
+        texts, holders = texts[telling], holders[telling]
     if not len(codes):
         return ""
     if found := identifier_in(texts, np.bincount(codes)):

@@ -12,7 +12,7 @@ import pyarrow.parquet
 
 from privacy_assets.storage.objects import Location, ObjectPath, location
 from privacy_assets.tables.files import table_files
-from privacy_assets.tables.memory_mapping import block
+from privacy_assets.tables.memory_mapping import mapped_empty
 from privacy_assets.tables.reading import SAME_COLUMNS, frame_of, kind_of, read_table, unreadable
 from privacy_assets.tables.schema import Frame, check_frame, check_same_columns
 
@@ -67,7 +67,7 @@ class StoredTable:
 
     def _coded(self, name: str) -> pd.Series:
         """A column of texts as a Categorical; texts in the order in which they first stand there."""
-        codes, start = block(len(self), np.int32), 0
+        codes, start = mapped_empty(len(self), np.int32), 0
         places: dict[str | None, int] = {}
         for part in self._parts:
             for chunk in part.chunks(name):

@@ -22,7 +22,7 @@ from privacy_assets.errors import InputError
 from privacy_assets.evaluation import prepare_inputs
 from privacy_assets.tables import memory_mapping
 from privacy_assets.tables.files import table_files
-from privacy_assets.tables.memory_mapping import block, joined, kept, taken
+from privacy_assets.tables.memory_mapping import mapped, mapped_concatenate, mapped_empty, mapped_take
 from privacy_assets.tables.reading import read_table
 from privacy_assets.tables.schema import infer_schema
 from privacy_assets.tables.stored import StoredTable, open_table
@@ -216,10 +216,10 @@ def test_large_columns_are_mapped_and_all_operations_keep_them_so(in_tiny_blocks
     both = joint({"a": read, "b": other}).values()
     for one in (read, Table.stack([read, other]), read.take(np.arange(0, 60, 2)), *both):
         for column in one.columns.values():
-            assert mapped(column.cells), column.name
+            assert is_mapped(column.cells), column.name
 
 
-def mapped(cells: np.ndarray) -> bool:
+def is_mapped(cells: np.ndarray) -> bool:
     base: Any = cells
     while base is not None and not isinstance(base, np.memmap):
         base = base.base if isinstance(base, np.ndarray) else None
@@ -231,11 +231,11 @@ def test_blocks_are_arrays(in_tiny_blocks: Callable[[], None], monkeypatch: pyte
     array = np.arange(24, dtype=np.int32).reshape(12, 2)
     rows = np.array([3, 11, 0, 3, 5, 6, 7])
     for made, expected in (
-        (kept(array), array),
-        (taken(array, rows), array[rows]),
-        (taken(array, array[:, 0] > 6), array[array[:, 0] > 6]),
-        (joined([array, array[:2]]), np.concatenate([array, array[:2]])),
-        (block((0, 3), np.float32), np.zeros((0, 3))),
+        (mapped(array), array),
+        (mapped_take(array, rows), array[rows]),
+        (mapped_take(array, array[:, 0] > 6), array[array[:, 0] > 6]),
+        (mapped_concatenate([array, array[:2]]), np.concatenate([array, array[:2]])),
+        (mapped_empty((0, 3), np.float32), np.zeros((0, 3))),
     ):
         assert type(made) is np.ndarray and made.flags.c_contiguous and made.flags.writeable
         np.testing.assert_array_equal(made, expected)
@@ -245,15 +245,15 @@ def test_blocks_are_arrays(in_tiny_blocks: Callable[[], None], monkeypatch: pyte
 
     monkeypatch.setattr(memory_mapping, "_reserve", full)
     with pytest.raises(InputError, match=r"no room for 400 bytes.*TMPDIR"):
-        block(100, np.int32)
+        mapped_empty(100, np.int32)
 
 
 _LIMITED = """
 import resource
 import numpy as np
-from privacy_assets.tables.memory_mapping import block
+from privacy_assets.tables.memory_mapping import mapped_empty
 resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))
-parts = [block(1 << 27, np.int64) for _ in range(4)]  # 4 GiB of arrays in a process of 1 GiB
+parts = [mapped_empty(1 << 27, np.int64) for _ in range(4)]  # 4 GiB of arrays in a process of 1 GiB
 parts[0][:1000] = 7
 assert parts[0][:1000].sum() == 7000
 try:

@@ -127,8 +127,8 @@ class PrivateSteps:
             return self.sampler.rows(count, self.device), torch.zeros((), device=self.device)
         asked = self.sampler.conditions(count, self.device)
         logits = self.sampler.logits(count, self.device, asked)
-        told = torch.cat([block.log_softmax(1) for block in self.shape.choices(logits)], dim=1)
-        return torch.cat([self.shape.relaxed(logits), asked], dim=1), -(told * asked).sum(1).mean()
+        log_shares = torch.cat([block.log_softmax(1) for block in self.shape.choices(logits)], dim=1)
+        return torch.cat([self.shape.relaxed(logits), asked], dim=1), -(log_shares * asked).sum(1).mean()
 
     def _with_conditions(self, real: Tensor, codes: Tensor) -> Tensor:
         """Real rows with a condition that they meet: their own code of a column drawn uniformly."""

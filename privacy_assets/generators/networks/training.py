@@ -89,10 +89,10 @@ class Loop:
         return bool(history) and (self.stop(history) or (self.patience is not None and waited >= self.patience))
 
     def _tell(self, losses: Mapping[str, float]) -> None:
-        told = ", ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in losses.items() if key != "epoch")
+        text = ", ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in losses.items() if key != "epoch")
         if not all(math.isfinite(value) for value in losses.values()):
             raise InputError(f"the loss of {self.name} is not a finite number", fix="lower its learning_rate")
-        self.training.progress(f"{self.name}: epoch {losses['epoch']:g} of at most {self.epochs}: {told}")
+        self.training.progress(f"{self.name}: epoch {losses['epoch']:g} of at most {self.epochs}: {text}")
 
     def _weights(self) -> dict[str, Any]:
         return {name: part.state_dict() for name, part in self.parts.items() if isinstance(part, nn.Module)}

@@ -13,7 +13,7 @@ from privacy_assets.compute.parallel import in_threads
 from privacy_assets.stats.inference import Evidence
 from privacy_assets.stats.intervals import beyond, wilson, wilson_centre
 from privacy_assets.stats.subjects import SETS, Subjects, random_sets
-from privacy_assets.tables.memory_mapping import block
+from privacy_assets.tables.memory_mapping import mapped_empty
 
 
 def label_sets(people: Subjects, permutations: int, rng: np.random.Generator) -> np.ndarray:
@@ -22,7 +22,7 @@ def label_sets(people: Subjects, permutations: int, rng: np.random.Generator) ->
     Which threads draw them does not matter: each word has its own random stream.
     """
     streams = rng.spawn(-(-permutations // SETS))
-    out = block((len(people), len(streams)), np.uint64)
+    out = mapped_empty((len(people), len(streams)), np.uint64)
 
     def fill(word: int) -> None:
         out[:, word] = random_sets(len(people), people.members, streams[word])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from privacy_assets.tables.column import ranked
-from privacy_assets.tables.memory_mapping import block
+from privacy_assets.tables.memory_mapping import mapped_empty
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
@@ -75,8 +75,8 @@ def code_tables(
     ordered = np.array([column.kind in ("numeric", "integer", "datetime") for column in schema.columns], dtype=bool)
     lengths = [sum(map(len, parts)) for parts in tables]
     lengths[0] = lengths[0] if rows is None else len(rows)
-    codes = [block((length, len(ordered)), np.int32) for length in lengths]
-    order = [block((len(ordered), length), np.int32) for length in lengths]
+    codes = [mapped_empty((length, len(ordered)), np.int32) for length in lengths]
+    order = [mapped_empty((len(ordered), length), np.int32) for length in lengths]
     positions, sizes = [], []
     below: list[list[np.ndarray]] = [[] for _ in tables]
     for at, (name, is_ordered) in enumerate(zip(schema.names, ordered, strict=True)):
