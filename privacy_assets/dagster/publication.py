@@ -26,6 +26,7 @@ _PAGE = "What the synthetic table gives away about real people: verdict, statist
 def build_attestation(settings: TableSettings) -> dg.AssetsDefinition:
     """The verdict, bound to the bytes of the synthetic table, its page, and the one blocking check, in one step."""
     key = settings.key(ATTESTATION)
+    ins = {**score_ins(settings), **split_ins(settings), **encoded_in(settings), **synthetic_in(settings)}
 
     @dg.multi_asset(
         name=f"{settings.name}__attestation",
@@ -33,7 +34,8 @@ def build_attestation(settings: TableSettings) -> dg.AssetsDefinition:
             ATTESTATION: common_out(settings, ATTESTATION, "json", description=_VERDICT, kept=SEALED),
             REPORT: common_out(settings, REPORT, "html", description=_PAGE),
         },
-        ins={**score_ins(settings), **split_ins(settings), **encoded_in(settings), **synthetic_in(settings)},
+        ins=ins,
+        internal_asset_deps={ATTESTATION: {one.key for one in ins.values() if one.key}, REPORT: {key}},
         partitions_def=settings.partitions_def,
         required_resource_keys={RELEASES},
         check_specs=[
