@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import warnings
 
 import pytest
 
 from privacy_assets.errors import InputError, StepError
-from privacy_assets.pipeline.redaction import redact, unheard, without_values
+from privacy_assets.pipeline.redaction import hush_threads, redact, unheard, without_values
 
 
 def say() -> None:
@@ -49,3 +50,21 @@ def test_only_what_is_shown_of_an_error_comes_out() -> None:
             redact(function, lambda error: without_values(error, (), ()), lambda: None)()
         assert "SECRET" not in str(caught.value)
         assert caught.value.__cause__ is caught.value.__context__ is None
+
+
+def test_what_a_thread_or_del_raises_is_shown_as_its_kind_and_place(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # put back by the end of the test
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+
+    def fails(*_: object) -> None:
+        raise ValueError("SECRET-7f3a")
+
+    hush_threads()
+    thread = threading.Thread(target=fails)
+    thread.start()
+    thread.join()
+    type("Row", (), {"__del__": fails})()
+    shown = capsys.readouterr().err
+    assert "SECRET" not in shown and "In a thread: ValueError at" in shown and "Ignored: ValueError at" in shown

@@ -80,6 +80,28 @@ def test_only_the_newest_value_is_kept(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["snapshot.json"]
 
 
+def test_a_model_goes_when_the_next_but_one_is_stored_and_it_is_old(tmp_path: Path) -> None:
+    """Another run may be reading the one just replaced, however old it is."""
+
+    class Model:
+        def save(self, folder: Path) -> None:
+            (folder / "generator.json").write_text("{}")
+
+    def folders() -> set[str]:
+        return {path.name for path in tmp_path.glob("model-*")}
+
+    store_value(Model(), tmp_path)
+    (first,) = folders()
+    old = "model-20200101T000000-old"
+    (tmp_path / first).rename(tmp_path / old)
+    pointer = tmp_path / "model.json"
+    pointer.write_text(pointer.read_text().replace(first, old))
+    store_value(Model(), tmp_path)
+    assert old in folders() and len(folders()) == 2
+    store_value(Model(), tmp_path)
+    assert old not in folders() and len(folders()) == 2
+
+
 def test_what_was_never_stored_says_so(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="people/train, partition north: it was not materialised yet"):
         load_value(tmp_path / "nothing", KEY, "north")
