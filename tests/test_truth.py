@@ -128,14 +128,16 @@ def test_fresh_rows_of_adult_hold_the_default_policy(adult_leak):
 
 @pytest.mark.slow
 def test_fresh_rows_hold_and_copies_break_over_splits(adult, uk_census):
-    """Of 600 releases of fresh rows 2 were refused (RULE): two of six by chance are one in NNN."""
+    """Of 888 releases of fresh rows none was refused (benchmarks/results/calibration.md), so a share of them below 1 in
+    296 (95 %): two of six by chance are less than 1 in 5,000.
+    """
     held = 0
     for table, seed in itertools.product((adult, uk_census), range(1, 4)):
         train, holdout, fresh, reference = cut(table, *FULL, 2_000, seed=seed)
         outcomes = judged(train, holdout, fresh, reference=reference).judgement.outcomes
         # A fresh row can have a category that nobody else has, which a generator cannot make.
         held += all(one.passed for one in outcomes if one.limit.key != "value_disclosure.foreign_cells")
-        leak = judged(train, holdout, leaky(train, fresh, 0.05), metrics=LEAK_METRICS)
+        leak = judged(train, holdout, leaky(train, fresh, 0.05), metrics="dcr,membership_inference")
         assert leak.verdict == "fail" and "fail" in label_conditional(leak).values()
     assert held >= 5
 
@@ -187,6 +189,9 @@ def test_dropping_rows_near_train_is_refused_from_the_other_side(adult):
 
 @pytest.mark.slow
 def test_an_honest_generator_passes_the_default_policy(adult):
+    """Of 400 releases of such trees with leaves of 50 rows 11 were refused (benchmarks/results/calibration.md): two of
+    four by chance are less than 1 in 200.
+    """
     held = 0
     for seed in range(4):
         train, holdout = cut(adult, 8_000, 2_000, seed=20 + seed)
@@ -271,7 +276,7 @@ def made(n, columns, missing, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("columns", "empty"), [(4, []), (100, []), (10, ["c002"])])
+@pytest.mark.parametrize(("columns", "empty"), [(4, []), (50, []), (10, ["c002"])])
 def test_every_table_runs_through_all_metrics(columns, empty):
     """Narrow and wide tables, and one with a column that is empty in the synthetic table alone."""
     missing = 0.05 if empty else 0.0

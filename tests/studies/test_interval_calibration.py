@@ -26,7 +26,7 @@ RELEASES = {
     ("1 : 4", "one row"): ("5 % copies",),
     ("1 : 4", "repeated"): ("fresh rows", "20 % copies"),
 }
-LEAST = 1e-4  # chance of a false alarm in each of about NN kinds of intervals
+LEAST = 1e-4  # chance of a false alarm in each of about 130 kinds of intervals
 
 
 def survey(rows, seed=0):
@@ -55,7 +55,7 @@ def test_intervals_hold_the_truth(shape, people):
             case = Case("coverage", shape, people, release, seed)
             found[case] = judge(frame, case, metrics, SHAPES[shape])
     checked = list(coverage(found))
-    assert len(checked) > 30 * len(RELEASES[shape, people])
+    assert len(checked) >= 20 * len(RELEASES[shape, people])
     assert [(name, sum(held), len(held)) for name, held, p in checked if p < LEAST] == []
 
 
