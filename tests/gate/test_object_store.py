@@ -280,6 +280,7 @@ def test_what_is_not_there_and_what_cannot_be_read_are_told_apart(gate: Gate) ->
 def test_a_store_that_is_away_refuses_without_its_secrets(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     part = chain(gate)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")  # else the library waits for seconds between them
     monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
     s3fs.S3FileSystem.clear_instance_cache()
     try:

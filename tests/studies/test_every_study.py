@@ -49,7 +49,7 @@ def test_a_study_is_run_once_and_reported(
     frame.assign(c=rng.choice(list("xyz?"), 1200), d=rng.choice(list("mn"), 1200)).to_parquet(table)
 
     assert {*scalability.works()} >= {*default_metrics()}
-    monkeypatch.setattr(scalability, "default_metrics", lambda: ("dcr", "value_disclosure"))
+    monkeypatch.setattr(scalability, "default_metrics", lambda: ("singling_out", "value_disclosure"))
 
     def run(*options: str) -> str:
         monkeypatch.setattr(sys, "argv", [study.module, *options])
