@@ -6,6 +6,7 @@ tests/golden, whose releases are small and measured once, and of tests/metrics/t
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from functools import cache
@@ -34,6 +35,10 @@ LABEL_CONDITIONAL = (
 )
 # those with label-conditional statistics
 LEAK_METRICS = ("dcr", "linkability", "membership_inference", "attribute_inference")
+# Half of the time of an evaluation goes into fidelity, which limits nothing by default.
+JUDGING = tuple(name for name in default_metrics() if name != "fidelity")
+# A copy is useful, and has no value that is not real; the others do not speak of the published table.
+RANKING = tuple(set(JUDGING) - {"cumulative_disclosure", "controls", "value_disclosure"})
 
 
 def cut(frame, *sizes, seed=None):
@@ -55,8 +60,8 @@ def domains(frame):
     return {name: list(frame[name].unique()) for name in frame.select_dtypes(exclude="number")}
 
 
-def judged(*tables, **options):
-    return evaluate(*tables, embedder=False, device="cpu", **options)
+def judged(*tables, metrics=JUDGING, **options):
+    return evaluate(*tables, embedder=False, device="cpu", metrics=metrics, **options)
 
 
 def estimate(report, key):
@@ -94,7 +99,7 @@ def adult_leak(adult):
     train, holdout, fresh = cut(adult, *FULL)
 
     @cache
-    def report(share, metrics=None):
+    def report(share, metrics):
         return judged(train, holdout, leaky(train, fresh, share), metrics=metrics)
 
     return report
@@ -109,7 +114,7 @@ def small(adult):
 
 @pytest.fixture(scope="module")
 def small_report(small):
-    return judged(*small)
+    return judged(*small, metrics=None)
 
 
 # ------------------------------------------------------------------------------- releases of known truth
@@ -117,19 +122,22 @@ def small_report(small):
 
 @pytest.mark.slow
 def test_fresh_rows_of_adult_hold_the_default_policy(adult_leak):
-    assert adult_leak(0).verdict == "pass", broken(adult_leak(0))
+    report = adult_leak(0, JUDGING)
+    assert report.verdict == "pass", broken(report)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("table", ["adult", "uk_census"])
-def test_fresh_rows_hold_and_copies_break_over_splits(table, request):
+def test_fresh_rows_hold_and_copies_break_over_splits(adult, uk_census):
+    """Of 888 releases of fresh rows none was refused (benchmarks/results/calibration.md), so a share of them below 1 in
+    296 (95 %): two of six by chance are less than 1 in 5,000.
+    """
     held = 0
-    for seed in range(1, 7):
-        train, holdout, fresh, reference = cut(request.getfixturevalue(table), *FULL, 2_000, seed=seed)
+    for table, seed in itertools.product((adult, uk_census), range(1, 4)):
+        train, holdout, fresh, reference = cut(table, *FULL, 2_000, seed=seed)
         outcomes = judged(train, holdout, fresh, reference=reference).judgement.outcomes
         # A fresh row can have a category that nobody else has, which a generator cannot make.
         held += all(one.passed for one in outcomes if one.limit.key != "value_disclosure.foreign_cells")
-        leak = judged(train, holdout, leaky(train, fresh, 0.05), metrics=LEAK_METRICS)
+        leak = judged(train, holdout, leaky(train, fresh, 0.05), metrics="dcr,membership_inference")
         assert leak.verdict == "fail" and "fail" in label_conditional(leak).values()
     assert held >= 5
 
@@ -145,12 +153,11 @@ def test_a_copy_of_the_census_is_seen_where_the_paper_statistic_is_blind(uk_cens
 
 @pytest.mark.slow
 def test_a_copy_is_the_worst_of_a_list_of_releases(adult_leak):
-    assert adult_leak(1).verdict == "fail" and adult_leak(1).data_privacy_score["grade"] == "Poor"
-    releases = [estimates(adult_leak(share)) for share in (0, 0.25, 1)]
-    assert len(releases[0]) >= 12
-    # A copy is useful, and has no value that is not real; the others do not speak of this table.
-    others = ("fidelity.", "cumulative_disclosure.", "controls.", "value_disclosure.")
-    for key in (key for key in releases[0] if not key.startswith(others)):
+    copied = adult_leak(1, RANKING)
+    assert copied.verdict == "fail" and copied.data_privacy_score["grade"] == "Poor"
+    releases = [estimates(report) for report in (adult_leak(0, JUDGING), adult_leak(0.25, RANKING), copied)]
+    assert len(releases[1]) >= 12
+    for key in releases[1]:
         sign = -1 if key.endswith("protection_score") else 1
         at_null, leak, copy = (sign * release[key][0] for release in releases)
         assert copy >= leak > at_null, key
@@ -182,14 +189,17 @@ def test_dropping_rows_near_train_is_refused_from_the_other_side(adult):
 
 @pytest.mark.slow
 def test_an_honest_generator_passes_the_default_policy(adult):
+    """Of 400 releases of such trees with leaves of 50 rows 11 were refused (benchmarks/results/calibration.md): two of
+    four by chance are less than 1 in 200.
+    """
     held = 0
-    for seed in range(6):
+    for seed in range(4):
         train, holdout = cut(adult, 8_000, 2_000, seed=20 + seed)
         inputs = prepare_inputs(train, holdout, train)
         fitted = build_generator("synthpop").fit(as_table(inputs.train, inputs.schema), seed=seed)
         report = judged(train, holdout, fitted.sample(8_000, seed=seed).frame())
         held += report.verdict == "pass"
-    assert held >= 5
+    assert held >= 3
 
 
 # ------------------------------------------------------------------------------- people with several rows
@@ -204,9 +214,15 @@ def with_ids(frame, start, copies, by_row=False):
 @pytest.mark.slow
 def test_rows_repeated_by_their_own_people_are_no_new_evidence(small, small_report):
     train, holdout, synthetic = small
-    twice = judged(with_ids(train, 0, 2), with_ids(holdout, 10**6, 2), synthetic, subject="person")
-    by_row = judged(
-        with_ids(train, 0, 2, True), with_ids(holdout, 10**6, 2, True), synthetic, subject="person", metrics="dcr"
+    twice, by_row = (
+        judged(
+            with_ids(train, 0, 2, own),
+            with_ids(holdout, 10**6, 2, own),
+            synthetic,
+            subject="person",
+            metrics="dcr,membership_inference",
+        )
+        for own in (False, True)
     )
     keys = ("dcr.member_excess", "dcr.identical_excess", *(f"membership_inference.advantage{x}" for x in ("", "_any")))
     for key in keys:
@@ -260,7 +276,7 @@ def made(n, columns, missing, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("columns", "empty"), [(4, []), (100, []), (10, ["c002"])])
+@pytest.mark.parametrize(("columns", "empty"), [(4, []), (50, []), (10, ["c002"])])
 def test_every_table_runs_through_all_metrics(columns, empty):
     """Narrow and wide tables, and one with a column that is empty in the synthetic table alone."""
     missing = 0.05 if empty else 0.0
@@ -319,7 +335,7 @@ def test_a_holdout_of_40_rows_never_passes(adult, leak):
 
 @pytest.mark.slow
 def test_another_seed_differs_within_the_intervals(small, small_report):
-    other, first = estimates(judged(*small, seed=1)), estimates(small_report)
+    other, first = estimates(judged(*small, metrics=None, seed=1)), estimates(small_report)
     assert other != first
     for key, (value, low, _) in other.items():
         if key.startswith("controls.smallest"):  # a tolerance limit: half of the leaks of one are seen by the other

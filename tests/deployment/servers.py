@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+# A table that was measured before, made and judged anew: what two runs at once do to each other's files.
+ANEW = " or ".join(f'key:"patients/{name}"' for name in ("synthetic", "attestation", "privacy_report", "published"))
 SYSTEM = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)  # where Debian keeps them off PATH
 
 

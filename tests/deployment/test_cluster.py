@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from servers import postgres
+from servers import ANEW, postgres
 
 from privacy_assets import read_published
 from privacy_assets.errors import InputError
@@ -112,7 +112,7 @@ def test_a_run_that_is_killed_while_it_publishes_and_the_next_one(environment) -
 def test_two_runs_at_once_publish_what_was_judged(environment) -> None:
     store = store_of(environment)
     before = len(store.history(PLACE))
-    running = [run(environment, "job", "execute", "-j", "patients_pipeline") for _ in range(2)]
+    running = [run(environment, "asset", "materialize", "--select", ANEW) for _ in range(2)]
     ended = [one.wait(900) for one in running]
     releases = store.history(PLACE)
     # Whoever reads what the other has just replaced may be refused; two who read one attestation make one release.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from servers import postgres
+from servers import ANEW, postgres
 
 from privacy_assets import read_published
 from privacy_assets.gate.keys import TrustedKeys
@@ -77,7 +77,7 @@ def test_two_runs_at_once_publish_what_was_judged(environment) -> None:
     store = ReleaseStore(Path(environment["PRIVACY_ASSETS_RELEASES"]))
     trusted, place = TrustedKeys((Path(environment["PRIVACY_ASSETS_TRUSTED_KEYS"]),)), Place("patients")
     before = len(store.history(place))
-    command = [sys.executable, "-m", "dagster", "job", "execute", "-f", "definitions.py", "-j", "patients_pipeline"]
+    command = [sys.executable, "-m", "dagster", "asset", "materialize", "-f", "definitions.py", "--select", ANEW]
     running = [subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL) for _ in range(2)]
     ended = [one.wait(900) for one in running]
     releases = store.history(place)

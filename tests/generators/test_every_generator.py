@@ -264,7 +264,7 @@ def test_what_a_private_generator_spends_and_what_it_reads_besides(name: str) ->
 SHORT: dict[str, dict[str, object]] = {
     "privbayes": {"epsilon": 10.0},
     "ctgan": {"epochs": 5, "batch_size": 100},
-    "tvae": {"epochs": 100, "batch_size": 100},
+    "tvae": {"epochs": 60, "batch_size": 100},
     "rvae": {"epochs": 10, "hidden": [64]},
     "wgan_gp": {"epochs": 5, "batch": 100, "hidden": [64]},
     "dpgan": {"epochs": 5, "epsilon": 10.0},

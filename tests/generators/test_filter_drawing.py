@@ -84,7 +84,7 @@ def test_planted_copies_stop_giving_members_away_and_honest_tables_hold_the_limi
     frame = request.getfixturevalue(name)
     table = Table.read(frame)
     schema = table.schema
-    train, holdout, reference, fresh = split(table, 8000, 2600, 2600, 20_000)
+    train, holdout, reference, fresh = split(table, 4000, 1300, 1300, 10_000)
     copies = train.take(np.random.default_rng(1).integers(0, len(train), len(fresh)))
     planted = np.random.default_rng(0).random(len(fresh)) < 0.1
     leaky = Table.stack([fresh, copies]).take(np.arange(len(fresh)) + len(fresh) * planted)
@@ -97,9 +97,9 @@ def test_planted_copies_stop_giving_members_away_and_honest_tables_hold_the_limi
         return results["membership_inference"], policy.judge(results)
 
     def left(pool, *chosen, real=(train, holdout, reference)):
-        return draw(Given(pool), [one.fit(real, schema) for one in chosen], 8000, seed=0).rows
+        return draw(Given(pool), [one.fit(real, schema) for one in chosen], 4000, seed=0).rows
 
-    before, judged = measured(leaky.take(slice(8000)))
+    before, judged = measured(leaky.take(slice(4000)))
     assert judged.verdict == "fail"
     near = [(MemorizationFilter(),), (SimilarityFilter(),), (MemorizationFilter(), OutlierFilter())]
     for chosen in near:

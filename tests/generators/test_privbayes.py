@@ -203,11 +203,7 @@ def found(events: object, columns: int, epsilon: float, quiet: float = 1.0) -> f
     return certified(one, other)
 
 
-TRIED = [(2, 1.0)]  # in the quick run
-TRIED += [
-    pytest.param(columns, epsilon, marks=pytest.mark.slow)
-    for columns in (1, 2, 3) for epsilon in (0.5, 1.0, 3.0) if (columns, epsilon) not in TRIED
-]  # fmt: skip
+TRIED = [(2, 1.0), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((1, 0.5), (2, 3.0), (3, 1.0)))]
 
 
 @pytest.mark.parametrize(("columns", "epsilon"), TRIED)

@@ -27,7 +27,27 @@ def pad(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launchpad]:
 NORTH = {f"dagster/asset_partition_range_{end}": "north" for end in ("start", "end")}
 
 
-def check(pad: Launchpad, launch: Launch, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.slow
+@example(Launch(whole("honest"), {KEY: "shop-0"}, {}))
+@example(Launch(("honest/published",), {KEY: "shop-0"}, {}))
+@example(Launch(whole("leaky"), {}, {}))
+@example(Launch(whole("fed"), {}, {}))
+@example(Launch(whole("regional"), {KEY: "north"}, {}))
+@example(Launch(whole("regional"), NORTH, {}))
+@example(Launch(("raw",), {}, {"resources": {"io_manager": {"config": {"base_dir": {"env": CANARY_NAME}}}}}))
+@example(Launch(("reads_honest",), {}, {}))
+@example(Launch(("reads_leaky",), {}, {}))
+@example(Launch(("reads_regions",), {}, {}))
+@given(LAUNCHES)
+@settings(
+    max_examples=120,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=list(HealthCheck),
+)
+def test_what_is_drawn_from_the_launchpad(pad: Launchpad, caplog: pytest.LogCaptureFixture, launch: Launch) -> None:
     caplog.clear()
     with caplog.at_level(logging.DEBUG):
         run_id = pad.launch(launch)
@@ -37,40 +57,3 @@ def check(pad: Launchpad, launch: Launch, caplog: pytest.LogCaptureFixture) -> N
     for name, spellings in pad.secrets().items():
         assert not [secret for secret in spellings if secret in told], name
     nothing_uncovered(pad)
-
-
-def drawn(examples: int) -> settings:
-    return settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        phases=(Phase.explicit, Phase.generate),
-        suppress_health_check=list(HealthCheck),
-    )
-
-
-@pytest.mark.slow
-@example(Launch(whole("honest"), {KEY: "shop-0"}, {}))
-@example(Launch(("honest/published",), {KEY: "shop-0"}, {}))
-@example(Launch(whole("regional"), NORTH, {}))
-@example(Launch(("raw",), {}, {"resources": {"io_manager": {"config": {"base_dir": {"env": CANARY_NAME}}}}}))
-@example(Launch(("reads_honest",), {}, {}))
-@given(LAUNCHES)
-@drawn(8)
-def test_what_is_drawn_from_the_launchpad(pad: Launchpad, caplog: pytest.LogCaptureFixture, launch: Launch) -> None:
-    check(pad, launch, caplog)
-
-
-@pytest.mark.slow
-@example(Launch(whole("leaky"), {}, {}))
-@example(Launch(whole("fed"), {}, {}))
-@example(Launch(whole("regional"), {KEY: "north"}, {}))
-@example(Launch(("reads_leaky",), {}, {}))
-@example(Launch(("reads_regions",), {}, {}))
-@given(LAUNCHES)
-@drawn(200)
-def test_what_is_drawn_from_the_launchpad_at_length(
-    pad: Launchpad, caplog: pytest.LogCaptureFixture, launch: Launch
-) -> None:
-    check(pad, launch, caplog)

@@ -10,11 +10,11 @@ from privacy_assets.pipeline.plan import TablePlan
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("key", [18, 23, 106, 139])
+@pytest.mark.parametrize("key", [18, 106])
 def test_the_demo_is_not_refused_by_chance(key: int) -> None:
-    """Moved copies passed in three of eight plantings with key 18, moved copies of outliers with 18 and 23.
+    """Moved copies, and those of outliers, passed in three of eight plantings with key 18.
 
-    With 139 and 106 they pass by all limits on closeness but `advantage_outliers`, which is looked at last.
+    With 106 they pass by all limits on closeness but `advantage_outliers`, which is looked at last.
     """
     settings = TablePlan.of(demo_spec())
     found = demo_keys.scored(settings, demo_keys.demo_inputs(settings, key, False), ["controls"], False)
