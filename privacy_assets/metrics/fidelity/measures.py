@@ -22,7 +22,11 @@ def similarity(columns: Iterable[Cells], weights: Weights) -> np.ndarray:
 
 
 def _similarity(column: Cells, weights: Weights) -> np.ndarray:
-    counts = {role: tally(cells, column.size, weights[role]) for role, cells in column.cells.items()}
+    occupied = np.zeros(column.size, dtype=bool)  # most cells of a pair of columns hold no row of any table
+    for cells in column.cells.values():
+        occupied[cells] = True
+    place, size = np.cumsum(occupied) - 1, int(occupied.sum())
+    counts = {role: tally(place[cells], size, weights[role]) for role, cells in column.cells.items()}
     shares = {role: count / count.sum(axis=0) for role, count in counts.items()}
     apart = np.stack([shares[role] - shares["holdout"] for role in CANDIDATES])
     distance = np.abs(np.cumsum(apart, axis=1)).max(axis=1) if column.ordered else np.abs(apart).sum(axis=1) / 2
