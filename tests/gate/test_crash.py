@@ -81,7 +81,11 @@ class Scene(Deployment):
         self.writes = [at for at, name in enumerate(self.changes) if name == "write"]
 
 
-@pytest.fixture(scope="module", params=SCENARIOS)
+SLOW = ("first", "again")  # the quick run looks at a release after another one, and at a step back
+EACH = [pytest.param(one, marks=pytest.mark.slow if one in SLOW else ()) for one in SCENARIOS]
+
+
+@pytest.fixture(scope="module", params=EACH)
 def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
     with TemporaryDirectory(dir=MEMORY) as folder:
         yield Scene(Path(folder), request.param)

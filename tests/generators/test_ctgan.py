@@ -180,6 +180,7 @@ def test_what_depends_on_each_other_is_learned(name: str, settings: dict) -> Non
 # --- threads, processes, devices --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_threads_change_nothing(fitted: FittedLibrary) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(4)

@@ -126,6 +126,7 @@ def _outliers(real: np.ndarray) -> np.ndarray:
     return nearest >= np.quantile(nearest, 0.9)
 
 
+@pytest.mark.slow
 def test_a_holdout_of_forty_rows_is_blind() -> None:
     result = Controls(draws=4).evaluate(inputs_of(holdout=HOLDOUT[:40]))
     judgement = Policy.default(["controls"]).judge({"controls": result})
@@ -173,7 +174,7 @@ def test_a_loose_policy_is_blind_and_says_what_passes(allowed: float) -> None:
     assert loose.judge({"controls": result}).outcomes[1].status == "not_assessable"
 
 
-@pytest.mark.parametrize("caught", [1, 0.9, *(pytest.param(one, marks=pytest.mark.slow) for one in (0.0, 0.5))])
+@pytest.mark.parametrize("caught", [0.9, *(pytest.param(one, marks=pytest.mark.slow) for one in (0.0, 0.5, 1))])
 def test_a_planting_missed_once_is_not_blindness_and_every_tenth_is(
     monkeypatch: pytest.MonkeyPatch, caught: float
 ) -> None:

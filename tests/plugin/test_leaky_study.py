@@ -116,6 +116,7 @@ def test_it_goes_on_and_takes_config(
     assert {point["series"] for point in shown["points"]} > {"no noise", "p 0.05"}
 
 
+@pytest.mark.slow
 def test_config_that_cannot_be_run(
     pipeline: dg.ExecuteInProcessResult, place: Path, instance: dg.DagsterInstance
 ) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from privacy_assets.compute.parallel import in_threads
 from privacy_assets.compute.progress import Progress
 from privacy_assets.metrics.fidelity.tables import CANDIDATES, Cells, Compared, Weights, tally
 from privacy_assets.tables.coding import Coding
@@ -80,31 +81,32 @@ def predict(
     cells = {role: coding.code(table).T for role, table in compared.tables.items()}
     n = len(cells["train"])
     learnt = {role: np.sort(rng.permutation(n)[:rows]) for role in CANDIDATES}
-    seed, ranks = int(rng.integers(2**31)), []
-    for at, question in enumerate(questions, start=1):
-        progress(f"fidelity: prediction {at} of {len(questions)}")
-        place = compared.schema.names.index(question.name)
-        others = np.arange(cells["train"].shape[1]) != place
+    seed = int(rng.integers(2**31))
+    progress(f"fidelity: predictions of {len(questions)} columns")
+
+    def ranks(model: tuple[Question, str]) -> np.ndarray:
+        question, role = model
+        others = np.array(compared.schema.names) != question.name
         kinds = ((coding.sizes > 0) & (coding.sizes <= _MOST_CODES))[others]
-        ranks.append(
-            [
-                _ranks(
-                    cells[role][learnt[role]][:, others], question.answers[role][learnt[role]],
-                    cells["holdout"][:, others], kinds, seed,
-                )
-                for role in CANDIDATES
-            ]
-        )  # fmt: skip
-    return Predictions(questions, ranks)
+        known = cells[role][learnt[role]][:, others]
+        return _ranks(known, question.answers[role][learnt[role]], cells["holdout"][:, others], kinds, seed)
+
+    found = in_threads(ranks, [(question, role) for question in questions for role in CANDIDATES])  # two a question
+    return Predictions(questions, [found[at : at + 2] for at in range(0, len(found), 2)])
 
 
 def _ranks(known: np.ndarray, answers: np.ndarray, asked: np.ndarray, categorical: np.ndarray, seed: int) -> np.ndarray:
-    """Ranks of the scores of ``asked`` by gradient boosting on ``known`` rows; all equal after one answer only."""
+    """Ranks of the scores of ``asked`` by gradient boosting on ``known`` rows; all equal after one answer only.
+
+    A model takes one thread: those of OpenMP wait for each other by spinning, which beside other work takes minutes.
+    """
     from sklearn.ensemble import HistGradientBoostingClassifier  # slow to import
+    from threadpoolctl import threadpool_limits
 
     if answers.all() or not answers.any():
         return np.zeros(len(asked), dtype=np.int32)
     known = np.where(np.isnan(known).all(axis=0), 0.0, known)  # the library cannot bin a column without a value
     model = HistGradientBoostingClassifier(**_MODEL, categorical_features=categorical, random_state=seed)
-    scores = model.fit(known, answers).decision_function(asked)
+    with threadpool_limits(1, user_api="openmp"):
+        scores = model.fit(known, answers).decision_function(asked)
     return np.unique(scores, return_inverse=True)[1].astype(np.int32)
