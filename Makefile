@@ -57,8 +57,9 @@ lint: setup ## Check style, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Two workers on one table each are quicker than two threads inside one; who is done first takes half of what is left.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+# Workers on one test each are quicker than threads inside one; three on two cores, since tests wait for processes and
+# disks too. Who is done first takes half of what is left.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 
 .PHONY: test
 test: setup ## Run the tests but for the slow ones

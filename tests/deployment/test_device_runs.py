@@ -89,7 +89,8 @@ def queue(root: Path, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -
         yield Queue(root, instance, workspace, daemon)
 
 
-@pytest.mark.parametrize("name", ["dagster.yaml", pytest.param("dagster.production.yaml", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dagster.yaml", "dagster.production.yaml"])
 def test_two_tables_on_a_cpu_overlap(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has its device and waits there for the other: in turns, neither would ever end."""
     with queue(tmp_path, shipped(name), monkeypatch) as served:

@@ -177,6 +177,7 @@ def test_a_release_of_a_version_that_did_not_count_is_still_read(local: Gate) ->
 # What was replaced or rolled back
 
 
+@pytest.mark.parametrize("gate", ["disk", pytest.param("objects", marks=pytest.mark.slow)], indirect=True)
 def test_what_was_replaced_or_rolled_back_comes_back_by_rollback_alone(gate: Gate) -> None:
     """Whatever envelope is around it, and in whatever order its rows are."""
     parts, made = [], []

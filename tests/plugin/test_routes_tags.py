@@ -167,6 +167,7 @@ def test_a_dynamic_partition_is_one_that_the_instance_knows(world: World) -> Non
     assert "the partition has no rows" in reason(result, "shops__source")  # a new key is no new place for old rows
 
 
+@pytest.mark.slow
 def test_route_32_a_release_in_a_folder_that_goes_with_the_instance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

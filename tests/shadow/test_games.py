@@ -98,6 +98,7 @@ def test_beginning_later_gives_the_rest(generator, monkeypatch):
     np.testing.assert_array_equal(features(game(), generator, first=7), features(game(), generator)[7:])
 
 
+@pytest.mark.slow
 def test_processes_change_nothing_and_tell_what_they_cost(monkeypatch):
     played = game(table=coded(with_gaps(np.random.default_rng(3), 200)))
     attack, found, spent = QueryAttack(played.coding), [], []

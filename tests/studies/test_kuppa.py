@@ -75,6 +75,7 @@ def test_copies_are_found_before_the_filter_and_not_after(small: None, frame: pd
     assert all(0.7 < x["utility"] <= 1 for x in found.values())
 
 
+@pytest.mark.slow
 def test_a_study_goes_on_where_it_was(
     small: None, frame: pd.DataFrame, tmp_path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
