@@ -88,10 +88,8 @@ def _trained(options: argparse.Namespace) -> tuple[FittedGenerator, int]:
     from privacy_assets.tables.writing import table_bytes
 
     generator = build_generator(options.generator, settings(options.set))
-    wanted, notify = (
-        options.device or ("auto" if "torch" in generator.modules else "cpu"),
-        progress(quiet=options.quiet),
-    )
+    wanted = options.device or ("auto" if "torch" in generator.modules else "cpu")
+    notify = progress(quiet=options.quiet)
     pick_device(wanted)  # one that is not there is an error before anything is read
     train, people = read_data(options)
     if train.schema.generated and not generator.invents:

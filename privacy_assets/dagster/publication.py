@@ -76,8 +76,8 @@ def _attested(settings: TableSettings, found: Attested) -> Iterator[Any]:
         "limits": len(stated.limits),
     }
     yield dg.Output(found.sealed, output_name=ATTESTATION, metadata=metadata)
-    counts = {"verdict": found.report.verdict, "broken limits": len(broken)}
-    yield dg.Output(found.report, output_name=REPORT, metadata=counts)
+    shown = {"verdict": found.report.verdict, "broken limits": len(broken)}
+    yield dg.Output(found.report, output_name=REPORT, metadata=shown)
     yield dg.AssetCheckResult(
         asset_key=settings.key(ATTESTATION),
         check_name=HOLDS,

@@ -146,9 +146,9 @@ def reporting() -> type:
                 control.should_training_stop = loss > lowest and loss >= self.ratio * self.best
 
     class Reporting(REaLTabFormer):
-        def __init__(self, held: int, *others: Any, **more: Any) -> None:
+        def __init__(self, held: int, *watched: Any, **more: Any) -> None:
             super().__init__(**more)
-            self.held, self.others = held, others
+            self.held, self.watched = held, watched
 
         def _split_train_eval_dataset(self, dataset: Any) -> Any:
             if not self.held:
@@ -162,7 +162,7 @@ def reporting() -> type:
 
         def _build_tabular_trainer(self, *args: Any, **kwargs: Any) -> Any:
             trainer = super()._build_tabular_trainer(*args, **kwargs)
-            trainer.add_callback(Telling(self.epochs, *self.others))
+            trainer.add_callback(Telling(self.epochs, *self.watched))
             return trainer
 
     return Reporting

@@ -28,7 +28,10 @@ REAL_ROLES = ("train", "holdout", "reference")
 
 @dataclass(frozen=True, eq=False)
 class Views:
-    """What was derived from the tables of one release before, by role; ``embedded`` only where there is an embedder."""
+    """What was derived from the tables of one release before, by role; ``embedded`` only where there is an embedder.
+
+    ``fingerprints`` are those that were signed: keyed those of real tables, that of the embedder among them.
+    """
 
     encoder: Encoder
     encoded: Mapping[str, EncodedTable]
@@ -62,10 +65,16 @@ class MetricInputs:
     device: str = "cpu"
     progress: Progress = silent
     views: InitVar[Views | None] = None
-    _views: Views | None = field(init=False, repr=False, default=None)
 
     def __post_init__(self, views: Views | None) -> None:
-        object.__setattr__(self, "_views", views)
+        if views is not None:
+            self.__dict__.update(
+                encoder=views.encoder,
+                _encoded=dict(views.encoded),
+                row_ids=views.row_ids,
+                _embedded=dict(views.embedded),
+                fingerprints=views.fingerprints,
+            )
         seen: dict[str, np.ndarray] = {role: np.unique(codes) for role, codes in self.subjects.items()}
         for role, codes in self.subjects.items():
             if len(codes) != len(self.tables[role]):
@@ -122,11 +131,11 @@ class MetricInputs:
     @cached_property
     def encoder(self) -> Encoder:
         """Encoder fitted on all real rows alike, so that it cannot favour train or holdout."""
-        return self._views.encoder if self._views else Encoder.fit(self.real, self.schema, others=[self.synthetic])
+        return Encoder.fit(self.real, self.schema, others=[self.synthetic])
 
     @cached_property
     def _encoded(self) -> dict[str, EncodedTable]:
-        return dict(self._views.encoded) if self._views else {}
+        return {}
 
     def encoded(self, role: str) -> EncodedTable:
         """Encoded rows of ``role``; computed once."""
@@ -136,7 +145,7 @@ class MetricInputs:
 
     @cached_property
     def _embedded(self) -> dict[str, np.ndarray]:
-        return dict(self._views.embedded) if self._views else {}
+        return {}
 
     def embedded(self, role: str) -> np.ndarray:
         """Float32 embedding of the rows of ``role``, shape (n, dim); InputError without an embedder."""
@@ -149,8 +158,6 @@ class MetricInputs:
     @cached_property
     def row_ids(self) -> Mapping[str, np.ndarray]:
         """Per role, int64 ids that are equal exactly when two rows agree in every column (missing equals missing)."""
-        if self._views:
-            return self._views.row_ids
         roles = list(self.tables)
         return dict(zip(roles, row_ids([self.tables[role].columns for role in roles], self.schema.names), strict=True))
 
@@ -183,8 +190,6 @@ class MetricInputs:
     @cached_property
     def fingerprints(self) -> Mapping[str, str]:
         """Order-free content fingerprint of each table. Keep those of private tables private, or key them."""
-        if self._views:
-            return self._views.fingerprints
         released = {} if self.released is None else {"released": self.released}
         whole = {role: self.tables[role].with_columns(*own.columns.values()) for role, own in self.generated.items()}
         return {role: table.fingerprint for role, table in {**self.tables, **whole, **released}.items()}

@@ -53,9 +53,9 @@ def privacy_configuration(generator: Mapping[str, Any] | None) -> list[Protectio
     "filter" is what a snapshot states (None: no filter), "overfitting" the protection of the generator in words (empty:
     none), "privacy" its budget; whatever is not there is unknown.
     """
-    metadata = generator or {}
-    states = {name: _filter(name, metadata) for name in FILTERS}
-    states |= {"over-fitting": _overfitting(metadata.get("overfitting")), "differential privacy": _budget(metadata)}
+    stated = generator or {}
+    states = {name: _filter(name, stated) for name in FILTERS}
+    states |= {"over-fitting": _overfitting(stated.get("overfitting")), "differential privacy": _budget(stated)}
     return [
         Protection(name, _TITLES.get(name, name), state, how, _COVERS[name], _statistics(name))
         for name, (state, how) in states.items()
@@ -69,8 +69,8 @@ def _statistics(protection: str) -> tuple[str, ...]:
     return tuple(f"{name}.{statistic}" for name, one in declared for statistic in one.statistics)
 
 
-def _filter(name: str, metadata: Mapping[str, Any]) -> tuple[State, str]:
-    stated = metadata.get("filter", {})
+def _filter(name: str, generator: Mapping[str, Any]) -> tuple[State, str]:
+    stated = generator.get("filter", {})
     if stated is None:
         return "off", ""
     filters = stated.get("filters")
@@ -90,8 +90,8 @@ def _overfitting(protection: str | None) -> tuple[State, str]:
     return ("on", protection) if protection else ("off", "")
 
 
-def _budget(metadata: Mapping[str, Any]) -> tuple[State, str]:
-    budget = metadata.get("privacy")
+def _budget(generator: Mapping[str, Any]) -> tuple[State, str]:
+    budget = generator.get("privacy")
     if not isinstance(budget, Mapping) or not budget.get("known", True):
         return "unknown", ""
     if budget.get("epsilon") is None:

@@ -49,7 +49,7 @@ def leaked_interval(k: int, k_t: np.ndarray, u: int, u_t: int, confidence: float
 
     L matches are members for certain, the other k - L a random draw from the remaining u - L subjects, u_T - L of them
     members (mirrored for L < 0). The ends are the smallest and the largest L under which k_T and beyond has more than
-    half of 1 - ``confidence``; both probabilities are monotone in L. Of several ``k_t``, int64 (c,), the ends are too.
+    half of 1 - ``confidence``; both probabilities are monotone in L. ``k_t`` and both ends are int64 (c,).
     """
     from scipy import stats
 
@@ -73,8 +73,8 @@ def _first_true(low: np.ndarray, high: np.ndarray, holds: Callable[[np.ndarray],
     """Smallest whole number in each low..high, int64 (c,), from which a condition on (c, n) holds, as at ``high``."""
     while (low < high).any():
         tried = low[:, None] + (high - low)[:, None] * np.arange(_WAYS) // _WAYS
-        true = np.column_stack([holds(tried), np.ones(len(low), dtype=bool)]).argmax(axis=1)[:, None]
+        first = np.column_stack([holds(tried), np.ones(len(low), dtype=bool)]).argmax(axis=1)[:, None]
         ends = np.column_stack([low - 1, tried, high])
-        low, high = (np.take_along_axis(ends, true + step, axis=1)[:, 0] for step in (0, 1))
+        low, high = (np.take_along_axis(ends, first + step, axis=1)[:, 0] for step in (0, 1))
         low = low + 1
     return low

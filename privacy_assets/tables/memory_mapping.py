@@ -56,7 +56,7 @@ def mapped_concatenate(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def mapped_take(array: np.ndarray, rows: np.ndarray | Sequence[int] | slice) -> np.ndarray:
-    """``array[rows]``: for positions or bool (n,) a :func:`mapped_empty`, for a slice a part of the array itself."""
+    """``array[rows]``: of :func:`mapped_empty` for positions or bool (n,), for a slice a part of itself."""
     if isinstance(rows, slice):
         return array[rows]
     rows = np.asarray(rows, dtype=None if len(rows) else np.int64)

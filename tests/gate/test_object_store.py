@@ -172,7 +172,7 @@ def failing(at: int) -> Iterator[list[str]]:
 
 @contextmanager
 def dead_after(changes: int) -> Iterator[None]:
-    """No request arrives any more once so many have changed the store: like a death."""
+    """Once so many requests have changed the store no answer comes and no request arrives any more: like a death."""
     made = 0
 
     async def call(plain: Any, store: Any, method: str, *rest: Any, **named: Any) -> Any:
@@ -181,6 +181,8 @@ def dead_after(changes: int) -> Iterator[None]:
             raise OSError(errno.ENETDOWN, "down")
         answer = await plain(store, method, *rest, **named)
         made += method not in READS
+        if made == changes:
+            raise OSError(errno.ENETDOWN, "down")
         return answer
 
     with answering(call):

@@ -174,7 +174,7 @@ def test_a_loose_policy_is_blind_and_says_what_passes(allowed: float) -> None:
     assert loose.judge({"controls": result}).outcomes[1].status == "not_assessable"
 
 
-@pytest.mark.parametrize("caught", [0.9, *(pytest.param(one, marks=pytest.mark.slow) for one in (0.0, 0.5, 1))])
+@pytest.mark.parametrize("caught", [1, *(pytest.param(one, marks=pytest.mark.slow) for one in (0.0, 0.5, 0.9))])
 def test_a_planting_missed_once_is_not_blindness_and_every_tenth_is(
     monkeypatch: pytest.MonkeyPatch, caught: float
 ) -> None:

@@ -101,8 +101,8 @@ def enumerated_interval(k, k_t, u, u_t, confidence):
 @pytest.mark.parametrize("confidence", [0.9, 0.99])
 def test_leaked_interval_against_enumeration(u, u_t, confidence):
     for k in range(1, 14):
-        for k_t in range(max(0, k - (u - u_t)), min(k, u_t) + 1):
-            (low,), (high,) = leaked_interval(k, np.array([k_t]), u, u_t, confidence)
+        seen = np.arange(max(0, k - (u - u_t)), min(k, u_t) + 1)
+        for k_t, low, high in zip(seen.tolist(), *leaked_interval(k, seen, u, u_t, confidence), strict=True):
             assert (low, high) == enumerated_interval(k, k_t, u, u_t, confidence)
 
 

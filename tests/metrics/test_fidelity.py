@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 from sdmetrics.column_pairs import ContingencySimilarity, CorrelationSimilarity
 from sdmetrics.single_column import KSComplement, TVComplement
+from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import roc_auc_score
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from privacy_assets.errors import ConfigError
 from privacy_assets.metrics.fidelity import Fidelity
@@ -257,6 +261,23 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("privacy_assets.compute.parallel.threads", lambda count=count: count)
         found.append(repr(run(*given_).estimates))
     assert found[0] == found[1]
+
+
+def test_a_model_takes_one_thread_of_openmp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are several, they wait for each other by spinning."""
+    seen, fit = [], HistGradientBoostingClassifier.fit
+
+    def watched(model: Any, *tables: Any) -> Any:
+        seen.extend(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "openmp")
+        return fit(model, *tables)
+
+    monkeypatch.setattr(HistGradientBoostingClassifier, "fit", watched)
+    monkeypatch.setattr(
+        "privacy_assets.metrics.fidelity.prediction.in_threads", lambda work, parts: [*map(work, parts)]
+    )
+    with threadpool_limits(2, user_api="openmp"):  # of this thread, in which the models are now
+        run(*parts((120, 100, 120), 14))
+    assert seen and set(seen) == {1}
 
 
 def test_constant_columns_and_columns_without_a_real_value() -> None:

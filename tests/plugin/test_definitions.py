@@ -97,6 +97,7 @@ def test_scores_and_checks_follow_the_registry() -> None:
     blocking = [key for key, (blocks, _) in found["checks"].items() if blocks]
     assert blocking == [dg.AssetCheckKey(dg.AssetKey(["people", "attestation"]), "policy_holds")]
     assert found["deps"][dg.AssetKey(["people", "published"])] == [["people", "attestation"], ["people", "synthetic"]]
+    assert found["deps"][dg.AssetKey(["people", "privacy_report"])] == [["people", "attestation"]]
     for name in default_metrics():
         assert found["deps"][dg.AssetKey(["people", name])] == [["people", "encoded"]]
     parents = {path[-1] for path in found["deps"][dg.AssetKey(["people", "encoded"])]}

@@ -106,7 +106,6 @@ def files(world: World) -> dict[Hide, tuple[Path, Path]]:
 Files = dict[Hide, tuple[Path, Path]]
 
 
-@pytest.mark.slow
 def test_route_37_rows_in_the_low_digits_of_numbers(world: World, files: Files) -> None:
     taken, released_file = files[in_digits]
     secret, rows = tuple(world.private["age"]), len(world.private)

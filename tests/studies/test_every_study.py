@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 
 from benchmarks import scalability
-from privacy_assets.metrics.registry import default_metrics
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +47,6 @@ def test_a_study_is_run_once_and_reported(
     frame = pd.DataFrame({"a": rng.integers(0, 900, 1200), "b": rng.normal(size=1200).round(2)})
     frame.assign(c=rng.choice(list("xyz?"), 1200), d=rng.choice(list("mn"), 1200)).to_parquet(table)
 
-    assert {*scalability.works()} >= {*default_metrics()}
     monkeypatch.setattr(scalability, "default_metrics", lambda: ("singling_out", "value_disclosure"))
 
     def run(*options: str) -> str:

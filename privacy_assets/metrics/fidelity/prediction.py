@@ -13,6 +13,7 @@ from privacy_assets.metrics.fidelity.tables import CANDIDATES, Cells, Compared, 
 from privacy_assets.tables.coding import Coding
 
 _MOST_CODES = 255  # that the library takes for a category; columns of more are read as numbers
+_ROWS = 1 << 16  # asked about at a time: the library copies them
 _MODEL = {"max_iter": 40, "learning_rate": 0.25, "max_leaf_nodes": 8, "early_stopping": False}
 
 
@@ -89,14 +90,17 @@ def predict(
         others = np.array(compared.schema.names) != question.name
         kinds = ((coding.sizes > 0) & (coding.sizes <= _MOST_CODES))[others]
         known = cells[role][learnt[role]][:, others]
-        return _ranks(known, question.answers[role][learnt[role]], cells["holdout"][:, others], kinds, seed)
+        return _ranks(known, question.answers[role][learnt[role]], cells["holdout"], others, kinds, seed)
 
     found = in_threads(ranks, [(question, role) for question in questions for role in CANDIDATES])  # two a question
     return Predictions(questions, [found[at : at + 2] for at in range(0, len(found), 2)])
 
 
-def _ranks(known: np.ndarray, answers: np.ndarray, asked: np.ndarray, categorical: np.ndarray, seed: int) -> np.ndarray:
-    """Ranks of the scores of ``asked`` by gradient boosting on ``known`` rows; all equal after one answer only.
+def _ranks(
+    known: np.ndarray, answers: np.ndarray, asked: np.ndarray, others: np.ndarray, categorical: np.ndarray, seed: int
+) -> np.ndarray:
+    """Ranks of the scores of ``asked`` by gradient boosting on ``known`` rows, the columns ``others`` of it; all equal
+    after one answer only.
 
     A model takes one thread: those of OpenMP wait for each other by spinning, which beside other work takes minutes.
     """
@@ -108,5 +112,8 @@ def _ranks(known: np.ndarray, answers: np.ndarray, asked: np.ndarray, categorica
     known = np.where(np.isnan(known).all(axis=0), 0.0, known)  # the library cannot bin a column without a value
     model = HistGradientBoostingClassifier(**_MODEL, categorical_features=categorical, random_state=seed)
     with threadpool_limits(1, user_api="openmp"):
-        scores = model.fit(known, answers).decision_function(asked)
+        model.fit(known, answers)
+        scores = np.concatenate(
+            [model.decision_function(asked[start : start + _ROWS, others]) for start in range(0, len(asked), _ROWS)]
+        )
     return np.unique(scores, return_inverse=True)[1].astype(np.int32)
