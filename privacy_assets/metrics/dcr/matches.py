@@ -59,6 +59,11 @@ class Space:
         keys = {name: values[rows] for name, values in self.keys.items()}
         return replace(self, srd=self.srd[rows], matched=self.matched[rows], alone=self.alone[rows], keys=keys)
 
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """Rows of T u H that each distinct one stands for, int64."""
+        return np.bincount(self.groups)
+
     def closest(self, key: str, tail: float, least: int = 0) -> np.ndarray:
         """Distinct rows of T u H matched by the ``tail`` of S with the smallest finite key, or by more: for ``least``.
 

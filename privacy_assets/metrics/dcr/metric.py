@@ -196,8 +196,10 @@ class Dcr(Metric):
 
 def _weights(people: Subjects, space: Space, hit: np.ndarray) -> np.ndarray:
     """Weights (s,) that turn labels into the mean, over distinct rows ``hit``, of their rows' mean label."""
-    rows = np.isin(space.groups, hit)
-    share = 1 / (np.bincount(space.groups)[space.groups[rows]] * max(1, len(hit)))
+    chosen = np.zeros(len(space.sizes), dtype=bool)
+    chosen[hit] = True
+    rows = chosen[space.groups]
+    share = 1 / (space.sizes[space.groups[rows]] * max(1, len(hit)))
     return np.bincount(people.codes[rows], weights=share, minlength=len(people))
 
 

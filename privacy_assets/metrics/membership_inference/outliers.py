@@ -50,6 +50,15 @@ def advantage_outliers(population: Population, permutations: int, rng: np.random
     return found.worst(ADVANTAGE_OUTLIERS, outliers.counts, named_entries(outliers), "strongest")
 
 
+def _ranks(*keys: np.ndarray) -> np.ndarray:
+    """Rank int64 (n,) by the first key, at ties by the next; those equal in all of them share one."""
+    order = np.lexsort(keys[::-1])
+    changes = np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0)
+    ranks = np.empty(len(order), dtype=np.int64)
+    ranks[order] = np.concatenate([[0], np.cumsum(changes)])
+    return ranks
+
+
 def outlier_excess(population: Population) -> Estimate:
     """Statistic ``outlier_excess`` of the rows under attack: leaked people among the most exposed, over their number.
 
@@ -64,8 +73,7 @@ def outlier_excess(population: Population) -> Estimate:
     outliers = population.outliers()
     if not outliers.measurable:
         return OUTLIER_EXCESS.not_measurable(_TOO_FEW, outliers.counts)
-    keys = np.column_stack([outliers.scores["distance / neighbour"], -outliers.neighbour])
-    rank = np.unique(keys, axis=0, return_inverse=True)[1].ravel()
+    rank = _ranks(outliers.scores["distance / neighbour"], -outliers.neighbour)
     people, codes = np.unique(outliers.codes, return_inverse=True)
     best = np.full(len(people), len(rank))
     np.minimum.at(best, codes, rank)

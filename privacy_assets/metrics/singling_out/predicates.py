@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from privacy_assets.tables.column import ranked
 from privacy_assets.tables.memory_mapping import mapped_empty
@@ -196,8 +197,7 @@ def _distinct(queries: np.ndarray) -> np.ndarray:
     """Drop repeated queries of an array (queries, 3, width), whatever the order of their columns; keep the first."""
     order = np.argsort(queries[:, 0], axis=1)[:, None, :]
     aligned = np.take_along_axis(queries, order, axis=2).reshape(len(queries), 3 * queries.shape[2])
-    first = np.unique(aligned, axis=0, return_index=True)[1]
-    return queries[np.sort(first)]
+    return np.asarray(queries[~pd.DataFrame(aligned).duplicated().to_numpy()])
 
 
 def matched_subjects(
