@@ -233,6 +233,7 @@ def test_a_tag_of_a_run_changes_no_pod(tag: dict[str, Any], instance: dg.Dagster
     assert cluster.jobs == []
 
 
+@pytest.mark.usefixtures("instance")  # the code location reads its folder from the environment
 def test_the_executor_cannot_be_configured_by_a_run() -> None:
     from resources.production import EXECUTOR
 
