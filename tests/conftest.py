@@ -23,8 +23,14 @@ import pandas as pd
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-# The same examples in every run: another one that fails is found by whoever asks for more of them.
-hypothesis.settings.register_profile("repeatable", derandomize=True, database=None)
+# The same examples in every run: another one that fails is found by whoever asks for more of them. Nothing is timed.
+hypothesis.settings.register_profile(
+    "repeatable",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("repeatable")
 
 DATA = Path(__file__).with_name("data")
