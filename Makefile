@@ -8,6 +8,10 @@ ARGS ?=
 export DAGSTER_HOME := $(CURDIR)/.dagster_home
 
 UV := $(shell command -v uv 2>/dev/null)
+# uv takes the torch that fits the machine: without a GPU a much smaller one. `UV_TORCH_BACKEND=` takes the usual one.
+UV_TORCH_BACKEND ?= auto
+BACKEND := $(if $(UV_TORCH_BACKEND),UV_TORCH_BACKEND=$(UV_TORCH_BACKEND))
+unexport UV_TORCH_BACKEND
 # `make setup CONSTRAINTS=` takes the newest versions that pyproject.toml allows.
 CONSTRAINTS ?= constraints.txt
 PINNED := $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
@@ -22,20 +26,30 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 .PHONY: setup
-setup: .venv/.installed ## Create .venv from constraints.txt (with uv when it is there; UV_TORCH_BACKEND=cpu keeps torch small)
+setup: .venv/.ui home ## Create .venv with engine, Dagster, torch and UI, in the versions of constraints.txt
+
+.PHONY: setup-dev
+setup-dev: .venv/.dev home ## Add what tests and lint need
+
+.PHONY: home
+home:
 	@mkdir -p "$(DAGSTER_HOME)"
 	@cmp -s dagster.yaml "$(DAGSTER_HOME)/dagster.yaml" || cp dagster.yaml "$(DAGSTER_HOME)/dagster.yaml"
 
-.venv/.installed: pyproject.toml $(CONSTRAINTS)
+# A stamp for each extra: .venv/.ui and .venv/.dev.
+.venv/.%: pyproject.toml $(CONSTRAINTS)
 ifneq ($(UV),)
 	test -x $(BIN)/python || uv venv --python '$(if $(filter file,$(origin PYTHON)),$(FITS),$(PYTHON))' .venv
-	uv pip install --python $(BIN)/python $(PINNED) -e '.[dev]'
+	$(BACKEND) uv pip install --python $(BIN)/python $(PINNED) -e '.[$*]'
 else
 	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed and none is on PATH: install one, or uv, or name one with PYTHON=/path/to/python" >&2; exit 1; }
+	@echo "Installing with pip. On Linux its torch brings about 5 GB of CUDA libraries; uv leaves them out where there is no GPU."
 	test -x $(BIN)/pip || "$(PYTHON)" -m venv .venv
-	$(BIN)/python -m pip install $(PINNED) -e '.[dev]'
+	$(BIN)/python -m pip install $(PINNED) -e '.[$*]'
 endif
 	@touch $@
+	@$(BIN)/python -c 'from importlib.metadata import version; print("torch", version("torch"), end=", ")'
+	@echo "$$(du -sm .venv | cut -f1) MB in .venv"
 
 .PHONY: demo
 demo: setup ## Run the patients table from source to published
@@ -52,7 +66,7 @@ ui: setup ## Open Dagster on http://localhost:3000 (PORT=...), with the demo run
 	$(BIN)/dg dev --port $(PORT)
 
 .PHONY: lint
-lint: setup ## Check style, format and types
+lint: setup-dev ## Check style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -62,15 +76,15 @@ lint: setup ## Check style, format and types
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 
 .PHONY: test
-test: setup ## Run the tests but for the slow ones
+test: setup-dev ## Run the tests but for the slow ones
 	$(PYTEST) $(ARGS)
 
 .PHONY: test-slow
-test-slow: setup ## Run the slow tests only
+test-slow: setup-dev ## Run the slow tests only
 	$(PYTEST) -m slow $(ARGS)
 
 .PHONY: test-all
-test-all: setup ## Run all tests
+test-all: setup-dev ## Run all tests
 	$(PYTEST) -m 'slow or not slow' $(ARGS)
 
 .PHONY: clean

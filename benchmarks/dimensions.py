@@ -31,6 +31,7 @@ from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.report.plots import intervals_svg
 from privacy_assets.tables.table import Table
 
+UNLIMITED = 10**9  # steps: epochs are limited here
 FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
 SEEN = {"singling_out.risk_embedded": "SO + CL", "dcr.privacy_score_embedded": "DCR + CL"}
 PAPER = {  # appendix C, Adult: risk and half its interval
@@ -41,13 +42,12 @@ PAPER = {  # appendix C, Adult: risk and half its interval
 LEARNT = {"accuracy": "validation accuracy", "loss": "validation loss"}
 
 
-def inputs_of(path: Path, rows: int, seed: int) -> MetricInputs:
+def inputs_of(frame: pd.DataFrame, where: str, rows: int, seed: int) -> MetricInputs:
     """Train, holdout and the rows of the release, which stand for the synthetic ones; people are rows."""
-    frame = pd.read_parquet(path)
     if 3 * rows > len(frame):
-        raise SystemExit(f"{path}: {len(frame):,} rows are not enough for {3 * rows:,}; choose fewer --rows")
+        raise SystemExit(f"{where}: {len(frame):,} rows are not enough for {3 * rows:,}; choose fewer --rows")
     drawn = np.random.default_rng(seed).permutation(len(frame))[: 3 * rows]
-    whole = Table.read(frame, where=path.name).take(drawn)
+    whole = Table.read(frame, where=where).take(drawn)
     roles = ("train", "holdout", "synthetic")
     tables = {role: whole.take(slice(i * rows, (i + 1) * rows)) for i, role in enumerate(roles)}
     return MetricInputs(whole.schema, tables, {}, seed=seed)
@@ -56,7 +56,7 @@ def inputs_of(path: Path, rows: int, seed: int) -> MetricInputs:
 def trained(inputs: MetricInputs, dims: int, seed: int, epochs: int, *, judge: bool) -> dict[str, Any]:
     """What one encoder learnt and cost; with ``judge`` also the points of the leaky study in its space."""
     seeded = MetricInputs(inputs.schema, inputs.tables, {}, seed=seed)
-    seconds, embedder = cost(lambda: fit_embedder(seeded, dims=dims, max_epochs=epochs))
+    seconds, embedder = cost(lambda: fit_embedder(seeded, dims=dims, max_epochs=epochs, max_steps=UNLIMITED))
     kept = min(embedder.history, key=lambda epoch: epoch.validation_loss)
     told = {
         "dims": dims, "seed": seed, "epochs": len(embedder.history), "kept": kept.epoch, "cpu": round(seconds, 1),
@@ -72,7 +72,7 @@ def trained(inputs: MetricInputs, dims: int, seed: int, epochs: int, *, judge: b
 
 def run(options: argparse.Namespace) -> None:
     """Add the lines that the results do not hold yet: all dimensions with the first seed, then with the next."""
-    inputs = inputs_of(options.table, options.rows, options.seed)
+    inputs = inputs_of(pd.read_parquet(options.table), options.table.name, options.rows, options.seed)
     dims = options.dims or range(3, len(inputs.schema.columns))
     common = {"table": options.table.stem, "rows": options.rows, "most": options.epochs}
     held = {key_of(line) for line in lines(options.results)}

@@ -5,9 +5,10 @@
     python -m benchmarks.run_cost --demo ../before      # the demo in place of Adult, with the same secret in each
 
 The table is Adult split 80 to 20, 39,032 to 9,758 rows, with default metrics, policy and generator, and an embedder of
-three epochs: what a score costs does not depend on how long the embedder was trained. Each checkout runs the whole
-table twice in a process of its own; the second run, without compilation, is reported. Fitting the generator and
-training the embedder stand apart: the rest is what a change of the scores or of the preparation can save.
+three epochs, as it was before it had a budget: what a score costs does not depend on how long it was trained. Each
+checkout runs the whole table twice in a process of its own; the second run, without compilation, is reported. Fitting
+the generator and training the embedder stand apart: the rest is what a change of the scores or of the preparation can
+save.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ hypothesis.settings.register_profile(
     derandomize=True,
     database=None,
     deadline=None,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    suppress_health_check=list(hypothesis.HealthCheck),
 )
 hypothesis.settings.load_profile("repeatable")
 

@@ -20,7 +20,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privacy_assets.dagster.settings import table_settings
@@ -303,9 +303,7 @@ def knock(call: tuple[Callable[[str, Any], None], str], value: Any, caplog: pyte
     assert_told_nothing(" ".join(str(one.message) for one in warned) + caplog.text)
 
 
-FEW = settings(
-    max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+FEW = settings(max_examples=60)
 
 
 @FEW

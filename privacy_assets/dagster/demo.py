@@ -50,7 +50,6 @@ def demo_spec(*, leak: bool = False) -> TableSpec:
         subject="person",
         split={"shares": {"train": 0.4, "holdout": 0.4, "reference": 0.2}},
         generator={"name": "synthpop", "settings": {"min_leaf": 1 if leak else 1000}},
-        attacks={"embedder": {"max_epochs": 12}},
     )
 
 

@@ -9,39 +9,46 @@ from pydantic import Field
 
 from privacy_assets.settings import declared
 
-_WIDTHS = {"default": 256, "paper": 1024}
+_PRESETS = {  # units of a layer, steps and rows at most
+    "default": {"width": 256, "max_steps": 120, "max_rows": 50_000},
+    "paper": {"width": 1024, "max_steps": None, "max_rows": None},
+}
 
 
 @declared
 class EmbedderSettings:
-    """How an embedder is built and trained; the values are those of Palacios 5.2 but for the width.
+    """How an embedder is built and trained; the values are those of Palacios 5.2 but for width, steps and rows.
 
-    ``preset`` "paper" has 3 x 1024 units, "default" 3 x 256; ``width`` overrides. On 16,000 rows of Adult the
-    validation accuracy was 0.101, 0.122, 0.129 and 0.111 for widths 128, 256, 512 and 1024 after 16 epochs, and 0.116,
-    0.144 and 0.149 for the first three after 25: 256 is the smallest within 1 % of the best, at a seventh of 1024's
-    time.
+    ``preset`` "paper" has 3 x 1024 units and trains on all rows without a budget of steps; "default" has 3 x 256, and
+    learns from ``max_rows`` rows drawn at random in ``max_steps`` steps at most, whatever the size of the table.
+    ``width``, ``max_steps`` and ``max_rows`` override either. Why they are enough: benchmarks/results/embedder.md.
 
     ``dims`` None means 10, 20 or 30 (fewer than 40, fewer than 140, more columns; the paper has 15, 97 and 193).
-    Training stops after ``max_epochs``, or when the mean validation loss of the last ``window`` epochs (of all when
-    there were fewer) has not improved for ``patience`` epochs.
+    Training stops after ``max_steps`` or ``max_epochs``, or when the mean validation loss of the last ``window`` epochs
+    (of all when there were fewer) has not improved for ``patience`` epochs.
     """
 
     part: ClassVar[str] = "embedder"
 
-    preset: Literal["default", "paper"] = Field(default="default", description="3 x 256 or 3 x 1024 units")
+    preset: Literal["default", "paper"] = Field(
+        default="default", description="3 x 256 units and a budget, or 3 x 1024 and none"
+    )
     width: int | None = Field(default=None, ge=1, description="units of a layer; those of the preset without")
     dims: int | None = Field(default=None, ge=1, description="of the embedding; by the number of columns without")
     dropout: float = Field(default=0.1, ge=0, lt=1, description="share of units that are dropped")
     temperature: float = Field(default=0.1, gt=0, description="of the similarities")
     batch: int = Field(default=1024, ge=2, description="rows of a step")
     learning_rate: float = Field(default=1e-3, gt=0, description="of Adam")
+    max_steps: int | None = Field(default=None, ge=1, description="batches, at most; those of the preset without")
+    max_rows: int | None = Field(default=None, ge=1, description="rows to learn from, at most; as max_steps")
     max_epochs: int = Field(default=300, ge=1, description="passes over the rows, at most")
     window: int = Field(default=20, ge=1, description="epochs over which the validation loss is averaged")
     patience: int = Field(default=10, ge=1, description="epochs without a better average that end training")
 
     def __post_init__(self) -> None:
-        if self.width is None:
-            object.__setattr__(self, "width", _WIDTHS[self.preset])
+        for name, value in _PRESETS[self.preset].items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
 
     def dims_for(self, columns: int) -> int:
         """Dimension of the embedding of a table with so many columns."""

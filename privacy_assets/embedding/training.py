@@ -32,9 +32,10 @@ class Trainer:
     """One training run; :meth:`run` leaves the best weights in ``network``.
 
     ``values`` float32 (n, numbers) and ``codes`` int64 (n, columns) are all rows in an order that depends on content
-    alone. A tenth of them, drawn at random, is held out and judged under the same maskings after each epoch; below 20
-    rows none is, and the training loss is monitored. The weights kept are those of the lowest monitored loss. Batches
-    of an epoch have equal sizes, as a small last one would be an easier task. On CUDA the layers run in bfloat16.
+    alone, of which at most ``max_rows``, drawn at random, take part. A tenth of these is held out and judged under the
+    same maskings after each epoch; below 20 rows none is, and the training loss is monitored. The weights kept are
+    those of the lowest monitored loss. Batches of an epoch have equal sizes, as a small last one would be an easier
+    task; the last epoch ends with the budget of steps. On CUDA the layers run in bfloat16.
     """
 
     def __init__(
@@ -54,9 +55,10 @@ class Trainer:
         self.network = network.to(self.device)
         self.values, self.codes = values.to(self.device), codes.to(self.device)
         self.generator = torch.Generator(self.device).manual_seed(order)
-        rows = torch.randperm(len(codes), generator=self.generator, device=self.device)
+        rows = torch.randperm(len(codes), generator=self.generator, device=self.device)[: settings.max_rows]
         held_out = int(_HELD_OUT * len(rows)) if len(rows) >= _SMALLEST else 0
         self.validation, self.training = rows[:held_out], rows[held_out:]
+        self.steps = 0
         self.optimiser = torch.optim.Adam(network.parameters(), lr=settings.learning_rate)
 
     def run(self) -> tuple[Epoch, ...]:
@@ -66,7 +68,7 @@ class Trainer:
         best_weights = copy.deepcopy(self.network.state_dict())
         best_mean, waited = math.inf, 0
         with one_thread():
-            while len(history) < self.settings.max_epochs and waited < self.settings.patience:
+            while len(history) < self.settings.max_epochs and waited < self.settings.patience and self._left() > 0:
                 epoch = self._epoch(len(history) + 1)
                 history.append(epoch)
                 monitored.append(epoch.train_loss if epoch.validation_loss is None else epoch.validation_loss)
@@ -80,7 +82,7 @@ class Trainer:
 
     def _epoch(self, number: int) -> Epoch:
         order = self.training[torch.randperm(len(self.training), generator=self.generator, device=self.device)]
-        loss, _ = self._over(order, self._learn)
+        loss, _ = self._over(order[: self._left()], self._learn)
         if not math.isfinite(loss):
             raise InputError("the embedder's loss is not a finite number", fix="lower its learning_rate")
         text = f"embedder: epoch {number} of at most {self.settings.max_epochs}, loss {loss:.3f}"
@@ -91,6 +93,11 @@ class Trainer:
         judged, accuracy = self._over(self.validation, partial(self._judge, views))
         self.progress(f"{text}, validation loss {judged:.3f}, validation accuracy {accuracy:.3f}")
         return Epoch(number, loss, judged, accuracy)
+
+    def _left(self) -> int:
+        """Rows of the next epoch that the budget of steps leaves: all, or so many whole batches."""
+        most, rows = self.settings.max_steps, len(self.training)
+        return rows if most is None else min((most - self.steps) * _even(rows, self.batch), rows)
 
     def _over(self, rows: Tensor, step: Callable[[Tensor], Tensor]) -> list[float]:
         """Mean over ``rows`` of the two numbers of ``step``, in equal batches; smaller ones once memory ran out."""
@@ -111,6 +118,7 @@ class Trainer:
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         self.optimiser.step()
+        self.steps += 1
         return torch.stack([loss.detach(), torch.zeros_like(loss)])
 
     @torch.no_grad()

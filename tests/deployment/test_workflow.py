@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import tomllib
@@ -22,8 +23,30 @@ def test_all_runs_on_every_python_that_the_package_names() -> None:
     assert all(re.search(r"@[0-9a-f]{40}$", step["uses"]) for step in job["steps"] if "uses" in step)
 
 
+def dry_run(*asked: str, **environment: str) -> str:
+    command = ["make", "--dry-run", "--always-make", *asked]
+    environment = {**os.environ, **environment}
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=environment).stdout
+
+
 @pytest.mark.parametrize(("constraints", "pinned"), [("constraints.txt", True), ("", False)])
 def test_setup_leaves_the_pins_out_when_it_is_told_so(constraints: str, pinned: bool) -> None:
-    asked = ["make", "--dry-run", "--always-make", "setup", f"CONSTRAINTS={constraints}"]
-    shown = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert "-e '.[dev]'" in shown and ("-c constraints.txt" in shown) is pinned
+    shown = dry_run("setup", f"CONSTRAINTS={constraints}")
+    assert "-e '.[ui]'" in shown and ("-c constraints.txt" in shown) is pinned
+
+
+@pytest.mark.parametrize(("target", "extra"), [("demo", "ui"), ("ui", "ui"), ("test", "dev"), ("lint", "dev")])
+def test_a_target_installs_what_it_needs_and_no_more(target: str, extra: str) -> None:
+    assert re.findall(r"-e '\.\[(\w+)\]'", dry_run(target)) == [extra]
+
+
+@pytest.mark.parametrize(
+    ("given", "chosen"), [([], "auto"), (["UV_TORCH_BACKEND=cpu"], "cpu"), (["UV_TORCH_BACKEND="], None)]
+)
+def test_uv_takes_the_torch_that_fits_the_machine(given: list[str], chosen: str | None, tmp_path: Path) -> None:
+    uv = tmp_path / "uv"
+    uv.write_text("#!/bin/sh\n")
+    uv.chmod(0o755)
+    shown = dry_run("setup", *given, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    (install,) = [line for line in shown.splitlines() if "uv pip install" in line]
+    assert re.findall(r"UV_TORCH_BACKEND=(\w+)", install) == ([chosen] if chosen else [])

@@ -13,7 +13,6 @@ PATIENTS = TableSpec(
     subject="person",
     split={"shares": {"train": 0.4, "holdout": 0.4, "reference": 0.2}},
     generator={"name": "synthpop", "settings": {"min_leaf": 1000}},
-    attacks={"embedder": {"max_epochs": 12}},
     run={"workers": "ray"},
 )
 

@@ -215,9 +215,35 @@ def test_early_stopping_stops_and_keeps_the_best_weights(tmp_path):
     assert len(heard) == best and f"epoch 2 of at most {best}" in heard[1] and "accuracy" in heard[1]
 
 
+@pytest.mark.parametrize(("max_steps", "epochs"), [(1, 1), (3, 1), (4, 2), (9, 3)])
+def test_training_ends_with_its_budget_of_steps(max_steps, epochs):
+    """270 rows to learn from are three batches: the last epoch is cut short, and still judged."""
+    embedder = trained(mixed(300), replace(SMALL, max_steps=max_steps, max_epochs=300))
+    assert len(embedder.history) == epochs
+    assert all(math.isfinite(epoch.validation_loss) for epoch in embedder.history)
+    more = trained(mixed(300), replace(SMALL, max_steps=max_steps + 1, max_epochs=300))
+    assert more.history[: epochs - 1] == embedder.history[: epochs - 1] and more.fingerprint() != embedder.fingerprint()
+
+
+def test_a_large_table_is_learnt_from_a_part_of_its_rows_that_their_order_does_not_decide(tmp_path):
+    frame, settings = mixed(2000), replace(SMALL, max_rows=100, batch=1024)
+    whole = trained(frame, replace(settings, max_rows=2000))
+    part = trained(frame, settings)
+    assert part.history != whole.history and part.embed(as_table(frame, part.schema)).shape == (2000, 10)
+    shuffled = trained([frame.sample(frac=1, random_state=1).reset_index(drop=True)], settings)
+    assert saved_bytes(part, tmp_path / "a")[1] == saved_bytes(shuffled, tmp_path / "b")[1]
+
+
+def test_the_default_preset_has_a_budget_and_what_is_given_comes_first():
+    default, paper = EmbedderSettings(), EmbedderSettings(preset="paper", max_steps=7)
+    assert (default.width, default.max_steps, default.max_rows) == (256, 120, 50_000)
+    assert (paper.width, paper.max_steps, paper.max_rows) == (1024, 7, None)
+
+
 def test_paper_preset_is_that_of_the_paper():
     settings = EmbedderSettings(preset="paper")
     assert (settings.width, settings.dropout, settings.temperature, settings.batch) == (1024, 0.1, 0.1, 1024)
+    assert (settings.max_steps, settings.max_rows) == (None, None)
     assert (settings.learning_rate, settings.max_epochs, settings.window, settings.patience) == (1e-3, 300, 20, 10)
     assert [EmbedderSettings().dims_for(columns) for columns in (1, 15, 97, 193)] == [10, 10, 20, 30]
     paper = trained(mixed(30), replace(settings, max_epochs=1))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from gate_standins import VARIABLE, make_gate, small_sealed
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from securesystemslib.dsse import Envelope
 
@@ -79,7 +79,7 @@ bodies = st.dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(table=names, partition=st.none() | names, body=bodies)
 def test_any_table_partition_and_body_come_back(gate: Gate, table: str, partition: str | None, body: Json) -> None:
     try:

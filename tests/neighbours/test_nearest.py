@@ -95,7 +95,7 @@ def tables(draw):
     return tuple(parts)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(tables(), st.integers(1, 6), st.sampled_from(("tree", "product")))
 def test_any_tables(both, k, path):
     queries, points = both

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import Phase, example, given, settings
 from launchpad import CANARY, CANARY_NAME, LAUNCHES, Launch, Launchpad, nothing_uncovered, whole
 from stock import KEY
 
@@ -41,11 +41,7 @@ NORTH = {f"dagster/asset_partition_range_{end}": "north" for end in ("start", "e
 @given(LAUNCHES)
 @settings(
     max_examples=120,
-    deadline=None,
-    derandomize=True,
-    database=None,
     phases=(Phase.explicit, Phase.generate),
-    suppress_health_check=list(HealthCheck),
 )
 def test_what_is_drawn_from_the_launchpad(pad: Launchpad, caplog: pytest.LogCaptureFixture, launch: Launch) -> None:
     caplog.clear()

@@ -26,7 +26,7 @@ def table(data: list[Any]) -> pd.DataFrame:
     return frame.astype({"a": "Int64", "b": object, "c": "Float64", "d": bool})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(rows.filter(bool), st.randoms(), st.data())
 def test_the_order_and_the_file_do_not_matter_and_each_cell_and_count_does(
     data: list[Any], random: Any, draw: st.DataObject
