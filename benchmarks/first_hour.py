@@ -1,0 +1,186 @@
+"""From CSV files to a verdict in one process, as a newcomer's machine does it: this project beside its peers.
+
+    python -m benchmarks.battery --setup     # environments for the peers: .peers and .mostly
+    python -m benchmarks.first_hour          # about half an hour; writes benchmarks/results/first_hour.md
+
+Each figure is user plus system seconds of a whole command and of all that it started: interpreter, imports, reading,
+compilation and the verdict. "Cold" starts with an empty cache of compiled code, "warm" is the same command again. Train
+and synthetic rows are 10,000 of Adult, made by sequential trees, the holdout 3,000; the large table is all of Adult.
+All README and docs quote of costs is a line of the page that this writes, or of another page in its folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pandas as pd
+
+from benchmarks.peers import ROOT, made, python_of
+from privacy_assets.tables.schema import infer_schema
+
+ROWS, HOLDOUT, LARGE = 10_000, 3_000, 39_032
+FEW = 2_000  # rows at which SDMetrics, which compares all pairs, is run
+PAGE = ROOT / "benchmarks" / "results" / "first_hour.md"
+ROLES = ("train", "holdout", "synthetic")
+_READ = """
+import sys, warnings
+import pandas as pd
+warnings.filterwarnings("ignore")
+train, holdout, synthetic = (pd.read_csv(path) for path in sys.argv[1:4])
+"""
+_PEERS = {
+    "anonymeter": """
+from anonymeter.evaluators import InferenceEvaluator, LinkabilityEvaluator, SinglingOutEvaluator
+from pandas.api.types import is_numeric_dtype
+attacks, columns = 2000, list(train.columns)
+for mode in ("univariate", "multivariate"):
+    SinglingOutEvaluator(train, synthetic, attacks, 3, control=holdout, seed=0).evaluate(mode=mode).risk()
+halves = (columns[: len(columns) // 2], columns[len(columns) // 2 :])
+LinkabilityEvaluator(train, synthetic, halves, attacks, control=holdout).evaluate(n_jobs=1).risk()
+for secret in columns:
+    known = [name for name in columns if name != secret]
+    numeric = is_numeric_dtype(train[secret])
+    InferenceEvaluator(train, synthetic, known, secret, numeric, attacks, holdout).evaluate(n_jobs=1).risk()
+""",
+    "sdmetrics": """
+from pandas.api.types import is_numeric_dtype
+from sdmetrics.single_table import DCROverfittingProtection
+kinds = {name: "numerical" if is_numeric_dtype(train[name]) else "categorical" for name in train.columns}
+metadata = {"columns": {name: {"sdtype": kind} for name, kind in kinds.items()}}
+DCROverfittingProtection.compute(train, synthetic, holdout, metadata, None)
+""",
+    "mostlyai": """
+from mostlyai import qa
+qa.report(syn_tgt_data=synthetic, trn_tgt_data=train, hol_tgt_data=holdout, report_path=sys.argv[1] + ".html")
+""",
+}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a command took: CPU and wall seconds."""
+
+    name: str
+    cpu: float
+    wall: float
+
+
+def spent() -> float:
+    """User and system seconds of all processes that were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def cost(name: str, *commands: Sequence[str], **environment: str) -> Cost:
+    """CPU seconds of all commands together, started at once, and wall seconds until the last has ended."""
+    before, started = spent(), time.monotonic()
+    given = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "PYTHONPATH"))}
+    processes = [
+        subprocess.Popen(command, env=given | environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        for command in commands
+    ]
+    for process in processes:
+        said = process.communicate()[1]
+        if process.returncode not in (0, 1):  # 1: the verdict is not "pass"
+            raise SystemExit(said)
+    found = Cost(name, spent() - before, time.monotonic() - started)
+    print(f"{name}: {found.cpu:.1f} CPU s, {found.wall:.1f} s", file=sys.stderr, flush=True)
+    return found
+
+
+def tables(frame: pd.DataFrame, rows: int, holdout: int, folder: Path) -> dict[str, Path]:
+    """CSV files of train, holdout and as many synthetic rows as train has."""
+    found = made(frame, infer_schema(frame), rows)
+    folder.mkdir()
+    parts = {"train": found["train"], "holdout": frame[rows : rows + holdout], "synthetic": found["honest"]}
+    for role, part in parts.items():
+        part.to_csv(folder / f"{role}.csv", index=False)
+    return {role: folder / f"{role}.csv" for role in parts}
+
+
+def evaluate(paths: dict[str, Path]) -> list[str]:
+    """The command a newcomer types."""
+    given = [word for role, path in paths.items() for word in (f"--{role}", str(path))]
+    return [sys.executable, "-m", "privacy_assets.cli", "evaluate", *given, "--html", f"{paths['train']}.html"]
+
+
+def peer(name: str, environment: Path, paths: dict[str, Path]) -> list[str]:
+    """The peer's shortest program for the same files."""
+    return [str(python_of(environment)), "-c", _READ + _PEERS[name], *(str(paths[role]) for role in ROLES)]
+
+
+def main() -> None:
+    """Measure, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", type=Path, default=ROOT / ".peers", help="environment of anonymeter and SDMetrics")
+    parser.add_argument("--mostly", type=Path, default=ROOT / ".mostly", help="environment of mostlyai-qa")
+    parser.add_argument("--output", type=Path, default=PAGE, help="where the page is written")
+    options = parser.parse_args()
+    frame = pd.read_parquet(ROOT / "tests" / "data" / "adult.parquet").sample(frac=1, random_state=0, ignore_index=True)
+    with TemporaryDirectory() as folder:
+        page = measured(frame, Path(folder), options.peers, options.mostly)
+    options.output.write_text(page)
+
+
+def measured(frame: pd.DataFrame, folder: Path, peers: Path, mostly: Path) -> str:
+    """All commands, one after the other, and the page."""
+    ours = {"PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(folder / "compiled")}
+    paths = tables(frame, ROWS, HOLDOUT, folder / "10k")
+    few = tables(frame, FEW, FEW // 4, folder / "2k")
+    large = tables(frame, LARGE, len(frame) - LARGE, folder / "39k")
+    demo = [sys.executable, "-m", "privacy_assets.cli", "demo"]
+    fresh = {"PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(folder / "demo")}
+    found = [
+        cold := cost("`evaluate`, cold", evaluate(paths), **ours),
+        warm := cost("`evaluate`, warm", evaluate(paths), **ours),
+        twice := cost("`evaluate`, warm, two at once", evaluate(paths), evaluate(paths), **ours),
+        cost(f"`evaluate`, warm, {LARGE:,} rows", evaluate(large), **ours),
+        cost("demo, cold", demo, DAGSTER_HOME=home(folder / "first"), **fresh),
+        cost("demo, warm", demo, DAGSTER_HOME=home(folder / "second"), **fresh),
+        cost("anonymeter's four attacks", peer("anonymeter", peers, paths)),
+        pairs := cost(f"SDMetrics DCROverfittingProtection, {FEW:,} rows", peer("sdmetrics", peers, few)),
+        Cost("the same, extrapolated", *(seconds * (ROWS / FEW) ** 2 for seconds in (pairs.cpu, pairs.wall))),
+        cost("mostlyai-qa's report", peer("mostlyai", mostly, paths)),
+    ]
+    rows = "\n".join(
+        f"| {one.name} | {one.cpu:,.0f} | {one.wall:,.0f} | {one.cpu / cold.cpu:.2f} | {one.cpu / warm.cpu:.2f} |"
+        for one in found
+    )
+    return _PAGE.format(rows=rows, cores=len(os.sched_getaffinity(0)), twice=twice.wall / warm.wall)
+
+
+def home(folder: Path) -> str:
+    """A DAGSTER_HOME as `make demo` has it."""
+    folder.mkdir()
+    (folder / "dagster.yaml").write_text((ROOT / "dagster.yaml").read_text())
+    return str(folder)
+
+
+_PAGE = """# The first hour: from CSV files to a verdict
+
+Written by `python -m benchmarks.first_hour`, which says what is measured, and whose peers stand in the
+environments of `python -m benchmarks.battery --setup`.
+{cores} cores. Ratios are CPU seconds beside those of `evaluate` on the same rows, cold and warm.
+
+| command | CPU s | wall s | beside cold | beside warm |
+|---|---|---|---|---|
+{rows}
+
+`evaluate` runs every default metric with its embedder, controls, utility, and writes the page; anonymeter's line is
+singling out with 1 and 3 columns, linkability of two halves and inference of each column, 2,000 attacks each. SDMetrics
+compares all pairs of rows: what it takes for more rows is extrapolated by the square of their number. Two runs at once
+take {twice:.2f} times the wall time of one.
+"""
+
+
+if __name__ == "__main__":
+    main()
