@@ -11,9 +11,9 @@ import numba
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile, cached on disk: beside its file, else in the user's cache folder; neither writable: not cached."""
     try:
-        return numba.njit(cache=True, nogil=True)(function)
+        return numba.njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)(function)
     except RuntimeError:
-        return numba.njit(nogil=True)(function)
+        return numba.njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True)(function)
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
