@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from privacy_assets.compute.compiling import compiled
-from privacy_assets.generators.trees import Tree
+
+if TYPE_CHECKING:
+    from privacy_assets.generators.trees import Tree
 
 _SAME = 1e-9  # of the largest gain that a node allows: splits that differ by less are equal but for rounding
 
