@@ -8,17 +8,26 @@ from typing import Any
 import numba
 
 
+_OPTIONS = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+
+
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile, cached on disk: beside its file, else in the user's cache folder; neither writable: not cached."""
+    """Compile, cached on disk: beside its file, else in the user's cache folder; neither writable: not cached.
+
+    The first call compiles, and a user waits for it. So a kernel takes its scratch arrays from the caller, loops over
+    cells in place of expressions of whole arrays, and calls no function of numpy that is made of others (``sort``,
+    ``unique``, ``where``): each is compiled too, for every type of its arguments. Division by 0 is no error.
+    """
     try:
-        return numba.njit(cache=True, nogil=True)(function)
+        return numba.njit(cache=True, **_OPTIONS)(function)
     except RuntimeError:
-        return numba.njit(nogil=True)(function)
+        return numba.njit(**_OPTIONS)(function)
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile into each compiled function of the same file that calls it: arrays are not handed over, which takes long.
+    """Compile into each compiled function of the same file that calls it, and not on its own: for helpers of one caller.
 
-    Not across files: the cache of a function is renewed when its own file changes, and only then.
+    Arrays are not handed over, which takes long. Not across files: the cache of a function is renewed when its own file
+    changes, and only then.
     """
     return numba.njit(inline="always")(function)

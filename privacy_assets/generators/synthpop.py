@@ -12,7 +12,7 @@ from pydantic import Field
 from privacy_assets.errors import ConfigError, did_you_mean, shown
 from privacy_assets.generators.base import FittedGenerator, Training, read_arrays, write_arrays
 from privacy_assets.generators.shadow_fits import CodedGenerator, Draw
-from privacy_assets.generators.trees import Tree
+from privacy_assets.generators.trees import Tree, trees_of
 from privacy_assets.settings import Tuple, declared
 from privacy_assets.tables.coding import Coding
 from privacy_assets.tables.column import Column, ranked
@@ -51,8 +51,6 @@ class SynthPop(CodedGenerator):
         return f"every leaf holds at least {self.min_leaf} training rows" if self.min_leaf > 1 else ""
 
     def _fit(self, train: Table, training: Training) -> FittedGenerator:
-        from privacy_assets.generators._tree_kernels import fit_part, has_part
-
         order = self._order(train.schema.names)
         found = [ranked([train[name]]) for name in order]
         values = {name: known for name, (_, known) in zip(order, found, strict=True)}
@@ -65,17 +63,12 @@ class SynthPop(CodedGenerator):
             numbers = train[name].floats() if is_number[place] else np.zeros(len(train))
             training.progress(f"growing the tree of column {place + 1} of {len(order)}")
             rng = np.random.default_rng(np.random.SeedSequence(training.seed, spawn_key=(place,)))
-            trees = [
-                fit_part(codes, levels, is_number, numbers, place, part, self.min_leaf, rng)
-                for part in range(2)
-                if has_part(codes[place], levels[place], is_number[place], part)
-            ]
-            steps.append(trees)
+            steps.append(list(trees_of(codes, levels, is_number, numbers, place, self.min_leaf, rng)))
         return FittedSynthPop(self, train.schema, order, values, steps)
 
     def drawer(self, cells: np.ndarray, coding: Coding) -> Draw:
         """See :meth:`CodedGenerator.drawer`. Nothing is shared but the ranks of the cells."""
-        from privacy_assets.generators._tree_kernels import fit_and_draw
+        from privacy_assets.generators._tree_kernels import draw_codes
 
         names = coding.schema.names
         order = np.array([names.index(name) for name in self._order(names)])
@@ -84,9 +77,18 @@ class SynthPop(CodedGenerator):
         is_number = coding.is_number[order]
 
         def draw(rows: np.ndarray, size: int, seed: int) -> np.ndarray:
-            own, rng = np.ascontiguousarray(rows, dtype=np.int64), np.random.default_rng(seed)
-            out = np.empty((len(order), size))
-            out[order] = fit_and_draw(ranks, is_number, held, self.min_leaf, own, size, rng)
+            rng, known = np.random.default_rng(seed), []
+            own, codes = held[:, rows], np.empty((len(order), len(rows)), dtype=np.int32)
+            for column, everyone in enumerate(ranks[:, rows]):
+                seen, first = np.unique(everyone, return_index=True)
+                codes[column] = np.searchsorted(seen, everyone)
+                known.append(own[column, first])  # ascending, missing at last
+            levels = np.array([len(values) - int(np.isnan(values[-1])) for values in known])
+            drawn, out = np.full((len(order), size), -1, dtype=np.int32), np.empty((len(order), size))
+            for column, values in enumerate(known):
+                for tree in trees_of(codes, levels, is_number, own[column], column, self.min_leaf, rng):
+                    draw_codes(tree, drawn[:column], drawn[column], rng)
+                out[order[column]] = values[drawn[column]]
             return out
 
         return draw

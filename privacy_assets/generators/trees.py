@@ -1,10 +1,17 @@
-"""Trees whose leaves keep the training rows that fell into them."""
+"""Trees whose leaves keep the training rows that fell into them.
+
+Columns are codes (F, n) int32, in the order in which they are drawn: 0..levels - 1 for the known values of a column,
+``levels`` for missing.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+
+MOST_CLASSES = 64
 
 
 class Tree(NamedTuple):
@@ -24,3 +31,151 @@ class Tree(NamedTuple):
     right: np.ndarray
     start: np.ndarray
     donors: np.ndarray
+
+
+def trees_of(
+    codes: np.ndarray,
+    levels: np.ndarray,
+    is_number: np.ndarray,
+    numbers: np.ndarray,
+    column: int,
+    smallest: int,
+    rng: np.random.Generator,
+) -> Iterator[Tree]:
+    """Grow the trees of ``column`` given those before it; ``numbers`` (n,) are its values, if it is a number.
+
+    A category has one tree, whose donors are codes. A number has one when it misses values, whose donors are
+    ``levels`` (missing) or -1 (not), and one for the rows that are there, if any.
+    """
+    own, known, every = codes[column], levels[column], np.arange(codes.shape[1])
+    before = codes[:column], levels, is_number
+    if not is_number[column]:
+        goal, kinds = classes(own, known + 1)
+        yield fit_tree(*before, every, goal, kinds, own, smallest, rng)
+        return
+    missing = own == known
+    if missing.any():
+        yield fit_tree(*before, every, missing.astype(np.float64), 2, np.where(missing, own, -1), smallest, rng)
+    if not missing.all():
+        rows = np.flatnonzero(~missing)
+        yield fit_tree(*before, rows, _standardised(numbers[rows]), 2, own[rows], smallest, rng)
+
+
+def fit_tree(
+    codes: np.ndarray,
+    levels: np.ndarray,
+    is_number: np.ndarray,
+    rows: np.ndarray,
+    goal: np.ndarray,
+    kinds: int,
+    donors: np.ndarray,
+    smallest: int,
+    rng: np.random.Generator,
+) -> Tree:
+    """Tree of ``goal`` on all columns ``codes`` (f, n), grown on some ``rows``, that keeps their ``donors``.
+
+    A number is its rank, missing the mean rank, with an indicator where there is missing; a category has its
+    :func:`level_scores`. ``goal`` and ``kinds`` as in :func:`_tree_kernels.grow`.
+    """
+    from privacy_assets.generators._tree_kernels import grow
+
+    columns, tables, ranked, places, here = [], [np.zeros(0, np.float32)], [np.zeros(0, np.float32)], [], codes[:, rows]
+    for column, known in enumerate(levels[: len(codes)]):
+        if is_number[column]:
+            found = _ranks(codes[column], known)
+        else:
+            found = [level_scores(here[column], known + 1, goal, kinds, smallest)]
+        for table in found:
+            place = _places(table)
+            ordered = np.zeros_like(table)
+            ordered[place] = table
+            columns.append(column)
+            tables.append(table)
+            ranked.append(ordered)
+            places.append(place[here[column]])
+    by_feature = np.stack(places) if places else np.empty((0, len(rows)), np.int32)
+    spans = np.array([len(table) for table in tables[1:]], np.int64)
+    feature, low, high, right, start, order = grow(by_feature, spans, goal, kinds, smallest, rng)
+    ends = np.cumsum(spans)
+    split, values = feature >= 0, np.concatenate(ranked).astype(np.float64)
+    first, threshold = (ends - spans)[feature[split]], np.zeros(len(feature))
+    threshold[split] = (values[first + low[split]] + values[first + high[split]]) / 2
+    return Tree(
+        columns=np.array(columns, np.int64),
+        ends=ends,
+        tables=np.concatenate(tables),
+        feature=feature.astype(np.int32),
+        threshold=threshold,
+        right=right.astype(np.int32),
+        start=start.copy(),
+        donors=donors.astype(np.int32)[order],
+    )
+
+
+def classes(codes: np.ndarray, levels: int) -> tuple[np.ndarray, int]:
+    """Class of each code < ``levels`` by falling frequency (float64), and how many; from 64 on they share the last."""
+    counts = np.bincount(codes, minlength=levels)
+    order = np.argsort(-counts, kind="stable")[: min(MOST_CLASSES, np.count_nonzero(counts))]
+    place = np.full(levels, MOST_CLASSES - 1.0)
+    place[order] = np.arange(len(order))
+    return place[codes], len(order)
+
+
+def level_scores(codes: np.ndarray, levels: int, goal: np.ndarray, kinds: int, smallest: int) -> np.ndarray:
+    """A number for each of ``levels`` codes, float32 (levels,), that orders them by ``goal`` (n,), see :func:`fit_tree`.
+
+    A goal of numbers or two classes: the mean of the level's rows. More classes: the projection of the level's class
+    shares on their first principal component, weighted by rows (Coppersmith, Hong and Hosking 1999). Levels with fewer
+    than ``smallest`` rows are taken together, levels without rows stand with them: the mean goal of a level of few rows
+    is that of its rows, and would let the tree look the target up.
+    """
+    frequent = np.bincount(codes, minlength=levels) >= smallest
+    group = np.where(frequent, np.cumsum(frequent), 0)
+    groups, own = int(frequent.sum()) + 1, group[codes]
+    weights = np.bincount(own, minlength=groups)[:, None]
+    if kinds <= 2:
+        sums = np.bincount(own, goal, groups)[:, None]
+    else:
+        sums = np.bincount(own * kinds + goal.astype(np.int64), minlength=groups * kinds).reshape(groups, kinds)
+    mean = _total(sums / len(codes))
+    shares = np.where(weights > 0, sums / np.maximum(weights, 1) - mean, 0.0)
+    if kinds <= 2:
+        return shares[:, 0].astype(np.float32)[group]
+    root = np.sqrt(np.maximum(weights, 1))
+    scaled = shares * root
+    if groups <= kinds:  # the smaller of the two matrices that share the component
+        sizes, vectors = np.linalg.eigh(scaled @ scaled.T)
+        scores = vectors[:, -1] * np.sqrt(max(sizes[-1], 0.0)) / root[:, 0]
+    else:
+        scores = shares @ np.linalg.eigh(scaled.T @ scaled)[1][:, -1]
+    return scores.astype(np.float32)[group]
+
+
+def _ranks(codes: np.ndarray, known: int) -> list[np.ndarray]:
+    """Tables float32 (known + 1,) of a number: its ranks, and whether it is missing where it is."""
+    missing = int((codes == known).sum())
+    table = np.arange(known + 1, dtype=np.float32)
+    table[known] = (int(codes.sum()) - missing * known) / max(len(codes) - missing, 1)
+    return [table, (np.arange(known + 1) == known).astype(np.float32)] if missing else [table]
+
+
+def _places(table: np.ndarray) -> np.ndarray:
+    """Place int32 (n,) of each value of ``table`` among its different values."""
+    order, out = np.argsort(table), np.zeros(len(table), np.int32)
+    ordered = table[order]
+    out[order[1:]] = np.cumsum(ordered[1:] > ordered[:-1])
+    return out
+
+
+def _standardised(values: np.ndarray) -> np.ndarray:
+    """Values at mean 0 and deviation 1, whatever their magnitude; a constant becomes 0."""
+    largest = np.abs(values).max()
+    scaled = values / largest if largest > 0 else values
+    centred = scaled - _total(scaled) / len(scaled)
+    deviation = np.sqrt(_total(centred * centred) / len(scaled))
+    return centred / deviation if deviation > 0 else np.zeros(len(values))
+
+
+def _total(values: np.ndarray) -> np.ndarray:
+    """Sum over the first axis, added one by one: which of two equal splits is taken must not hang on the processor."""
+    return np.cumsum(values, axis=0)[-1]

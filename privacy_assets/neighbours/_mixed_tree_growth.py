@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from privacy_assets.compute.compiling import compiled
+from privacy_assets.compute.compiling import compiled, inlined
 from privacy_assets.neighbours._vectors import LEAF, WIDE
+from privacy_assets.tables.memory_mapping import mapped_empty
 
 Array = np.ndarray
 SLOTS = 256  # bits of one categorical column at most
@@ -39,14 +40,15 @@ class Tree(NamedTuple):
     room: int
 
 
-@compiled
+@inlined
 def _count(slots: Array, column: int, rows: Array, counts: Array) -> None:
-    counts[:] = 0
+    for slot in range(SLOTS):
+        counts[slot] = 0
     for row in rows:
         counts[slots[row, column]] += 1
 
 
-@compiled
+@inlined
 def _widest(numbers: Array, slots: Array, weight: Array, rows: Array, counts: Array) -> int:
     """The column in which ``rows`` differ most, by half their mean squared difference; -1 when they do not differ.
 
@@ -65,58 +67,84 @@ def _widest(numbers: Array, slots: Array, weight: Array, rows: Array, counts: Ar
     for column in range(slots.shape[1]):
         _count(slots, column, rows, counts)
         alike = 0.0
-        for count in counts:
-            alike += np.float64(count) * count
+        for slot in range(SLOTS):
+            alike += np.float64(counts[slot]) * counts[slot]
         spread = 0.5 * weight[column] * (1 - alike / (np.float64(len(rows)) * len(rows)))
         if spread > most:
             best, most = numbers.shape[1] + column, spread
     return best
 
 
-@compiled
-def _ranks(slots: Array, column: int, rows: Array, counts: Array, out: Array) -> None:
-    """The rank of each row's slot, the most frequent first."""
-    _count(slots, column, rows, counts)
-    rank, left = np.zeros(len(counts)), len(rows)
+@inlined
+def _rank(size: int, counts: Array, rank: Array) -> None:
+    """Minus the rank of each slot by its count, the most frequent first; the counts of ``size`` rows go down to 0."""
+    left = size
     while left > 0:
-        slot = np.argmax(counts)
+        slot = 0
+        for other in range(1, SLOTS):
+            if counts[other] > counts[slot]:
+                slot = other
         left -= counts[slot]
         counts[slot] = 0
-        rank[slot] = left
-    for place in range(len(rows)):
-        out[place] = -rank[slots[rows[place], column]]
+        rank[slot] = -left
 
 
-@compiled
+@inlined
 def _middle(values: Array) -> float:
-    """The value from which on the right half begins: a cut between distinct values, the one nearest to the middle."""
-    ordered = np.sort(values)
-    half = len(ordered) // 2
+    """The value from which on the right half begins: a cut between distinct values, the one nearest to the middle.
+
+    It brings the values into another order (Hoare 1961, algorithm 65).
+    """
+    half = len(values) // 2
     if half > LEAF:
         half -= half % LEAF  # full leaves
-    below, beyond = half, half
-    while below > 0 and ordered[below - 1] == ordered[half]:
-        below -= 1
-    while beyond < len(ordered) and ordered[beyond] == ordered[half]:
-        beyond += 1
-    if below > 0 and (beyond == len(ordered) or half - below <= beyond - half):
-        return ordered[half]
-    return ordered[beyond]
+    low, high = 0, len(values) - 1
+    while low < high:
+        pivot, left, right = values[half], low, high
+        while left <= right:
+            while values[left] < pivot:
+                left += 1
+            while values[right] > pivot:
+                right -= 1
+            if left <= right:
+                values[left], values[right] = values[right], values[left]
+                left += 1
+                right -= 1
+        if right < half:
+            low = left
+        if left > half:
+            high = right
+    middle, following, below, beyond = values[half], np.inf, 0, 0
+    for value in values:
+        below += value < middle
+        beyond += value <= middle
+        if value > middle:
+            following = min(following, value)
+    if below > 0 and (beyond == len(values) or half - below <= beyond - half):
+        return middle
+    return following
 
 
-@compiled
-def _split(numbers: Array, slots: Array, weight: Array, rows: Array, counts: Array) -> int:
+@inlined
+def _split(
+    numbers: Array, slots: Array, weight: Array, rows: Array, counts: Array, rank: Array, held: Array, others: Array
+) -> int:
     """Put the rows of one half first, in place; returns how many there are."""
     column = _widest(numbers, slots, weight, rows, counts)
     if column < 0:  # codes that share a bit
         return len(rows) // 2
-    values, others = np.empty(len(rows)), np.empty(len(rows), np.int32)
+    values, again = held[0, : len(rows)], held[1, : len(rows)]
     if column < numbers.shape[1]:
         for place in range(len(rows)):
             values[place] = numbers[rows[place], column]
     else:
-        _ranks(slots, column - numbers.shape[1], rows, counts, values)
-    middle, left, right = _middle(values), 0, 0
+        _count(slots, column - numbers.shape[1], rows, counts)
+        _rank(len(rows), counts, rank)
+        for place in range(len(rows)):
+            values[place] = rank[slots[rows[place], column - numbers.shape[1]]]
+    for place in range(len(rows)):
+        again[place] = values[place]
+    middle, left, right = _middle(again), 0, 0
     for place in range(len(rows)):
         if values[place] < middle:
             rows[left] = rows[place]
@@ -124,28 +152,12 @@ def _split(numbers: Array, slots: Array, weight: Array, rows: Array, counts: Arr
         else:
             others[right] = rows[place]
             right += 1
-    rows[left:] = others[:right]
+    for place in range(right):
+        rows[left + place] = others[place]
     return left
 
 
-@compiled
-def _groups(numbers: Array, slots: Array, weight: Array, order: Array, counts: Array, groups: Array) -> int:
-    """Split the places ``groups[0]`` into up to ``WIDE`` groups int32 (w, 2), the largest first; returns how many."""
-    count = 1
-    while count < WIDE:
-        largest = np.argmax(groups[:count, 1] - groups[:count, 0])
-        low, high = groups[largest]
-        if high - low <= LEAF:
-            break
-        cut = _split(numbers, slots, weight, order[low:high], counts)
-        groups[largest, 1] = groups[count, 0] = low + cut
-        groups[count, 1] = high
-        count += 1
-    return count
-
-
-@compiled
-def grow(numbers: Array, slots: Array, weight: Array) -> tuple[Array, ...]:
+def grow(numbers: Array, slots: Array, weight: Array) -> tuple[Array, Array, Array, Array, int]:
     """Split distinct rows: float32 (n, p), uint8 ``slots`` (n, q), ``weight`` (q,) of a column in the choice of splits.
 
     Returns ``child``, the places int32 (nodes, w, 2) of each child, those of each leaf int32 (leaves, 2), ``order`` and
@@ -155,12 +167,46 @@ def grow(numbers: Array, slots: Array, weight: Array) -> tuple[Array, ...]:
     capacity = n // 10 + 2  # a node has two inner children, or 15 leaves, or more than LEAF rows in leaves
     child, depth = np.full((capacity, WIDE), ABSENT, np.int32), np.ones(capacity, np.int32)
     places, leaves = np.zeros((capacity, WIDE, 2), np.int32), np.zeros((n, 2), np.int32)
-    order, counts = np.arange(n).astype(np.int32), np.zeros(SLOTS, np.int64)
-    places[0, 0, 1] = n
+    order, counts, rank = np.arange(n, dtype=np.int32), np.zeros(SLOTS, np.int64), np.zeros(SLOTS)
+    held, others = np.empty((2, n)), np.empty(n, np.int32)
+    nodes, leaf = _grow(numbers, slots, weight, child, depth, places, leaves, order, counts, rank, held, others)
+    return child[:nodes].copy(), places[:nodes], leaves[:leaf], order, int(depth[nodes - 1])
+
+
+@compiled
+def _grow(
+    numbers: Array,
+    slots: Array,
+    weight: Array,
+    child: Array,
+    depth: Array,
+    places: Array,
+    leaves: Array,
+    order: Array,
+    counts: Array,
+    rank: Array,
+    held: Array,
+    others: Array,
+) -> tuple[int, int]:
+    """Fill the arrays of :func:`grow`; returns the numbers of nodes and leaves."""
+    places[0, 0, 1] = len(numbers)
     nodes, leaf, node = 1, 0, 0
     while node < nodes:  # a node that waits has its places where those of its first child will be
-        for group in range(_groups(numbers, slots, weight, order, counts, places[node])):
-            start, stop = places[node, group]
+        groups, count = places[node], 1
+        while count < WIDE:  # the largest group is split
+            largest = 0
+            for group in range(1, count):
+                if groups[group, 1] - groups[group, 0] > groups[largest, 1] - groups[largest, 0]:
+                    largest = group
+            low, high = groups[largest, 0], groups[largest, 1]
+            if high - low <= LEAF:
+                break
+            cut = _split(numbers, slots, weight, order[low:high], counts, rank, held, others)
+            groups[largest, 1] = groups[count, 0] = low + cut
+            groups[count, 1] = high
+            count += 1
+        for group in range(count):
+            start, stop = groups[group, 0], groups[group, 1]
             if stop - start <= LEAF:
                 leaves[leaf, 0], leaves[leaf, 1] = start, stop
                 leaf += 1
@@ -170,20 +216,34 @@ def grow(numbers: Array, slots: Array, weight: Array) -> tuple[Array, ...]:
                 child[node, group], depth[nodes] = nodes, depth[node] + 1
                 nodes += 1
         node += 1
-    return child[:nodes], places[:nodes], leaves[:leaf], order, depth[nodes - 1]
+    return nodes, leaf
+
+
+def boxes(numbers: Array, slots: Array, bases: Array, bits: int, places: Array, order: Array) -> tuple[Array, ...]:
+    """``least``, ``low``, ``high`` and ``held`` (see :class:`Tree`); slot ``bases[j] + slot`` is that of column j."""
+    nodes, p = len(places), numbers.shape[1]
+    low, high = np.full((nodes, p, WIDE), np.inf, np.float32), np.full((nodes, p, WIDE), -np.inf, np.float32)
+    least, held = np.full((nodes, WIDE), ABSENT, np.int32), np.zeros((nodes, bits), np.uint16)
+    _fill_boxes(numbers, slots, bases, places, order, least, low, high, held)
+    return least, low, high, held
 
 
 @compiled
-def boxes(numbers: Array, slots: Array, bases: Array, bits: int, places: Array, order: Array) -> tuple[Array, ...]:
-    """``least``, ``low``, ``high`` and ``held`` (see :class:`Tree`); slot ``bases[j] + slot`` is that of column j."""
-    nodes = len(places)
-    low = np.full((nodes, numbers.shape[1], WIDE), np.inf, np.float32)
-    high = np.full((nodes, numbers.shape[1], WIDE), -np.inf, np.float32)
-    held = np.zeros((nodes, bits), np.uint16)
-    least = np.full((nodes, WIDE), ABSENT, np.int32)
-    for node in range(nodes):
+def _fill_boxes(
+    numbers: Array,
+    slots: Array,
+    bases: Array,
+    places: Array,
+    order: Array,
+    least: Array,
+    low: Array,
+    high: Array,
+    held: Array,
+) -> None:
+    for node in range(len(places)):
         for group in range(WIDE):
-            for row in order[places[node, group, 0] : places[node, group, 1]]:
+            for place in range(places[node, group, 0], places[node, group, 1]):
+                row = order[place]
                 least[node, group] = min(least[node, group], row)
                 for column in range(numbers.shape[1]):
                     value = numbers[row, column]
@@ -191,15 +251,14 @@ def boxes(numbers: Array, slots: Array, bases: Array, bits: int, places: Array, 
                     high[node, column, group] = max(high[node, column, group], value)
                 for column in range(slots.shape[1]):
                     held[node, bases[column] + slots[row, column]] |= np.uint16(1 << group)
-    return least, low, high, held
 
 
-@compiled
 def by_leaf(table: Array, leaves: Array, order: Array) -> Array:
-    """The cells of a table (n, columns) as (leaves, columns, LEAF)."""
-    out = np.zeros((len(leaves), table.shape[1], LEAF), table.dtype)
-    for leaf in range(len(leaves)):
-        for place in range(leaves[leaf, 0], leaves[leaf, 1]):
-            for column in range(table.shape[1]):
-                out[leaf, column, place - leaves[leaf, 0]] = table[order[place], column]
+    """The cells of a table (n, columns) as (leaves, columns, LEAF), 0 where a leaf has fewer rows."""
+    places = leaves[:, :1] + np.arange(LEAF)
+    there = places < leaves[:, 1:]
+    rows = order[np.where(there, places, 0)]
+    out = mapped_empty((len(leaves), table.shape[1], LEAF), table.dtype)
+    for column in range(table.shape[1]):
+        out[:, column] = np.where(there, table[rows, column], table.dtype.type(0))
     return out

@@ -64,7 +64,6 @@ def _push(tree: Tree, node: int, mask: np.uint16, bound: Array, stack: Array, re
     return top
 
 
-@compiled
 def search(
     tree: Tree, numbers: Array, codes: Array, near: Array, slots: Array, bases: Array, k: int
 ) -> tuple[Array, Array, Array]:
@@ -73,14 +72,46 @@ def search(
     ``near`` are ``numbers`` within 1e15, ``slots`` the ``codes`` modulo SLOTS; slot ``bases[j] + slot`` is that of
     column j. Third: int64 (2,), nodes and leaves looked at.
     """
-    m, margin = len(numbers), (numbers.shape[1] + 8) * 2.0**-23
-    shrink, tiny = np.float32(1 - margin), np.float32(_TINY)
+    m = len(numbers)
     squared, found, work = np.full((m, k), np.inf), np.full((m, k), ABSENT, np.int32), np.zeros(2, np.int64)
-    stack, reach = np.zeros((tree.room, 2), np.int32), np.zeros(tree.room, np.float32)
-    bound, bit, places = np.empty(WIDE, np.float32), np.zeros(codes.shape[1], np.uint32), np.full(k, -1)
-    for q in range(m):
-        best, rows, before = squared[q], found[q], places.copy()
-        bit[:], places[:] = bases + slots[q], -1
+    stack, reach, bound, bit = _scratch(tree, len(bases))
+    seen = np.full((2, k), -1)
+    _search(tree, numbers, codes, near, slots, bases, squared, found, work, stack, reach, bound, bit, seen)
+    return squared, found, work
+
+
+def _scratch(tree: Tree, q: int) -> tuple[Array, Array, Array, Array]:
+    """Nodes that wait and their smallest rows, their bounds, those of the children of one, and the query's slots."""
+    stack, reach = np.empty((tree.room, 2), np.int32), np.empty(tree.room, np.float32)
+    return stack, reach, np.empty(WIDE, np.float32), np.empty(q, np.uint32)
+
+
+@compiled
+def _search(
+    tree: Tree,
+    numbers: Array,
+    codes: Array,
+    near: Array,
+    slots: Array,
+    bases: Array,
+    squared: Array,
+    found: Array,
+    work: Array,
+    stack: Array,
+    reach: Array,
+    bound: Array,
+    bit: Array,
+    seen: Array,
+) -> None:
+    k, margin = squared.shape[1], (numbers.shape[1] + 8) * 2.0**-23
+    shrink, tiny = np.float32(1 - margin), np.float32(_TINY)
+    places, before = seen[0], seen[1]
+    for q in range(len(numbers)):
+        best, rows = squared[q], found[q]
+        for column in range(len(bases)):
+            bit[column] = bases[column] + slots[q, column]
+        for slot in range(k):
+            before[slot], places[slot] = places[slot], -1
         for place in before:  # what the query before found: like queries follow each other
             if place >= 0:
                 distance = _distance(codes[q], numbers[q], tree.codes[place], tree.numbers[place])
@@ -105,38 +136,39 @@ def search(
                 distance = _distance(codes[q], numbers[q], tree.codes[place], tree.numbers[place])
                 _keep(best, rows, places, distance, tree.order[place], place)
             work[1] += 1
-    return squared, found, work
 
 
 @compiled
-def direct(queries: Array, query_codes: Array, points: Array, point_codes: Array, found: Array) -> Array:
-    """Squared distances float64 (m, c) of each query to the points at ``found`` int64 (m, c), as in :func:`search`."""
-    out = np.empty(found.shape)
+def direct(queries: Array, query_codes: Array, points: Array, point_codes: Array, found: Array, out: Array) -> None:
+    """Squared distances ``out`` float64 (m, c) of each query to the points at ``found`` int64 (m, c), as in search."""
     for q in range(len(found)):
         for place in range(found.shape[1]):
             row = found[q, place]
             out[q, place] = _distance(query_codes[q], queries[q], point_codes[row], points[row])
-    return out
 
 
-@compiled
 def masses(tree: Tree, weights: Array) -> Array:
     """Weight float64 (nodes, WIDE) of the rows below each child; ``weights`` (n,) in the order of the places."""
     out = np.zeros(tree.child.shape)
-    for node in range(len(out) - 1, -1, -1):  # children stand behind their parents
-        for group in range(WIDE):
-            child = tree.child[node, group]
-            if child >= 0 and child != ABSENT:
-                out[node, group] = out[child].sum()
-            elif child < 0:
-                mask = tree.filled[-1 - child]
-                while mask:
-                    out[node, group] += weights[tree.leaves[-1 - child] + lowest_bit(mask)]
-                    mask &= mask - np.uint32(1)
+    _add_up(tree.child, tree.filled, tree.leaves, weights, out)
     return out
 
 
 @compiled
+def _add_up(children: Array, filled: Array, leaves: Array, weights: Array, out: Array) -> None:
+    for node in range(len(out) - 1, -1, -1):  # children stand behind their parents
+        for group in range(WIDE):
+            child = children[node, group]
+            if child < 0:
+                mask = filled[-1 - child]
+                while mask:
+                    out[node, group] += weights[leaves[-1 - child] + lowest_bit(mask)]
+                    mask &= mask - np.uint32(1)
+            elif child != ABSENT:
+                for below in out[child]:
+                    out[node, group] += below
+
+
 def within(
     tree: Tree,
     mixed: Array,
@@ -158,14 +190,39 @@ def within(
     others as in :func:`search`. Where ``whole``, a child within reach as a whole is not looked into: not for pairs, nor
     where its box may be cut off at 1e15.
     """
-    margin = (numbers.shape[1] + 8) * 2.0**-23
+    out, pairs, squared = np.zeros(len(numbers)), np.empty((2, total), np.int64), np.empty(total)
+    stack, (_, _, bound, bit) = np.empty(tree.room, np.int32), _scratch(tree, len(bases))
+    query = (numbers, codes, near, slots, bases)
+    _within(tree, mixed, mass, weights, *query, most, whole, out, pairs, squared, stack, bound, bit)
+    return out, pairs[0], pairs[1], squared
+
+
+@compiled
+def _within(
+    tree: Tree,
+    mixed: Array,
+    mass: Array,
+    weights: Array,
+    numbers: Array,
+    codes: Array,
+    near: Array,
+    slots: Array,
+    bases: Array,
+    most: float,
+    whole: bool,
+    out: Array,
+    pairs: Array,
+    squared: Array,
+    stack: Array,
+    bound: Array,
+    bit: Array,
+) -> None:
+    margin, found, total = (numbers.shape[1] + 8) * 2.0**-23, 0, len(squared)
     shrink, grow, tiny = np.float32(1 - margin), np.float32(1 + margin), np.float32(_TINY)
     limit, surely = np.float32(most * (1 + margin) + _TINY), np.float32(most * (1 - margin) - _TINY)
-    out, stack = np.zeros(len(numbers)), np.zeros(tree.room, np.int32)
-    bound, bit = np.empty(WIDE, np.float32), np.zeros(codes.shape[1], np.uint32)
-    queries, rows, squared, found = np.empty(total, np.int64), np.empty(total, np.int64), np.empty(total), 0
     for q in range(len(numbers)):
-        bit[:] = bases + slots[q]
+        for column in range(len(bases)):
+            bit[column] = bases[column] + slots[q, column]
         stack[0], top = 0, 1  # the root
         while top > 0:
             top -= 1
@@ -180,7 +237,7 @@ def within(
                     if distance <= most:
                         out[q] += weights[place]
                         if found < total:
-                            queries[found], rows[found], squared[found] = q, tree.order[place], distance
+                            pairs[0, found], pairs[1, found], squared[found] = q, tree.order[place], distance
                             found += 1
                 continue
             reached = children_within(tree.low, tree.high, tree.held, node, near[q], bit, shrink, tiny, limit, bound)
@@ -197,4 +254,3 @@ def within(
                 if tree.child[node, group] != ABSENT:
                     stack[top] = tree.child[node, group]
                     top += 1
-    return out, queries, rows, squared

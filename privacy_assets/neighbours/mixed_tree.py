@@ -18,7 +18,7 @@ import numpy as np
 
 from privacy_assets.compute.parallel import in_parallel
 from privacy_assets.tables.encoding import EncodedTable
-from privacy_assets.tables.memory_mapping import mapped, mapped_empty, mapped_take
+from privacy_assets.tables.memory_mapping import mapped_empty, mapped_take
 
 if TYPE_CHECKING:
     from privacy_assets.neighbours._mixed_tree_growth import Tree
@@ -49,19 +49,19 @@ class MixedTree:
         least, low, high, held = growth.boxes(near, slots, bases, int(sizes.sum()), places, order)
         filled = (2 ** np.diff(leaves)[:, 0].astype(np.uint64) - 1).astype(np.uint32)
         tree = growth.Tree(
-            child=child.copy(),
+            child=child,
             least=least,
             low=low,
             high=high,
             held=held,
             leaves=leaves[:, 0].copy(),
             filled=filled,
-            lanes=mapped(growth.by_leaf(near, leaves, order)),
-            slots=mapped(growth.by_leaf(slots, leaves, order)),
+            lanes=growth.by_leaf(near, leaves, order),
+            slots=growth.by_leaf(slots, leaves, order),
             order=order,
             numbers=mapped_take(numbers, order),
             codes=mapped_take(codes, order),
-            room=growth.WIDE * (int(depth) + 1),
+            room=growth.WIDE * (depth + 1),
         )
         return cls(tree, bases)
 
@@ -147,7 +147,9 @@ def squared_distances(queries: EncodedTable, points: EncodedTable, found: np.nda
     """
     from privacy_assets.neighbours import _mixed_tree_kernels as kernels
 
-    return kernels.direct(*cells(queries), *cells(points), found)
+    out = np.empty(found.shape)
+    kernels.direct(*cells(queries), *cells(points), found.astype(np.int64, copy=False), out)
+    return out
 
 
 def cells(table: EncodedTable) -> tuple[np.ndarray, np.ndarray]:

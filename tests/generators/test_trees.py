@@ -8,9 +8,9 @@ import pytest
 from scipy import stats
 
 from privacy_assets.errors import ConfigError
-from privacy_assets.generators._tree_kernels import classes, draw_codes, fit_tree, grow, level_scores
+from privacy_assets.generators._tree_kernels import draw_codes, grow
 from privacy_assets.generators.synthpop import FittedSynthPop, SynthPop
-from privacy_assets.generators.trees import Tree
+from privacy_assets.generators.trees import Tree, classes, fit_tree, level_scores
 from privacy_assets.tables.coding import Coding
 from privacy_assets.tables.table import Table
 from tests.generators.known import SCHEMA, TRAIN, table

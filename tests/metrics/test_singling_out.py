@@ -79,7 +79,7 @@ def test_the_number_of_threads_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
     tables, results = parts((300, 150, 300), 16), []
     for threads in ("1", "7"):
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
-        monkeypatch.setattr("joblib.cpu_count", lambda: 8)
+        monkeypatch.setattr("privacy_assets.compute.parallel.cores", lambda: 8)
         results.append(run(*tables, embedder=STUB).to_json())
     assert results[0]["estimates"] == results[1]["estimates"]
     assert results[0]["tables"] == results[1]["tables"]

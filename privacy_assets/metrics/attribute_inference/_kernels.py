@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from privacy_assets.metrics.singling_out._kernels import Array, compiled
+from privacy_assets.compute.compiling import compiled, inlined
 
+Array = np.ndarray
 _BLOCK = 256
 
 
-@compiled
+@inlined
 def add(value: float, points: Array, category: bool, out: Array) -> None:
     """Add the squared differences of one part to ``out`` (block,)."""
     if category:
@@ -27,7 +28,7 @@ def add(value: float, points: Array, category: bool, out: Array) -> None:
             out[at] += difference * difference
 
 
-@compiled
+@inlined
 def apart(query: Array, point: Array, category: Array, first: int, last: int) -> float:
     """Squared distance in the parts first..last - 1, in float64."""
     total = 0.0
@@ -39,7 +40,7 @@ def apart(query: Array, point: Array, category: Array, first: int, last: int) ->
     return total
 
 
-@compiled
+@inlined
 def insert(distances: Array, places: Array, distance: float, place: int) -> None:
     """Put a point, nearer than the last one, into ascending order, behind those at its distance."""
     slot = len(distances) - 1
@@ -49,7 +50,7 @@ def insert(distances: Array, places: Array, distance: float, place: int) -> None
     distances[slot], places[slot] = distance, place
 
 
-@compiled
+@inlined
 def within(total: Array, largest: Array, reach: float, keep: float) -> int:
     """How many of a block may be nearer than ``reach`` without their largest part."""
     found, bound = 0, np.float32(reach)
@@ -58,39 +59,55 @@ def within(total: Array, largest: Array, reach: float, keep: float) -> int:
     return found
 
 
-@compiled
 def nearest_by(
     queries: Array, points: Array, category: Array, start: Array, slack: float, columns: Array, k: int
 ) -> Array:
     """Int64 (queries, k): the nearest points by the columns that ``columns`` int64 (queries, size) names a query."""
     places = np.full((queries.shape[1], k), -1, np.int64)
-    distances, sums, nothing = np.empty(k), np.empty(_BLOCK, np.float32), np.zeros(_BLOCK, np.float32)
+    _nearest_by(queries, points, category, start, slack, columns, places, np.empty(k), np.zeros((2, _BLOCK), np.float32))
+    return places
+
+
+@compiled
+def _nearest_by(
+    queries: Array,
+    points: Array,
+    category: Array,
+    start: Array,
+    slack: float,
+    columns: Array,
+    places: Array,
+    distances: Array,
+    sums: Array,
+) -> None:
+    last = len(distances) - 1
     for row in range(len(places)):
         distances[:] = np.inf
         query = queries[:, row]
         for first in range(0, points.shape[1], _BLOCK):
             block = points[:, first : first + _BLOCK]
-            total = sums[: block.shape[1]]
+            total, nothing = sums[0, : block.shape[1]], sums[1, : block.shape[1]]
             total[:] = 0
             for column in columns[row]:
                 for part in range(start[column], start[column + 1]):
                     add(query[part], block[part], category[part], total)
-            if within(total, nothing[: len(total)], distances[k - 1], 1 - slack) == 0:
+            if within(total, nothing, distances[last], 1 - slack) == 0:
                 continue
             for at in range(len(total)):
-                if total[at] * (1 - slack) < distances[k - 1]:
+                if total[at] * (1 - slack) < distances[last]:
                     exact = 0.0
                     for column in columns[row]:
                         exact += apart(query, block[:, at], category, start[column], start[column + 1])
-                    if exact < distances[k - 1]:
+                    if exact < distances[last]:
                         insert(distances, places[row], exact, first + at)
-    return places
 
 
-@compiled
+@inlined
 def offer(parts: Array, at: int, distances: Array, places: Array) -> float:
     """Offer a point at squared distances ``parts`` float64 (columns,) to every column; the reach of the farthest."""
-    last, total, reach = distances.shape[1] - 1, parts.sum(), 0.0
+    last, total, reach = distances.shape[1] - 1, 0.0, 0.0
+    for part in parts:
+        total += part
     for column in range(len(parts)):
         if total * (1 - 1e-12) - parts[column] < distances[column, last]:
             others = 0.0  # summed anew: a large part subtracted from the sum would take the small ones with it
@@ -103,7 +120,7 @@ def offer(parts: Array, at: int, distances: Array, places: Array) -> float:
     return reach
 
 
-@compiled
+@inlined
 def column_sums(
     query: Array, block: Array, category: Array, start: Array, part: Array, total: Array, largest: Array
 ) -> None:
@@ -119,12 +136,27 @@ def column_sums(
             largest[at] = max(largest[at], part[at])
 
 
-@compiled
 def nearest_without(queries: Array, points: Array, category: Array, start: Array, slack: float, k: int) -> Array:
     """Int64 (queries, columns, k): the nearest points by all columns but one, for each one."""
     width = len(start) - 1
     places = np.full((queries.shape[1], width, k), -1, np.int64)
-    distances, exact, held = np.empty((width, k)), np.empty(width), np.empty((3, _BLOCK), np.float32)
+    work = np.empty((width, k)), np.empty(width), np.empty((3, _BLOCK), np.float32)
+    _nearest_without(queries, points, category, start, slack, places, *work)
+    return places
+
+
+@compiled
+def _nearest_without(
+    queries: Array,
+    points: Array,
+    category: Array,
+    start: Array,
+    slack: float,
+    places: Array,
+    distances: Array,
+    exact: Array,
+    held: Array,
+) -> None:
     for row in range(len(places)):
         distances[:] = np.inf
         reach, query = np.inf, queries[:, row]
@@ -136,7 +168,6 @@ def nearest_without(queries: Array, points: Array, category: Array, start: Array
                 continue
             for at in range(len(total)):
                 if total[at] * (1 - slack) - largest[at] < reach:
-                    for column in range(width):
+                    for column in range(len(exact)):
                         exact[column] = apart(query, block[:, at], category, start[column], start[column + 1])
                     reach = offer(exact, first + at, distances, places[row])
-    return places

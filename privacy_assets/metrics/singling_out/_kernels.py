@@ -33,7 +33,6 @@ def matches(codes: Array, row: int, columns: Array, low: Array, high: Array) -> 
     return True
 
 
-@compiled
 def draw(
     codes: Array,
     order: Array,
@@ -47,17 +46,37 @@ def draw(
     tries: int,
     patience: int,
     rng: np.random.Generator,
-) -> tuple[Array, Array, Array, int]:
+) -> tuple[Array, int]:
     """Draw random targets and random columns until ``wanted`` queries match one row of ``codes`` int32 (rows, columns).
 
     The predicate for code v of column j is the range ``low_of[start[j] + v] .. high_of[start[j] + v]``. Stops after
-    ``tries`` candidates or ``patience`` in a row without success. Returns columns, low and high, int32 (found, width)
-    each, and the number of candidates tried.
+    ``tries`` candidates or ``patience`` in a row without success. Returns columns, low and high, int32 (found, 3,
+    width), and the number of candidates tried.
     """
-    out = np.empty((3, wanted, width), np.int32)
-    deck = np.arange(codes.shape[1])
-    columns, low, high = np.empty(width, np.int64), np.empty(width, np.int32), np.empty(width, np.int32)
-    share = np.empty(width, np.int64)
+    out, query = np.empty((wanted, 3, width), np.int32), np.empty((4, width), np.int64)
+    index = (codes, order, start, below)
+    found, tried = _draw(*index, targets, low_of, high_of, tries, patience, rng, np.arange(codes.shape[1]), query, out)
+    return out[:found], tried
+
+
+@compiled
+def _draw(
+    codes: Array,
+    order: Array,
+    start: Array,
+    below: Array,
+    targets: Array,
+    low_of: Array,
+    high_of: Array,
+    tries: int,
+    patience: int,
+    rng: np.random.Generator,
+    deck: Array,
+    query: Array,
+    out: Array,
+) -> tuple[int, int]:
+    wanted, width = len(out), out.shape[2]
+    columns, low, high, share = query[0], query[1], query[2], query[3]
     found, tried, last = 0, 0, 0
     while found < wanted and tried < tries and tried - last < patience:
         tried += 1
@@ -82,12 +101,13 @@ def draw(
                 if matched == 2:
                     break
         if matched == 1:
-            out[0, found], out[1, found], out[2, found] = columns, low, high
+            for position in range(width):
+                for part in range(3):
+                    out[found, part, position] = query[part, position]
             found, last = found + 1, tried
-    return out[0, :found], out[1, :found], out[2, :found], tried
+    return found, tried
 
 
-@compiled
 def match(
     codes: Array,
     order: Array,
@@ -105,10 +125,31 @@ def match(
     Returns int64 (queries, 2), how many there are outside and inside ``member``, and int64 (relabellings,), how many
     queries match exactly one member under each bit of ``labels`` uint64 (subjects, words).
     """
-    counts = np.zeros((len(columns), 2), np.int64)
-    hits = np.zeros(64 * labels.shape[1], np.int64)
-    seen_by = np.full(len(member), -1, np.int32)
-    once, again = np.empty(labels.shape[1], np.uint64), np.empty(labels.shape[1], np.uint64)
+    words = labels.shape[1]
+    counts, hits = np.zeros((len(columns), 2), np.int64), np.zeros(64 * words, np.int64)
+    work = np.full(len(member), -1, np.int32), np.empty((2, words), np.uint64)
+    _match(codes, order, start, below, subject, member, labels, columns, low, high, counts, hits, *work)
+    return counts, hits
+
+
+@compiled
+def _match(
+    codes: Array,
+    order: Array,
+    start: Array,
+    below: Array,
+    subject: Array,
+    member: Array,
+    labels: Array,
+    columns: Array,
+    low: Array,
+    high: Array,
+    counts: Array,
+    hits: Array,
+    seen_by: Array,
+    members: Array,
+) -> None:
+    once, again = members[0], members[1]
     for query in range(len(columns)):
         these, lows, highs = columns[query], low[query], high[query]
         once[:], again[:], settled = 0, 0, False
@@ -131,4 +172,3 @@ def match(
                 alone = once[word] & ~again[word]
                 for bit in range(64):
                     hits[64 * word + bit] += np.int64((alone >> np.uint64(bit)) & np.uint64(1))
-    return counts, hits

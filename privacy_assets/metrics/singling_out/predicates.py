@@ -187,8 +187,8 @@ def multivariate(
     left = candidates if len(targets) else 0
     while len(kept) < wanted and left > 0:
         number, before = max(wanted - len(kept), _ROUND), len(kept)
-        *found, tried = kernels.draw(*index, targets, scheme.low, scheme.high, width, number, left, patience, rng)
-        kept = _distinct(np.concatenate([kept, np.stack(found, axis=1)]))[:wanted]
+        found, tried = kernels.draw(*index, targets, scheme.low, scheme.high, width, number, left, patience, rng)
+        kept = _distinct(np.concatenate([kept, found]))[:wanted]
         left = left - tried if len(kept) > before else 0
     return Queries(*(np.ascontiguousarray(kept[:, part]) for part in range(3)))
 
