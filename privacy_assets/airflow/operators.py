@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator
 
 from privacy_assets.airflow.redaction import redact_exceptions
+from privacy_assets.compute.progress import Lines
 from privacy_assets.errors import ConfigError, PublicationRefused
 from privacy_assets.gate.releases import TRUSTED_VARIABLE
 from privacy_assets.gate.statements import Place
@@ -82,7 +83,7 @@ class PrivacyPublishOperator(BaseOperator):
     @redact_exceptions
     def execute(self, context: Context) -> dict[str, str | None]:
         """Run the steps and publish; see the class."""
-        steps = Steps(TablePlan.of(self.spec), self._deployment(), Place(self.spec.name), progress=self.log.info)
+        steps = Steps(TablePlan.of(self.spec), self._deployment(), Place(self.spec.name), progress=Lines(self.log.info))
         with unheard(), self._workers(steps), self._device(steps) as device:
             finished = run_table(steps, device, self._logged)
         for line in finished.attested.report.to_text().splitlines():

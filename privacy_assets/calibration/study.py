@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from privacy_assets.compute.progress import advance
 from privacy_assets.errors import InputError
 from privacy_assets.evaluation import run_metrics
 from privacy_assets.metrics.base import Metric
@@ -98,11 +99,12 @@ def run_study(
     for number, case in enumerate(asked, start=1):
         point = held.get((case.series, case.x))
         if point is None:
-            inputs.progress(f"table {number} of {len(asked)}: {case.series}, {case.x:g}")
+            advance(inputs.progress, "study: tables", number - 1, len(asked))
             point = _judged(inputs, case, metrics)
             if path is not None:
                 _add_line(path, json.dumps({"mark": mark, **point.to_json()}, allow_nan=False))
         points.append(point)
+    advance(inputs.progress, "study: tables", None)
     return points
 
 

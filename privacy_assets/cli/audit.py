@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from privacy_assets.cli.command import Commands, say
-from privacy_assets.cli.shared import check_out, progress, read_data, settings, workers, write_json
+from privacy_assets.cli.shared import check_out, read_data, settings, workers, write_json
 from privacy_assets.errors import ConfigError
 from privacy_assets.report.text import aligned, number
 
@@ -73,10 +73,15 @@ def _audit(options: argparse.Namespace) -> int:
     check_out(options.json)
     plan = _plan(options)
     cells, coding, people = _table(options)
-    notify = progress(quiet=options.quiet)
     with workers(options):
         audit = run_audit(
-            cells, coding, plan, seed=options.seed, subjects=people, progress=notify, checkpoint=options.checkpoint
+            cells,
+            coding,
+            plan,
+            seed=options.seed,
+            subjects=people,
+            progress=options.progress,
+            checkpoint=options.checkpoint,
         )
     say(*_text(audit))
     if options.json:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from privacy_assets.cli.command import Commands, say
-from privacy_assets.cli.shared import leased, progress, read_data, settings, workers
+from privacy_assets.cli.shared import leased, read_data, settings, workers
 from privacy_assets.errors import ConfigError, InputError, shown
 from privacy_assets.report.text import aligned, number
 from privacy_assets.storage.files import private_folder
@@ -128,8 +128,7 @@ def _inputs(options: argparse.Namespace, device: str) -> MetricInputs:
     subjects = (
         {} if people is None else {role: parts[role][options.subject].to_numpy() for role in ("train", "holdout")}
     )
-    notify = progress(quiet=options.quiet)
-    return MetricInputs(table.schema, tables, subjects, seed=options.seed, device=device, progress=notify)
+    return MetricInputs(table.schema, tables, subjects, seed=options.seed, device=device, progress=options.progress)
 
 
 def _cases(options: argparse.Namespace, inputs: MetricInputs) -> Iterable[Case]:

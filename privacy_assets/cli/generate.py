@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from privacy_assets.cli.command import COLUMNS, Command, Commands
-from privacy_assets.cli.shared import check_out, progress, read_data, settings
+from privacy_assets.cli.shared import check_out, read_data, settings
 from privacy_assets.errors import ConfigError
 from privacy_assets.storage.files import private_folder, put_atomic, sync_folder
 
@@ -67,7 +67,7 @@ def _add_training(command: Command) -> None:
 
 def _generate(options: argparse.Namespace) -> int:
     _check(options)
-    notify = progress(quiet=options.quiet)
+    notify = options.progress
     fitted, rows = _loaded(options) if options.from_model else _trained(options)
     notify(f"drawing {rows:,} rows")
     _write(fitted, rows, options)
@@ -89,7 +89,7 @@ def _trained(options: argparse.Namespace) -> tuple[FittedGenerator, int]:
 
     generator = build_generator(options.generator, settings(options.set))
     wanted = options.device or ("auto" if "torch" in generator.modules else "cpu")
-    notify = progress(quiet=options.quiet)
+    notify = options.progress
     pick_device(wanted)  # one that is not there is an error before anything is read
     train, people = read_data(options)
     if train.schema.generated and not generator.invents:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +26,12 @@ from privacy_assets.cli.shared import (
     declared_columns,
     kinds,
     leased,
-    progress,
     settings,
     workers,
     write_json,
 )
 from privacy_assets.cli.verify import add_verify
+from privacy_assets.compute.progress import silent, watched
 from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, StepError
 from privacy_assets.tables.files import table_files
 
@@ -47,7 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         _look_for_tables(options)
-        status: int = options.run(options)
+        quiet = getattr(options, "quiet", True)
+        with nullcontext(silent) if quiet else watched() as options.progress:
+            status: int = options.run(options)
     except PrivacyAssetsError as error:
         shown = _offending(options, error) if getattr(options, "show_values", False) else ""
         sys.stderr.write(f"privacy-assets: {error}{shown}\n")
@@ -140,7 +143,7 @@ def _evaluate(options: argparse.Namespace) -> int:
             embedder=not options.no_embedder,
             seed=options.seed,
             device=device,
-            progress=progress(quiet=options.quiet),
+            progress=options.progress,
         )
     _write(report, options.json, options.html)
     say(report.to_text())

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from privacy_assets.cli.command import NO, YES, Commands, private_folder, release_folder, say
-from privacy_assets.cli.shared import progress, workers, write_json
+from privacy_assets.cli.shared import workers, write_json
 from privacy_assets.errors import ConfigError, PublicationRefused
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _run(options: argparse.Namespace) -> int:
     plan = TablePlan.of(TableSpec.load(options.table))
     releases = release_folder(options, there=False).absolute()
     deployment = Deployment(releases, private_folder(options, releases).absolute())
-    steps = Steps(plan, deployment, Place(plan.name), progress=progress(quiet=options.quiet))
+    steps = Steps(plan, deployment, Place(plan.name), progress=options.progress)
     if options.ray is None and plan.workers == "ray":
         options.ray = "auto"
     out = _folder(options.out or Path("reports") / plan.name)

@@ -1,17 +1,15 @@
-"""What several commands of the command line share: tables, kinds of columns, progress, and the file for JSON."""
+"""What several commands of the command line share: tables, kinds of columns, and the file for JSON."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from privacy_assets.compute.progress import Progress, silent
 from privacy_assets.errors import ConfigError, shown
 
 if TYPE_CHECKING:
@@ -109,13 +107,8 @@ def leased(options: argparse.Namespace, *, used: bool = True) -> Iterator[str]:
     if not used:
         yield pick_device(options.device)
         return
-    with lease_device(device=options.device, on_wait=progress(quiet=options.quiet)) as device:
+    with lease_device(device=options.device, on_wait=options.progress) as device:
         yield device
-
-
-def progress(*, quiet: bool) -> Progress:
-    """Where progress goes: standard error, or nowhere."""
-    return silent if quiet else _progress
 
 
 def check_out(*paths: str | None) -> None:
@@ -132,8 +125,3 @@ def write_json(path: str, data: Mapping[str, Any]) -> None:
     from privacy_assets.storage.files import put_atomic
 
     put_atomic(Path(path), json.dumps(data, indent=2, allow_nan=False).encode(), mode=0o644)
-
-
-def _progress(message: str) -> None:
-    sys.stderr.write(f"  {message}\n")
-    sys.stderr.flush()

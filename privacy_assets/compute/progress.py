@@ -1,11 +1,149 @@
-"""Where long work says what it does."""
+"""How far long work is: bars where somebody watches, a line every few seconds in a log."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, TextIO
 
-Progress = Callable[[str], None]  # is told in words without values
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import TaskID
+
+Progress = Callable[[str], Any]  # is told in words without values; a Lines or Bars also how far counted work is
+EVERY = 5.0  # seconds between two lines of a log
 
 
 def silent(message: str) -> None:
     """Progress sink that drops its messages."""
+
+
+def advance(progress: Progress, work: str, done: float | None, total: float | None = None) -> None:
+    """Say that ``done`` of ``total`` units of ``work`` are done, in any unit; without ``total`` the end is not known.
+
+    ``work`` is the same text every time. It has ended at ``done >= total``, and with None for ``done`` where that never
+    came. A plain function is told nothing of this.
+    """
+    if isinstance(progress, Lines | Bars):
+        progress.advance(work, done, total)
+
+
+@dataclass(slots=True)
+class _Pace:
+    """When counted work was first heard of, and how much of it was done by then."""
+
+    start: float
+    first: float
+
+    def told(self, done: float, total: float | None) -> str:
+        """What is done, how quickly, and how long the rest takes."""
+        seconds = perf_counter() - self.start
+        rate = (done - self.first) / seconds if seconds > 0 else 0.0
+        counted = f"{done:,g}" if total is None else f"{done:,g} of {total:,g}"
+        pace = f", {rate:.2g} a second" if rate >= 1 else f", {1 / rate:.2g} s each" if rate > 0 else ""
+        return counted + pace + (f", about {duration((total - done) / rate)} left" if total and rate > 0 else "")
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: ``40 s``, ``3 min``, ``2.5 h``."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _over(done: float | None, total: float | None) -> bool:
+    return done is None or (total is not None and done >= total)
+
+
+class Lines:
+    """Progress as lines of a log: words as they come, and of counted work at most one line in ``EVERY`` seconds."""
+
+    def __init__(self, write: Callable[[str], Any]) -> None:
+        self.write = write
+        self._last, self._paces = perf_counter(), dict[str, _Pace]()
+
+    def __call__(self, message: str) -> None:
+        """Write ``message``."""
+        self.write(message)
+
+    def advance(self, work: str, done: float | None, total: float | None = None) -> None:
+        """See :func:`advance`."""
+        now = perf_counter()
+        if done is not None:
+            pace = self._paces.setdefault(work, _Pace(now, done))
+            if now - self._last >= EVERY:
+                self._last = now
+                self.write(f"{work}: {pace.told(done, total)}")
+        if _over(done, total):
+            self._paces.pop(work, None)
+
+
+class Bars:
+    """Progress as words and bars of ``rich`` on a terminal or in a notebook; a bar goes when its work is done.
+
+    While no bar is shown nothing runs and the terminal is free; leaving the ``with`` block takes bars away that work
+    which failed left behind.
+    """
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Shown
+
+        told = TextColumn("{task.fields[told]}", markup=False)
+        # What is printed meanwhile goes where it belongs: rich would send standard output here.
+        self._shown = Shown(
+            TextColumn("  {task.description}", markup=False), BarColumn(30), told,
+            console=console, transient=True, redirect_stdout=False, redirect_stderr=False,
+        )  # fmt: skip
+        self._bars: dict[str, tuple[TaskID, _Pace]] = {}
+
+    def __enter__(self) -> Bars:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take all bars away."""
+        for work in list(self._bars):
+            self._end(work)
+
+    def __call__(self, message: str) -> None:
+        """Print ``message`` above the bars."""
+        self._shown.console.print(f"  {message}", markup=False, highlight=False, soft_wrap=True)
+
+    def advance(self, work: str, done: float | None, total: float | None = None) -> None:
+        """See :func:`advance`."""
+        if done is not None:
+            if work not in self._bars:
+                self._bars[work] = self._shown.add_task(work, total=total, told=""), _Pace(perf_counter(), done)
+                self._shown.start()
+            task, pace = self._bars[work]
+            self._shown.update(task, completed=done, total=total, told=pace.told(done, total))
+        if _over(done, total):
+            self._end(work)
+
+    def _end(self, work: str) -> None:
+        if work in self._bars:
+            self._shown.remove_task(self._bars.pop(work)[0])
+        if not self._bars:
+            self._shown.stop()
+
+
+@contextmanager
+def watched(stream: TextIO | None = None, *, otherwise: Progress | None = None) -> Iterator[Progress]:
+    """Bars where somebody watches ``stream`` (standard error): on a terminal, or in a notebook with ipywidgets.
+
+    Elsewhere it is ``otherwise``, or without that lines on ``stream``.
+    """
+    out = stream or sys.stderr
+    notebook = "ipykernel" in sys.modules and find_spec("ipywidgets") is not None
+    if not (notebook or out.isatty()):
+        yield otherwise or Lines(lambda message: (out.write(f"  {message}\n"), out.flush()))
+        return
+    from rich.console import Console
+
+    with Bars(Console(file=None if notebook else out)) as bars:
+        yield bars

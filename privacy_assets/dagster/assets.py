@@ -7,6 +7,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
+from privacy_assets.compute.progress import Lines
 from privacy_assets.dagster.metadata import synthetic_metadata, table_metadata, training_metadata
 from privacy_assets.dagster.pipes import piped
 from privacy_assets.dagster.places import place_of, steps_of
@@ -163,7 +164,7 @@ def build_embedder(settings: TableSettings) -> dg.AssetsDefinition:
     def embedder(context: dg.AssetExecutionContext, **tables: PrivateTable) -> dg.MaterializeResult:
         place_of(context, settings)
         with device_of(context, wanted=True) as device:
-            trained = fitted_embedder(settings, tables, device, context.log.info)
+            trained = fitted_embedder(settings, tables, device, Lines(context.log.info))
         curve = training_metadata([asdict(epoch) for epoch in trained.history])
         return dg.MaterializeResult(value=trained, metadata={"device": device, **curve})
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from privacy_assets.compute.progress import Progress
+from privacy_assets.compute.progress import Lines, Progress
 from privacy_assets.dagster.assets import IO_KEY, common, split_ins
 from privacy_assets.dagster.metadata import line_picture
 from privacy_assets.dagster.places import place_of
@@ -86,7 +86,7 @@ def build_leaky_study(settings: TableSettings) -> dg.AssetsDefinition:
         with local_copy(folder) as here:
             try:
                 with device_of(context, on_device) as device, workers_of(settings):
-                    points = _points(settings, inputs, config, here / POINTS, device, context.log.info)
+                    points = _points(settings, inputs, config, here / POINTS, device, Lines(context.log.info))
                 lines = write_study(here, title, points)
             finally:  # one that was stopped goes on
                 if isinstance(folder, ObjectPath):

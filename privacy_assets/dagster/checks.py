@@ -6,6 +6,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
+from privacy_assets.compute.progress import Lines
 from privacy_assets.dagster.assets import check_name, limit_text
 from privacy_assets.dagster.redaction import redact_exceptions
 from privacy_assets.dagster.scores import limit_result
@@ -76,7 +77,7 @@ def build_privacy_checks(
         with device_of(context, on_device) as device:
             inputs = prepare_inputs(
                 **tables, subject=subject, kinds=kinds, declared=declared, seed=seed, device=device,
-                progress=context.log.info,
+                progress=Lines(context.log.info),
             )  # fmt: skip
             if embeds:
                 inputs = attach_embedder(inputs, fit_embedder(inputs))

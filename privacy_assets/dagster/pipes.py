@@ -21,6 +21,7 @@ from dagster_pipes import (
     PipesParams,
 )
 
+from privacy_assets.compute.progress import Lines
 from privacy_assets.dagster.metadata import training_metadata
 from privacy_assets.storage.work import WorkFolder, sweep
 
@@ -67,7 +68,7 @@ def piped(context: dg.AssetExecutionContext, generator: Any) -> Iterator[dict[st
     if not isinstance(generator, ProgramGenerator):
         yield metadata
         return
-    with WorkFolder() as folder, closing(Reports(folder / "messages", context.log.info)) as reports:
+    with WorkFolder() as folder, closing(Reports(folder / "messages", Lines(context.log.info))) as reports:
         reader = NumbersReader(reports)
         with (
             dg.open_pipes_session(context, dg.PipesTempFileContextInjector(), reader) as session,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import dagster as dg
 from dagster._core.errors import DagsterInvalidPropertyError
 
+from privacy_assets.compute.progress import Lines
 from privacy_assets.dagster.settings import TableSettings
 from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.statements import Place
@@ -66,4 +67,4 @@ def steps_of(context: Context, settings: TableSettings) -> Steps:
     """The steps of the table and partition that this one is of, in the deployment of the resource ``releases``."""
     place = place_of(context, settings)
     deployment = context.resources.releases.deployment
-    return Steps(settings, deployment, place, window_of(place, settings), context.log.info)
+    return Steps(settings, deployment, place, window_of(place, settings), Lines(context.log.info))

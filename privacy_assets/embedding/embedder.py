@@ -136,7 +136,7 @@ def train_embedder(
 
     Rows are put in order of their content first, so neither their order nor the table they stand in decides anything.
     The same rows and seed give the same bytes on one machine's CPU. Torch's global random state is left alone.
-    ``progress`` is told each epoch's losses and accuracy. Raises InputError without rows, or when the loss diverges.
+    ``progress`` hears of each step. Raises InputError without rows, or when the loss diverges.
     """
     import torch
 

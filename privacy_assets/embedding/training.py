@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from privacy_assets.compute.devices import halve_on_out_of_memory
-from privacy_assets.compute.progress import Progress
+from privacy_assets.compute.progress import Progress, advance
 from privacy_assets.embedding.network import (
     EmbedderNetwork,
     contrastive_accuracy,
@@ -24,6 +24,7 @@ from privacy_assets.embedding.network import (
 from privacy_assets.embedding.settings import EmbedderSettings, Epoch
 from privacy_assets.errors import InputError
 
+_WORK = "training the embedder: steps"
 _HELD_OUT = 0.1  # share of the rows that only early stopping sees
 _SMALLEST = 20  # rows below which none are held out
 
@@ -77,6 +78,7 @@ class Trainer:
                 mean = sum(monitored[-self.settings.window :]) / len(monitored[-self.settings.window :])
                 waited = 0 if mean < best_mean else waited + 1
                 best_mean = min(best_mean, mean)
+        advance(self.progress, _WORK, None)
         self.network.load_state_dict(best_weights)
         return tuple(history)
 
@@ -85,19 +87,21 @@ class Trainer:
         loss, _ = self._over(order[: self._left()], self._learn)
         if not math.isfinite(loss):
             raise InputError("the embedder's loss is not a finite number", fix="lower its learning_rate")
-        text = f"embedder: epoch {number} of at most {self.settings.max_epochs}, loss {loss:.3f}"
         if len(self.validation) == 0:
-            self.progress(text)
             return Epoch(number, loss, None, None)
         views = torch.Generator(self.device).manual_seed(self.validation_seed)
         judged, accuracy = self._over(self.validation, partial(self._judge, views))
-        self.progress(f"{text}, validation loss {judged:.3f}, validation accuracy {accuracy:.3f}")
         return Epoch(number, loss, judged, accuracy)
 
     def _left(self) -> int:
         """Rows of the next epoch that the budget of steps leaves: all, or so many whole batches."""
-        most, rows = self.settings.max_steps, len(self.training)
-        return rows if most is None else min((most - self.steps) * _even(rows, self.batch), rows)
+        rows = len(self.training)
+        return min((self._most() - self.steps) * _even(rows, self.batch), rows)
+
+    def _most(self) -> int:
+        """Steps that all epochs would take, or those of the budget."""
+        every = self.settings.max_epochs * math.ceil(len(self.training) / self.batch)
+        return min(self.settings.max_steps or every, every)
 
     def _over(self, rows: Tensor, step: Callable[[Tensor], Tensor]) -> list[float]:
         """Mean over ``rows`` of the two numbers of ``step``, in equal batches; smaller ones once memory ran out."""
@@ -119,6 +123,7 @@ class Trainer:
         loss.backward()
         self.optimiser.step()
         self.steps += 1
+        advance(self.progress, _WORK, self.steps, self._most())
         return torch.stack([loss.detach(), torch.zeros_like(loss)])
 
     @torch.no_grad()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from privacy_assets.compute.progress import advance
 from privacy_assets.errors import InputError
 from privacy_assets.generators.base import FittedGenerator, Generator, Training, read_arrays, write_arrays
 from privacy_assets.generators.ctgan_columns import CODE, NUMBER, Given, Span, spans_of
@@ -77,8 +78,7 @@ class LibraryGenerator(Generator):
             if not all(math.isfinite(loss) for loss in losses.values()):
                 raise self.diverged()
             history.append({"epoch": len(history) + 1, **losses})
-            said = ", ".join(f"{name.replace('_', ' ')} {loss:.3f}" for name, loss in losses.items())
-            training.progress(f"{self.name}: epoch {len(history)} of {self.epochs}, {said}")
+            advance(training.progress, f"{self.name}: epochs", len(history), self.epochs)
 
         state, device = _state(training.seed, 0), "cpu" if training.device.startswith("mps") else training.device
         with _alone(device, state):

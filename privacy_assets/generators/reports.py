@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from privacy_assets.compute.progress import Progress
+from privacy_assets.compute.progress import Progress, advance
 
 MESSAGES = "DAGSTER_PIPES_MESSAGES"
 _VERSION = "__dagster_pipes_version"
 _BLOCK, _LINE, _ALL, _EPOCHS = 1 << 20, 1 << 16, 1 << 26, 10_000
+_SAID = "the program: epochs"
 _NAME = re.compile(r"[a-z]+(_[a-z]+){0,4}")
 # A name is made of these words alone: no category or person can be called so by accident.
 _WORDS = frozenset(
@@ -69,6 +70,7 @@ class Reports:
     def close(self) -> None:
         """Read no more."""
         self._stream.close()
+        advance(self.progress, _SAID, None)
 
     def begin(self) -> None:
         """Forget the curve and the facts of an earlier program."""
@@ -112,7 +114,7 @@ class Reports:
         if len(self.rows) >= _EPOCHS:
             self.rows.pop()
         self.rows.append({"epoch": found["epoch"], **found})
-        self.progress(f"epoch {found['epoch']:g}" + (f" of {epochs:g}" if epochs else ""))
+        advance(self.progress, _SAID, found["epoch"], epochs)
 
 
 @dataclass(frozen=True, slots=True)

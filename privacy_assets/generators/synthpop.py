@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
+from privacy_assets.compute.progress import advance
 from privacy_assets.errors import ConfigError, did_you_mean, shown
 from privacy_assets.generators.base import FittedGenerator, Training, read_arrays, write_arrays
 from privacy_assets.generators.shadow_fits import CodedGenerator, Draw
@@ -61,9 +62,9 @@ class SynthPop(CodedGenerator):
         steps = []
         for place, name in enumerate(order):
             numbers = train[name].floats() if is_number[place] else np.zeros(len(train))
-            training.progress(f"growing the tree of column {place + 1} of {len(order)}")
             rng = np.random.default_rng(np.random.SeedSequence(training.seed, spawn_key=(place,)))
             steps.append(list(trees_of(codes, levels, is_number, numbers, place, self.min_leaf, rng)))
+            advance(training.progress, "growing trees: columns", place + 1, len(order))
         return FittedSynthPop(self, train.schema, order, values, steps)
 
     def drawer(self, cells: np.ndarray, coding: Coding) -> Draw:

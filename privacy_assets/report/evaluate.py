@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privacy_assets.compute.progress import Progress, silent
+from privacy_assets.compute.progress import Progress, silent, watched
 from privacy_assets.errors import ConfigError, door
 from privacy_assets.evaluation import (
     MetricsLike,
@@ -52,7 +53,7 @@ def evaluate(
     embedder: bool = True,
     seed: int = 0,
     device: str = "auto",
-    progress: Progress = silent,
+    progress: Progress | None = None,
 ) -> Report:
     """Measure how much ``synthetic`` gives away about the people in ``train``, and judge it by a policy.
 
@@ -68,8 +69,10 @@ def evaluate(
     them then. The same inputs and ``seed`` give the same report, but for the seconds it took. Raises InputError for
     tables and ConfigError for settings that cannot be used, and MissingPackage where the embedder needs torch and it is
     not installed; no error holds a cell of a table, or is chained to one.
+
+    ``progress`` is a function that is told what happens. Without one bars are shown on a terminal and in a notebook.
     """
-    if not isinstance(embedder, bool) or not callable(progress):
+    if not isinstance(embedder, bool) or not (progress is None or callable(progress)):
         raise ConfigError("embedder must be true or false, and progress a function that takes a text.")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ConfigError("seed must be a whole number of at least 0.")
@@ -88,18 +91,20 @@ def evaluate(
         require_torch()
     from privacy_assets.compute.devices import pick_device
 
-    inputs = prepare_inputs(
-        train, holdout, synthetic, reference,
-        released=released, subject=subject, kinds=kinds, declared=declared, seed=seed, device=pick_device(device),
-        progress=progress,
-    )  # fmt: skip
-    if embedded:
-        inputs = attach_embedder(inputs, fit_embedder(inputs))
+    with watched(otherwise=silent) if progress is None else nullcontext(progress) as told:
+        inputs = prepare_inputs(
+            train, holdout, synthetic, reference,
+            released=released, subject=subject, kinds=kinds, declared=declared, seed=seed, device=pick_device(device),
+            progress=told,
+        )  # fmt: skip
+        if embedded:
+            inputs = attach_embedder(inputs, fit_embedder(inputs))
+        results = run_metrics(inputs, chosen)
     made = None
     if made_by is not None:
         protection = made_by.overfitting_protection()
         made = {"name": made_by.name, "settings": made_by.settings(), "overfitting": protection}
-    return assemble(inputs, run_metrics(inputs, chosen), in_force, generator=made)
+    return assemble(inputs, results, in_force, generator=made)
 
 
 def as_policy(policy: Policy | Mapping[str, Any] | str | Path | None) -> Policy | None:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from privacy_assets.compute.progress import Progress
+from privacy_assets.compute.progress import Progress, advance
 from privacy_assets.embedding.network import one_thread
 from privacy_assets.errors import InputError
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from privacy_assets.shadow.attention import AttentionSettings
 
 _JUDGED = 200  # sets that are scored together: bounds the memory
-_TOLD = 50  # epochs between two words of progress
 
 
 class Sets:
@@ -182,10 +181,10 @@ class _Run:
             waited = 0 if loss < lowest else waited + 1
             if waited == 0:
                 lowest, best = loss, self.weights.detach().clone()
-            if epoch % _TOLD == 0:
-                progress(f"attention: epoch {epoch} of at most {s.epochs}, lowest validation loss {lowest:.3f}")
+            advance(progress, "attention: epochs", epoch, s.epochs)
             if s.patience is not None and waited >= s.patience:
                 break
+        advance(progress, "attention: epochs", None)
         return best
 
     def _learn(self) -> None:

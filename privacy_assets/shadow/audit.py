@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from time import perf_counter, process_time
+from time import process_time
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from privacy_assets.compute.progress import Progress, silent
+from privacy_assets.compute.progress import Progress, advance, silent
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.shadow.attacks import Attack, build_attack
 from privacy_assets.shadow.checkpoint import Checkpoint
@@ -69,9 +69,9 @@ def run_audit(
         kept.put("selection", chosen)
     parts = {name: [_Record(*record) for record in part] for name, part in chosen["parts"].items()}
     removed = tuple(chosen["removed"])
-    clock = _Clock(progress, (plan.shadows + plan.tests) * sum(map(len, parts.values())))
+    count = _Count(progress, (plan.shadows + plan.tests) * sum(map(len, parts.values())))
     found = {
-        name: run.attack_all(name, part, removed if name == "after" else (), kept.part(name), clock)
+        name: run.attack_all(part, removed if name == "after" else (), kept.part(name), count)
         for name, part in parts.items()
     }
     removal = Removal(removed, found["before"], found["after"]) if plan.remove else None
@@ -174,19 +174,19 @@ class _Run:
         return [_Record(*record) for record in chosen]
 
     def attack_all(
-        self, part: str, records: Sequence[_Record], removed: Sequence[int], kept: Checkpoint, clock: _Clock
+        self, records: Sequence[_Record], removed: Sequence[int], kept: Checkpoint, count: _Count
     ) -> tuple[RecordAudit, ...]:
         """Attack the records of a part; those that the checkpoint holds are read from there."""
-        done, what = [], "" if part == "records" else f"{part} removal, "
-        for place, record in enumerate(records):
-            clock.label, name = f"{what}record {place + 1} of {len(records)}", str(record.id)
+        done = []
+        for record in records:
+            name = str(record.id)
             stored = kept.get(name)
             if stored is None:
-                audited = self.attack_one(record, self.game(record.id, removed), kept, clock)
+                audited = self.attack_one(record, self.game(record.id, removed), kept, count)
                 kept.put(name, audited.to_json())
                 kept.drop_blocks(name)
             else:
-                clock.skip(self.plan.shadows + self.plan.tests)
+                count.skip(self.plan.shadows + self.plan.tests)
                 audited = RecordAudit.from_json(stored)
             done.append(audited)
         return tuple(done)
@@ -203,21 +203,21 @@ class _Run:
             self.seed,
         )  # fmt: skip
 
-    def attack_one(self, record: _Record, game: Game, kept: Checkpoint, clock: _Clock) -> RecordAudit:
+    def attack_one(self, record: _Record, game: Game, kept: Checkpoint, count: _Count) -> RecordAudit:
         """Play the game of one record and judge the attack."""
         name, start = str(record.id), process_time()
         features, seconds = kept.blocks(name)
-        clock.skip(sum(map(len, features)))
+        count.skip(sum(map(len, features)))
         begun = process_time()
         for block, elsewhere in blocks(game, self.plan.generator, self.attack, sum(map(len, features))):
             kept.put_block(name, sum(map(len, features)), block, process_time() - begun + elsewhere)
             features.append(block)
             seconds, begun = seconds + elsewhere, process_time()
-            clock.did(len(block))
+            count.did(len(block))
         stacked, labels = np.concatenate(features), game.labels
         learned, judged = slice(game.shadows), slice(game.shadows, None)
         rng = self.rng("shadow attack", record.id)
-        scorer = self.attack.fit(stacked[learned], labels[learned], rng, clock.say)
+        scorer = self.attack.fit(stacked[learned], labels[learned], rng, count.progress)
         scores, truth = np.asarray(scorer(stacked[judged]), dtype=np.float64), labels[judged]
         return RecordAudit(
             record.id,
@@ -232,26 +232,24 @@ class _Run:
         )
 
 
-class _Clock:
-    """Tells how far the audit is and how long it will take, from what this call has done so far."""
+class _Count:
+    """The tables of an audit that this call has made, of those that it has to make."""
+
+    work = "audit: shadow and test tables"
 
     def __init__(self, progress: Progress, total: int) -> None:
-        self.progress, self.left, self.done, self.start, self.label = progress, total, 0, perf_counter(), ""
+        self.progress, self.done, self.total = progress, 0, total
 
-    def skip(self, sets: int) -> None:
-        """Some sets came from the checkpoint."""
-        self.left -= sets
+    def skip(self, tables: int) -> None:
+        """Some tables came from the checkpoint."""
+        self.total -= tables
+        if self.done == self.total:
+            advance(self.progress, self.work, None)
 
-    def say(self, message: str) -> None:
-        """Tell something about the record under way."""
-        self.progress(f"{self.label}: {message}")
-
-    def did(self, sets: int) -> None:
-        """Some sets were made."""
-        self.left, self.done = self.left - sets, self.done + sets
-        minutes = (perf_counter() - self.start) / self.done * self.left / 60
-        wait = f"about {minutes:.0f} min" if minutes >= 2 else f"about {minutes * 60:.0f} s"
-        self.say(f"{self.done:,} tables made, {self.left:,} to go, {wait}")
+    def did(self, tables: int) -> None:
+        """Some tables were made."""
+        self.done += tables
+        advance(self.progress, self.work, self.done, self.total)
 
 
 def _epsilon_of_all(records: Sequence[RecordAudit]) -> float:

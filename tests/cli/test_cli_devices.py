@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from privacy_assets.dagster.gpu import GpuResource
 from privacy_assets.errors import ConfigError, LeaseTimeout
 from privacy_assets.generators.copies import Copy
 
-TABLES = ["--train", "t.parquet", "--holdout", "h.parquet", "--synthetic", "s.parquet", "--quiet"]
+TABLES = ["--train", "t.parquet", "--holdout", "h.parquet", "--synthetic", "s.parquet"]
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_a_command_waits_for_a_step_and_says_so(seen: list[tuple[str, bool]], mo
         heard.append(text)
         waiting.set()
 
-    monkeypatch.setattr("privacy_assets.cli.shared.progress", lambda quiet: say)
+    monkeypatch.setattr("privacy_assets.cli.main.watched", lambda: nullcontext(say))
     with GpuResource().lease():
         command = threading.Thread(target=main, args=(["evaluate", *TABLES],))
         command.start()

@@ -12,6 +12,7 @@ import pytest
 import torch
 from pandas.testing import assert_frame_equal
 
+from privacy_assets.compute.progress import Lines
 from privacy_assets.errors import InputError
 from privacy_assets.generators import build_generator, generator_info, load_generator
 from privacy_assets.generators import ctgan_columns as columns
@@ -88,13 +89,14 @@ def test_conditions_are_frequencies_where_the_library_takes_logarithms(logs: boo
     assert np.array_equal(ours.draw(200, 1), models[0].sample(200).to_numpy(dtype=np.float64).T)
 
 
-def test_curves_are_the_losses_of_the_library(models: list) -> None:
+def test_curves_are_the_losses_of_the_library(models: list, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("privacy_assets.compute.progress.EVERY", 0.0)
     for name, own in (("ctgan", {"generator_loss", "discriminator_loss"}), ("tvae", {"loss"})):
         said: list[str] = []
-        ours = quick(name, epochs=3).fit(TRAIN, seed=0, progress=said.append)
+        ours = quick(name, epochs=3).fit(TRAIN, seed=0, progress=Lines(said.append))
         told = models[-1].loss_values
         assert [epoch["epoch"] for epoch in ours.history] == [1, 2, 3] and set(ours.history[0]) == {"epoch", *own}
-        assert [line.split(",")[0] for line in said] == [f"{name}: epoch {k} of 3" for k in (1, 2, 3)]
+        assert [line.split(",")[0] for line in said] == [f"{name}: epochs: {k} of 3" for k in (1, 2, 3)]
         for loss in own:
             column = "Loss" if loss == "loss" else loss.replace("_", " ").title()
             means = told.groupby("Epoch")[column].mean()

@@ -9,6 +9,7 @@ import pytest
 import torch
 from pandas.testing import assert_frame_equal
 
+from privacy_assets.compute.progress import Lines
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.generators import build_generator, load_generator
 from privacy_assets.generators.base import Training
@@ -31,15 +32,16 @@ def test_interrupted_training_ends_as_if_it_had_not_been(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("privacy_assets.generators.networks.training._EVERY", 0.0)
+    monkeypatch.setattr("privacy_assets.compute.progress.EVERY", 0.0)
     generator = quick(name, epochs=4)
     whole = generator.fit(TRAIN, seed=0)
 
     def interrupt(line: str) -> None:
-        if "epoch 3" in line:
+        if "epochs: 3 of 4" in line:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        generator.fit(TRAIN, seed=0, checkpoint=tmp_path / "c", progress=interrupt)
+        generator.fit(TRAIN, seed=0, checkpoint=tmp_path / "c", progress=Lines(interrupt))
     said: list[str] = []
     resumed = generator.fit(TRAIN, seed=0, checkpoint=tmp_path / "c", progress=said.append)
     assert any("going on after epoch 2" in line for line in said)

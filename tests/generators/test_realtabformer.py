@@ -149,12 +149,11 @@ def test_the_worker_needs_nothing_of_this_package() -> None:
 def test_the_library_itself(tmp_path: Path, n_critic: int) -> None:
     small = {"python": PYTHON, "epochs": 4, "layers": 1, "width": 64, "n_critic": n_critic, "timeout": 600}
     generator = build_generator("realtabformer", small)
-    told: list[str] = []
-    fitted = generator.fit(TABLE, seed=0, progress=told.append)
+    fitted = generator.fit(TABLE, seed=0)
     frame = fitted.sample(90, seed=0).frame()
     assert len(frame) == 90 and frame.isna().mean().drop("full").between(0.01, 0.8).all()
     assert frame["full"].between(0, ROWS - 1).all() and not fitted.sample(90, seed=1).frame().equals(frame)
-    assert [row["epoch"] for row in fitted.history] == [1.0, 2.0, 3.0, 4.0] and told[-1] == "epoch 4 of 4"
+    assert [row["epoch"] for row in fitted.history] == [1.0, 2.0, 3.0, 4.0]
     assert fitted.history[-1]["loss"] < fitted.history[0]["loss"]
     assert all(("validation_loss" in row) == (n_critic == 0) for row in fitted.history)
     fitted.save(tmp_path / "model")

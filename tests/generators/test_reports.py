@@ -11,11 +11,17 @@ from pathlib import Path
 import pytest
 from dagster_pipes import PipesMappingParamsLoader
 
+from privacy_assets.compute.progress import Lines
 from privacy_assets.generators import build_generator
 from privacy_assets.generators.reports import MESSAGES, Channel, Reports, encoded, numbers, use_channel
 from tests.generators.known import table
 
 TABLE = table(n=range(40))
+
+
+@pytest.fixture(autouse=True)
+def _every_epoch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("privacy_assets.compute.progress.EVERY", 0.0)
 
 
 def line(method: str, **params: object) -> str:
@@ -47,12 +53,14 @@ def test_numbers_under_known_names_pass_and_nothing_else() -> None:
 def test_a_curve_and_facts_are_read_as_they_come(tmp_path: Path) -> None:
     told: list[str] = []
     path = tmp_path / "messages"
-    with closing(Reports(path, told.append)) as reports, path.open("a") as stream:
+    with closing(Reports(path, Lines(told.append))) as reports, path.open("a") as stream:
         assert path.stat().st_mode & 0o777 == 0o600 and not reports.read()
         stream.write(line("opened") + line("report_custom_message", payload={"epoch": 1, "epochs": 2, "loss": 4}))
         stream.write(line("report_custom_message", payload={"epoch": 1, "eval_loss": 5})[:30])
         stream.flush()
-        assert reports.read() and reports.rows == [{"epoch": 1.0, "loss": 4.0}] and told == ["epoch 1 of 2"]
+        assert (
+            reports.read() and reports.rows == [{"epoch": 1.0, "loss": 4.0}] and told == ["the program: epochs: 1 of 2"]
+        )
         stream.write(line("report_custom_message", payload={"epoch": 1, "eval_loss": 5})[30:])
         stream.write(line("report_custom_message", payload={"epoch": 2, "loss": 3}))
         stream.write(line("report_custom_message", payload={"loss": 9}))
@@ -61,7 +69,7 @@ def test_a_curve_and_facts_are_read_as_they_come(tmp_path: Path) -> None:
         stream.flush()
         assert reports.read() and not reports.read()
     assert reports.rows == [{"epoch": 1.0, "loss": 4.0, "eval_loss": 5.0}, {"epoch": 2.0, "loss": 3.0}]
-    assert reports.metadata == {"loss": 9.0, "auc": 0.5} and told == ["epoch 1 of 2", "epoch 2"]
+    assert reports.metadata == {"loss": 9.0, "auc": 0.5} and len(told) == 2
     assert reports.methods == {"opened", "report_custom_message", "report_asset_materialization"}
 
 
@@ -82,14 +90,14 @@ def test_a_curve_and_facts_are_read_as_they_come(tmp_path: Path) -> None:
 )
 def test_what_is_no_report_is_dropped(tmp_path: Path, text: str) -> None:
     told: list[str] = []
-    with closing(Reports(tmp_path / "messages", told.append)) as reports:
+    with closing(Reports(tmp_path / "messages", Lines(told.append))) as reports:
         (tmp_path / "messages").write_text(text)
         while reports.read():
             pass
         (tmp_path / "messages").write_text(text + "\n" + line("report_custom_message", payload={"epoch": 3}))
         while reports.read():
             pass
-    assert reports.rows == [{"epoch": 3.0}] and reports.metadata == {} and told == ["epoch 3"]
+    assert reports.rows == [{"epoch": 3.0}] and reports.metadata == {} and told == ["the program: epochs: 3"]
 
 
 def test_at_most_ten_thousand_epochs_are_kept(tmp_path: Path) -> None:
@@ -133,12 +141,12 @@ def speaker(tmp_path: Path) -> object:
 
 def test_a_program_is_heard_without_an_orchestrator(tmp_path: Path) -> None:
     told: list[str] = []
-    fitted = speaker(tmp_path).fit(TABLE, seed=0, progress=told.append)  # type: ignore[attr-defined]
+    fitted = speaker(tmp_path).fit(TABLE, seed=0, progress=Lines(told.append))  # type: ignore[attr-defined]
     losses = [1.0, 0.5, 0.333333]
     assert [dict(row) for row in fitted.history] == [
         {"epoch": float(epoch), "loss": loss} for epoch, loss in enumerate(losses, 1)
     ]
-    assert told == ["epoch 1 of 3", "epoch 2 of 3", "epoch 3 of 3"]
+    assert [line.split(",")[0] for line in told[:3]] == [f"the program: epochs: {k} of 3" for k in (1, 2, 3)]
     assert len(fitted.sample(5, seed=0).frame()) == 5
 
 

@@ -97,7 +97,8 @@ def logged(world: World) -> str:
                      for event in world.instance.all_logs(run.run_id))  # fmt: skip
 
 
-def test_numbers_reach_the_assets_and_nothing_else(world: World) -> None:
+def test_numbers_reach_the_assets_and_nothing_else(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("privacy_assets.compute.progress.EVERY", 0.0)
     two_parts(world)
     assert world.run() == ""
     trained, sampled = metadata(world, "generator"), metadata(world, "synthetic")
@@ -105,7 +106,7 @@ def test_numbers_reach_the_assets_and_nothing_else(world: World) -> None:
     assert trained["loss by epoch"].startswith("![loss](data:image/svg+xml") and "reported auc" not in trained
     assert sampled["reported steps"] == sampled["dagster/row_count"] and "last loss" not in sampled
     said = logged(world)
-    assert "epoch 2 of 3" in said and "successfully opened dagster pipes" in said
+    assert "the program: epochs: 2 of 3" in said and "successfully opened dagster pipes" in said
     assert "did not receive" not in said
     assert list((world.place / "releases").rglob("*.parquet")) and leaks(world) == {}
 

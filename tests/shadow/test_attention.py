@@ -8,6 +8,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
+from privacy_assets.compute.progress import Lines
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.shadow import attention_training
 from privacy_assets.shadow.attention import AttentionAttack, AttentionSettings
@@ -183,14 +184,19 @@ def test_the_weights_of_the_lowest_validation_loss_are_kept(monkeypatch: pytest.
     np.testing.assert_array_equal(scores(5), scores(3))
 
 
+@pytest.fixture(autouse=True)
+def _every_step_is_told(monkeypatch):
+    monkeypatch.setattr("privacy_assets.compute.progress.EVERY", 0.0)
+
+
 def test_training_ends_when_patience_does_and_tells_how_far_it_is():
     told: list[str] = []
     attack, features, labels = played(40, False, epochs=400, patience=2)
-    attack.fit(features, labels, np.random.default_rng(0), told.append)
-    assert len(told) < 400 // 50
+    attack.fit(features, labels, np.random.default_rng(0), Lines(told.append))
+    assert 0 < len(told) < 400
     attack.settings = AttentionSettings(closest=5, epochs=50, patience=None)
-    attack.fit(features, labels, np.random.default_rng(0), told.append)
-    assert told[-1].startswith("attention: epoch 50 of at most 50, lowest validation loss 0.")
+    attack.fit(features, labels, np.random.default_rng(0), Lines(told.append))
+    assert told[-1].startswith("attention: epochs: 50 of 50")
 
 
 def test_a_tenth_of_the_sets_chooses_the_epoch_and_is_scored_as_unseen():
@@ -217,6 +223,8 @@ def test_an_audit_by_attention_finds_copies():
     settings = {"closest": 10, "epochs": 60, "batch": 10}
     how = {"records": 1, "shadows": 120, "tests": 40, "size": 20, "attack": "attention", "attack_settings": settings}
     told: list[str] = []
-    found = small_audit(CopyCells(), table=table(300, np.random.default_rng(11))[::-1], progress=told.append, **how)
+    found = small_audit(
+        CopyCells(), table=table(300, np.random.default_rng(11))[::-1], progress=Lines(told.append), **how
+    )
     assert found.records[0].auc.low > 0.8
-    assert any(text.startswith("record 1 of 1: attention: epoch 50") for text in told)
+    assert any(text.startswith("attention: epochs: 50 of 60") for text in told)

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from privacy_assets.compute.progress import Lines
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.generators.copies import Copy
 from privacy_assets.shadow import games
@@ -195,6 +196,11 @@ class Stop(Exception):
     pass
 
 
+@pytest.fixture(autouse=True)
+def _every_step_is_told(monkeypatch):
+    monkeypatch.setattr("privacy_assets.compute.progress.EVERY", 0.0)
+
+
 def interrupted(folder, step, **settings):
     """Run into ``folder`` until so many words of progress were told."""
     told = []
@@ -205,7 +211,7 @@ def interrupted(folder, step, **settings):
             raise Stop
 
     with pytest.raises(Stop):
-        small_audit(progress=progress, checkpoint=folder, **settings)
+        small_audit(progress=Lines(progress), checkpoint=folder, **settings)
 
 
 @pytest.mark.parametrize("step", [1, 2, 4, 10])
@@ -213,7 +219,7 @@ def test_an_interrupted_audit_goes_on_with_the_same_result(tmp_path, monkeypatch
     monkeypatch.setattr(games, "CODED_BLOCK", 16)
     folder, told = tmp_path / "new" / "checkpoint", []
     interrupted(folder, step, generator=Shuffled(), **WEAK)
-    again = small_audit(Shuffled(), progress=told.append, checkpoint=folder, **WEAK)
+    again = small_audit(Shuffled(), progress=Lines(told.append), checkpoint=folder, **WEAK)
     assert outcome(again) == outcome(weak)
     assert len(told) == 43 - step + (step == 1)  # 1 of the selection, 7 blocks of 6 records
     paths = [folder, *folder.rglob("*")]
@@ -221,7 +227,7 @@ def test_an_interrupted_audit_goes_on_with_the_same_result(tmp_path, monkeypatch
     assert {stat.S_IMODE(path.stat().st_mode) for path in paths if path.is_dir()} == {0o700}
     assert not list(folder.rglob("*.npz")), "features of finished records are dropped"
     told.clear()
-    assert outcome(small_audit(Shuffled(), progress=told.append, checkpoint=folder, **WEAK)) == outcome(weak)
+    assert outcome(small_audit(Shuffled(), progress=Lines(told.append), checkpoint=folder, **WEAK)) == outcome(weak)
     assert told == []
 
 

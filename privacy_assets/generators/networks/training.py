@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from privacy_assets.compute.progress import advance
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.generators.base import Training
 from privacy_assets.generators.layout import Layout
@@ -79,6 +80,7 @@ class Loop:
             if self.patience is not None and _best(history) == len(history) - 1:
                 best.update(copy.deepcopy(self._weights()))
             store.keep(state)
+        advance(self.training.progress, f"{self.name}: epochs", None)
         for name, weights in best.items():
             self.parts[name].load_state_dict(weights)
         store.keep(state, at_once=True)
@@ -89,10 +91,9 @@ class Loop:
         return bool(history) and (self.stop(history) or (self.patience is not None and waited >= self.patience))
 
     def _tell(self, losses: Mapping[str, float]) -> None:
-        text = ", ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in losses.items() if key != "epoch")
         if not all(math.isfinite(value) for value in losses.values()):
             raise InputError(f"the loss of {self.name} is not a finite number", fix="lower its learning_rate")
-        self.training.progress(f"{self.name}: epoch {losses['epoch']:g} of at most {self.epochs}: {text}")
+        advance(self.training.progress, f"{self.name}: epochs", losses["epoch"], self.epochs)
 
     def _weights(self) -> dict[str, Any]:
         return {name: part.state_dict() for name, part in self.parts.items() if isinstance(part, nn.Module)}

@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from pydantic import AfterValidator, Field
 
+from privacy_assets.compute.progress import advance
 from privacy_assets.errors import ConfigError, did_you_mean, shown
 from privacy_assets.metrics.base import Measured, Metric
 from privacy_assets.metrics.declarations import Intervals, Plot, Recourses
@@ -134,8 +135,8 @@ class Linkability(Metric):
         searched = Linkage.of(inputs.encoded("synthetic"), real, every, inputs.device)
         linked = np.empty((len(rows), len(pairs)))
         for at, (first, second) in enumerate(sets):
-            inputs.progress(f"linkability: sets {at + 1} of {len(pairs)}")
             linked[:, at] = searched.hits(first, second, self.neighbours)
+            advance(inputs.progress, "linkability: pairs of column sets", at + 1, len(pairs))
         attacked = people.take(rows)
         rates = np.stack([attacked.totals(column) for column in linked.T], axis=1) / attacked.totals()[:, None]
         excess, risk = weigh(rates, attacked, self.permutations, inputs.rng("linkability labels"))
