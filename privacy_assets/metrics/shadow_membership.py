@@ -16,7 +16,7 @@ from pydantic import Field
 
 from privacy_assets.errors import ConfigError
 from privacy_assets.metrics.base import Measured, Metric
-from privacy_assets.metrics.declarations import Curves, Intervals, Protected, Recourses
+from privacy_assets.metrics.declarations import Causes, Curves, Intervals, Protected
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.settings import Dict, declared
 from privacy_assets.shadow.plan import AttackName, Even, Sampling
@@ -114,19 +114,8 @@ class ShadowMembership(Metric):
             log=True,
         ),
     )
-    # It attacks the generator, without its filter, at a fixed number of rows.
-    recourses = Recourses(
-        also={"more tests": ()},
-        never=frozenset(
-            {
-                "more training people",
-                "more people to judge by",
-                "memorization filter",
-                "similarity filter",
-                "stricter filters",
-            }
-        ),
-    )
+    question = "membership"
+    causes = Causes("over-fitting", doubt="few tests")
     protections = (Protected("differential privacy", ("epsilon_lower_bound",)),)
 
     generator: Any = Field(

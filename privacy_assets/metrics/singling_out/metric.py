@@ -17,7 +17,7 @@ from pydantic import Field
 
 from privacy_assets.compute.parallel import in_parallel
 from privacy_assets.metrics.base import Measured, Metric
-from privacy_assets.metrics.declarations import Intervals, Plot, Recourses
+from privacy_assets.metrics.declarations import Causes, Intervals, Plot, Question
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.singling_out.evidence import Configuration, describe, label_sets, risks
 from privacy_assets.metrics.singling_out.predicates import (
@@ -103,7 +103,8 @@ class SinglingOut(Metric):
             labels=("columns in the query", "risk"),
         ),
     )
-    recourses: ClassVar[Recourses] = Recourses(also={"coarser columns": ()})
+    question: ClassVar[Question | None] = "singling out"
+    causes: ClassVar[Causes] = Causes("rare values")
 
     columns: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Tuple] = Field(
         default=(3, 4, 6, 8, 10, 12), min_length=1, description="numbers of columns in a query, a configuration each"
