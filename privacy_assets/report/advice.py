@@ -163,7 +163,7 @@ def advice(outcomes: Iterable[LimitOutcome], configuration: Iterable[Protection]
     table tell more than some: a limit on singling out alone is broken by copies as well. Too few people are no cause
     while rows leak: that has to be mended first.
     """
-    causes = {outcome.limit.key: _cause(outcome) for outcome in outcomes}
+    causes = {outcome.limit.key: cause_of(outcome) for outcome in outcomes}
     leak = next((cause for cause in _LEAKS if cause in causes.values()), "over-fitting")
     leaks = {_ANY_LEAK, *_LEAKS} & {*causes.values()}
     limits: dict[str, list[str]] = {}
@@ -175,7 +175,7 @@ def advice(outcomes: Iterable[LimitOutcome], configuration: Iterable[Protection]
     return [_record(cause, keys, on) for cause, keys in limits.items()]
 
 
-def _cause(outcome: LimitOutcome) -> str:
+def cause_of(outcome: LimitOutcome) -> str:
     """Why this limit did not pass, by itself; empty where it did, or for want of a setting."""
     declared, estimate = _declared(outcome), outcome.estimate
     if outcome.passed or estimate is None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from privacy_assets.metrics.declarations import Question
 from privacy_assets.metrics.registry import METRICS
+from privacy_assets.report.advice import cause_of
 from privacy_assets.report.text import number
 from privacy_assets.stats.limits import LimitOutcome, Verdict
 
@@ -29,7 +30,7 @@ TITLES: dict[Question, str] = {
     "membership": "Can somebody be recognised as a member of the training data?",
 }
 _WORST_FIRST: tuple[Verdict, ...] = ("fail", "not_assessable", "pass")
-_GATE, _OTHER = "Would this evaluation have seen a leak?", "Other limits of the policy"
+_GATE, _OTHER = "Would this evaluation have seen a leak?", "Other statistics"
 _WORDS: dict[Status, str] = {
     "pass": "No sign of it",
     "fail": "Yes",
@@ -37,7 +38,7 @@ _WORDS: dict[Status, str] = {
     "not_tested": "Not tested",
 }
 _WORDS_OF_GATE: dict[Status, str] = {"pass": "Yes", "not_assessable": "Not shown"}
-_WORDS_OF_OTHER: dict[Status, str] = {"pass": "All hold", "fail": "Broken"}
+_WORDS_OF_OTHER: dict[Status, str] = {"pass": "Within limits", "fail": "Broken", "not_tested": "No limit"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,8 @@ def answers(report: Report) -> list[Answer]:
     """The five questions, whatever was tested; and the other two groups where there is a limit or a result of them."""
     groups: dict[str, list[LimitOutcome]] = {}
     for outcome in report.judgement.outcomes:
-        groups.setdefault(_group(outcome.limit.metric), []).append(outcome)
+        avoided = cause_of(outcome) == "members avoided"  # tells who was in training, whatever was attacked
+        groups.setdefault("membership" if avoided else _group(outcome.limit.metric), []).append(outcome)
     metrics: dict[str, list[str]] = {}
     for name in report.results:
         metrics.setdefault(_group(name), []).append(name)

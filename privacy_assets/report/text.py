@@ -114,10 +114,11 @@ def own_words(outcomes: Iterable[LimitOutcome]) -> dict[str, list[str]]:
 
 
 def headline(report: Report) -> str:
-    """One plain sentence on why the verdict is what it is, and one where there was no embedder."""
-    estimates = (estimate for result in report.results.values() for estimate in result.estimates)
-    absent = any("no embedder" in estimate.note for estimate in estimates)
-    return _reason(report) + (" There was no embedder: attacks in the embedding were not tried." if absent else "")
+    """One plain sentence on why the verdict is what it is, and one on statistics that want an embedder."""
+    estimates = [(name, estimate) for name, result in report.results.items() for estimate in result.estimates]
+    absent = [clean(f"{name}.{estimate.name}", 60) for name, estimate in estimates if "no embedder" in estimate.note]
+    without = f" There was no embedder, so nothing is known of {_listing(absent)}." if absent else ""
+    return _reason(report) + without
 
 
 def _reason(report: Report) -> str:

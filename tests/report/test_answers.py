@@ -164,6 +164,12 @@ def test_an_answer_rests_on_the_limit_that_is_broken_most_or_comes_closest() -> 
     assert closest.limit.key == "dcr.member_excess" and closest.used() == pytest.approx(closest.measured / 0.05)
 
 
+def test_members_who_are_avoided_are_recognised_as_members() -> None:
+    copies, *_, members = report(dcr(-0.31), limits=(Limit("dcr.member_excess", at_most=0.05),)).answers[:5]
+    assert (copies.word, members.word) == ("Not tested", "Yes")
+    assert members.strongest.limit.key == "dcr.member_excess"
+
+
 def test_the_smallest_leak_is_that_of_planted_copies_or_what_could_be_detected() -> None:
     assert passing().answers[0].smallest_leak == "dcr.member_excess of 0.03"
     planted = tuple(

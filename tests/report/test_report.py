@@ -231,7 +231,7 @@ def test_headline():
     three = (
         "3 of 7 limits are broken, 1 could not be judged: this table must not be published. Broken: dcr.member_excess,"
     )
-    without = "There was no embedder: attacks in the embedding were not tried."
+    without = "There was no embedder, so nothing is known of dcr.privacy_score_embedded."
     for made, words in ((passing(), "All 6 limits hold"), (failing(), three), (blind, without),
                         (not_assessable(), "2 of 8 limits could not be judged (membership_")):  # fmt: skip
         assert words in headline(made)
