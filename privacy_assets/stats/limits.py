@@ -146,7 +146,8 @@ def judge_limit(limit: Limit, result: MetricResult | None, attempt: int = 1) -> 
     if estimate is None:
         return LimitOutcome(limit, "not_assessable", math.nan, f"{limit.statistic} was not computed", None)
     if not estimate.measurable:
-        return LimitOutcome(limit, "not_assessable", math.nan, estimate.note or "not measurable", estimate)
+        reason = f"{estimate.note or 'not measurable'}{_needed(limit, estimate, math.nan)}"
+        return LimitOutcome(limit, "not_assessable", math.nan, reason, estimate)
     measured, significant = _bound(estimate, limit.bound, attempt), _bound(estimate, "lower", attempt)
     words, needed = _bound_words(limit, estimate, attempt), _needed(limit, estimate, measured)
     relation = "above" if limit.at_most is not None else "below"
@@ -202,7 +203,7 @@ def _needed(limit: Limit, estimate: Estimate, measured: float) -> str:
     far = _used(limit, estimate, by_chance) if limit.bound == "upper" or estimate.about == "gate" else math.nan
     more = estimate.subjects * (far**2 - 1) if 1 < far < math.inf else 0.0
     if more <= max(lacking, 0):
-        return f"; {lacking:,} more are needed" if lacking > 0 else ""
+        return f"; {lacking:,} more subjects are needed" if lacking > 0 else ""
     unit = 10 ** max(math.floor(math.log10(more)) - 1, 0)
     return f"; about {unit * math.ceil(more / unit):,} more subjects are needed"
 

@@ -116,9 +116,10 @@ def test_counts_in_words() -> None:
 @pytest.mark.parametrize(
     ("found", "limit", "words"),
     [
-        ({"subjects": 90}, {"smallest_n": 500}, "too few subjects: 90 of 500; 410 more are needed"),
+        ({"subjects": 90}, {"smallest_n": 500}, "too few subjects: 90 of 500; 410 more subjects are needed"),
         ({"subjects": 600, "minimum_detectable_effect": 0.2}, {}, "about 1,800 more subjects are needed"),
-        ({"subjects": 20, "minimum_detectable_effect": 0.11}, {"smallest_n": 30}, "; 10 more are needed"),
+        ({"subjects": 20, "minimum_detectable_effect": 0.11}, {"smallest_n": 30}, "; 10 more subjects are needed"),
+        ({"subjects": 20, "value": math.nan, "note": "no pair"}, {}, "no pair; 10 more subjects are needed"),
         ({"subjects": 100, "value": 0.3, "about": "gate"}, {}, "about 930 more subjects are needed"),
     ],
 )

@@ -162,7 +162,7 @@ def test_limits_that_were_not_judged_are_not_called_broken():
     made = not_assessable()
     assert made.verdict == "not_assessable"
     words = Page(made.to_html()).words
-    assert "Broken limits" not in words and "Fewer than 50 predicted positives." in words
+    assert "Broken limits" not in words and "Fewer than 50 predicted positives; 30 more subjects are needed." in words
     assert "linkability.risk was not computed." in words and "Run the metric linkability" in words
 
 
