@@ -62,8 +62,16 @@ class ShadowMembership(Metric):
     optional = frozenset({"reference"})
     by_default = False
     statistics = (
-        StatisticSpec("auc", "How often the attack tells a table with the record from one without; mean.", null=0.5),
-        StatisticSpec("auc_worst", "The same for the record that is told most easily.", null=0.5),
+        StatisticSpec(
+            "auc",
+            "How often the attack tells a table with a record from one without it; mean over the records.",
+            null=0.5,
+        ),
+        StatisticSpec(
+            "auc_worst",
+            "How often the attack tells a table with the record that it recognises most easily from one without it.",
+            null=0.5,
+        ),
         StatisticSpec(
             "tpr_at_low_fpr",
             "Share of the tables with the record that are recognised, at 1 % false alarms, all records together.",

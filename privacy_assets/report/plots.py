@@ -201,7 +201,8 @@ def _point(at: float, row: Mapping[str, Any], y: str, up: Scale, i: int) -> str:
 
 def _spot(x: float, y: float, words: str) -> str:
     """An unseen place that tells its numbers to whoever points at it."""
-    return f'<circle class="spot" cx="{tenth(x)}" cy="{tenth(y)}" r="5"><title>{words}</title></circle>'
+    spot = f'<circle cx="{tenth(x)}" cy="{tenth(y)}" r="5" fill="none" pointer-events="all">'
+    return f"{spot}<title>{words}</title></circle>"
 
 
 def nice_ticks(values: Iterable[float], count: int = 5) -> list[float]:

@@ -56,18 +56,27 @@ class Dcr(Metric):
     """
 
     name = "dcr"
-    summary = "Distance of synthetic rows to the closest real record, against unseen rows and between T and H."
+    summary = "Distance of synthetic rows to the closest real record, beside that of unseen rows."
     needs = frozenset(ROLES)
     optional = frozenset({"embedder"})
     statistics = (
         StatisticSpec("privacy_score", "Share of synthetic rows closer to training rows than chance allows."),
-        StatisticSpec("privacy_score_embedded", "The privacy score with distances in the contrastive embedding."),
+        StatisticSpec(
+            "privacy_score_embedded",
+            "Share of synthetic rows closer to training rows than chance allows, in the contrastive embedding.",
+        ),
         StatisticSpec(
             "member_excess", "Excess share of members among the real rows closest to the synthetic rows.", "two_sided"
         ),
-        StatisticSpec("member_excess_embedded", "The member excess with distances in the embedding.", "two_sided"),
         StatisticSpec(
-            "member_excess_any", "The member excess farthest from chance over all distances and tails.", "two_sided"
+            "member_excess_embedded",
+            "Excess share of members among the real rows closest to the synthetic rows, in the embedding.",
+            "two_sided",
+        ),
+        StatisticSpec(
+            "member_excess_any",
+            "Excess share of members, farthest from chance over all distances and tails.",
+            "two_sided",
         ),
         IDENTICAL_EXCESS,
     )

@@ -75,8 +75,12 @@ class SinglingOut(Metric):
     optional: ClassVar[frozenset[str]] = frozenset({"embedder"})
     statistics: ClassVar[tuple[StatisticSpec, ...]] = (
         StatisticSpec("risk", "Share of multivariate queries (6 to 12 columns) that isolate a member beyond chance."),
-        StatisticSpec("risk_univariate", "The same for queries on one extreme or unique value."),
-        StatisticSpec("risk_embedded", "The same for queries on outliers of the embedding (6 to 12 columns)."),
+        StatisticSpec(
+            "risk_univariate", "Share of queries on one extreme or unique value that isolate a member beyond chance."
+        ),
+        StatisticSpec(
+            "risk_embedded", "Share of queries on outliers of the embedding that isolate a member beyond chance."
+        ),
         StatisticSpec(
             "risk_max",
             "The largest risk over all configurations: the best of several, so above 0 by chance.",
