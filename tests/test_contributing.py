@@ -108,7 +108,7 @@ def test_the_metric_is_measured_and_its_limits_are_judged(checkout: Path) -> Non
         ("smallest_class.rows", 10.0, "pass")
     ]
     assert [(x["measured"], x["status"]) for x in few["limits"]] == [(7.0, "fail")]
-    assert [x["name"] for x in few["recourses"]] == ["coarser columns"]
+    assert [x["cause"] for x in few["advice"]] == ["rare values"]
     assert "How many synthetic rows share the rarest combination of values?" in (checkout / "metric.html").read_text()
 
 

@@ -46,7 +46,8 @@ NONE = (math.nan, math.nan, math.nan)
         # missing evidence never passes
         (Limit("m.f", 0.5), NONE, {}, "not_assessable", ""),
         (Limit("m.f", 0.5), (0.0, 0.1, math.inf), {}, "not_assessable", ""),
-        (Limit("m.f", 0.5, smallest_n=100), (0.0, 0.1, 0.2), {"subjects": 99}, "not_assessable", "too few rows"),
+        (Limit("m.f", 0.5, smallest_n=100), (0.0, 0.1, 0.2), {"subjects": 99}, "not_assessable",
+         "too few subjects: 99 of 100; 1 more"),
         (Limit("m.f", 0.1), (-0.1, 0.0, 0.05), BLIND, "not_assessable", "underpowered"),
         (Limit("m.f", 0.1), (0.2, 0.3, 0.4), {**BLIND, "subjects": 1}, "fail", ""),  # but a significant leak fails
         (Limit("m.f", 0.2), (0.25, 0.3, 0.3), GATE, "not_assessable", "the gate is underpowered here"),
@@ -146,7 +147,7 @@ def test_default_limits_stand_on_statistics_that_exist_and_say_where_they_come_f
     for limit in policy.limits:
         assert limit.statistic in specs
         assert limit.source, limit.key
-        assert not limit.advice, limit.key  # what can be done has one source, the list of recourses
+        assert not limit.advice, limit.key  # what can be done has one source, the advice by cause
 
 
 def test_a_policy_is_the_default_one_when_none_of_its_limits_is_left_out() -> None:

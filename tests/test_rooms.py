@@ -21,7 +21,7 @@ ROOMS = (
 )  # fmt: skip
 # Words that name a metric and something else as well, by the modules in which they stand for that.
 OTHERWISE = {
-    "memorization": {"generators.filters.near", "pipeline.spec", "report.recourse"},  # the filter
+    "memorization": {"generators.filters.near", "pipeline.spec", "report.advice"},  # the filter
     "vulnerability": {"cli.audit", "shadow.plan"},  # the score of a record
     "dcr": {"stats.limits"},  # an example, in the message to who writes no METRIC.STATISTIC
 }

@@ -124,11 +124,12 @@ def limit_metadata(outcome: LimitOutcome, configuration: Sequence[Protection] = 
 
 def _recourses(outcomes: Sequence[LimitOutcome], configuration: Sequence[Protection]) -> dict[str, Any]:
     """What can be done about limits that do not hold, as a table."""
-    from privacy_assets.report.recourse import recourses
+    from privacy_assets.report.advice import advice
 
     records = [
-        dg.TableRecord({"loss of utility": found["loss"], "what": found["action"], "why": found["why"]})
-        for found in recourses(outcomes, configuration)
+        dg.TableRecord({"cause": found["cause"], "what": todo["what"], "it costs": todo["cost"]})
+        for found in advice(outcomes, configuration)
+        for todo in found["todo"]
     ]
     return {"what can be done": dg.MetadataValue.table(records)} if records else {}
 

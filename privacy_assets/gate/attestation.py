@@ -13,7 +13,7 @@ from privacy_assets.gate.statements import Place, Statement
 from privacy_assets.metrics.base import Metric
 from privacy_assets.policy import Judgement, Policy
 from privacy_assets.stats.estimates import plain
-from privacy_assets.stats.limits import Limit
+from privacy_assets.stats.limits import Limit, tally
 from privacy_assets.stats.results import MetricResult
 from privacy_assets.version import ENGINE_VERSION
 
@@ -198,8 +198,7 @@ def refusal(judgement: Judgement, remembered: Sequence[str] = ()) -> str:
     lines = [f"{outcome.limit.key}: {outcome.reason}" for outcome in judgement.broken]
     if not lines:
         return failed_before(remembered)
-    count = f"{len(lines)} of {len(judgement.outcomes)} limits"
-    return f"The policy does not hold ({judgement.verdict}, {count}): " + "; ".join(lines)
+    return f"The policy does not hold ({judgement.verdict}: {tally(judgement.outcomes)}): " + "; ".join(lines)
 
 
 def failed_before(remembered: Sequence[str]) -> str:

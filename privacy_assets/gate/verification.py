@@ -12,7 +12,7 @@ from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.releases import ATTESTATION_FILE, Release, ReleaseStore, check_bytes, hash_file
 from privacy_assets.gate.statements import Place, Sealed, unseal
-from privacy_assets.stats.limits import Limit, LimitOutcome
+from privacy_assets.stats.limits import Limit, LimitOutcome, tally
 from privacy_assets.stats.results import MetricResult
 from privacy_assets.storage.files import open_regular
 from privacy_assets.storage.objects import Location
@@ -149,7 +149,7 @@ def _refusal(stated: Attestation, outcomes: Sequence[LimitOutcome]) -> str:
     broken = [outcome for outcome in outcomes if not outcome.passed]
     if stated.verdict == "pass" and not broken:
         return ""
-    reasons = [f"{len(broken)} of {len(outcomes)} limits do not hold"] if broken else list(stated.remembered)
+    reasons = [tally(outcomes)] if broken else list(stated.remembered)
     return f"the verdict on these bytes is {stated.verdict!r}: {'; '.join(reasons)}."
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from privacy_assets.metrics.declarations import Compared, Part, Plot, Protected, Recourses
+from privacy_assets.metrics.declarations import Causes, Compared, Part, Plot, Protected, Question
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.stats.estimates import Estimate, StatisticSpec
 from privacy_assets.stats.limits import Limit
@@ -47,7 +47,9 @@ class Metric(ABC):
     what surrounds a table, so that tables of known truth tell nothing about it. One that ``attacks_generator`` is given
     it by :meth:`for_generator`, and states it as its setting "generator".
 
-    What others need to know of it: ``plots`` of its tables; ``recourses`` where a limit on it does not hold;
+    What others need to know of it: the ``question`` of the report that its attacks answer; ``plots`` of its tables, the
+    first of which is the chart of the question; ``causes`` of limits that do not hold; ``smallest_leak``, by question
+    its statistics that say how much of what would have shown;
     ``protections`` that its statistics speak of; ``compared``, the statistic that a filter is judged by;
     ``utility``, its statistics of use, each with that of as many real rows; ``protection_score``, its statistics that
     are a part of Gretel's Data Privacy Score; ``if_generated``, statistics of which one must be limited where columns
@@ -65,8 +67,10 @@ class Metric(ABC):
     if_external: ClassVar[frozenset[str]] = frozenset()
     in_studies: ClassVar[bool] = True
     attacks_generator: ClassVar[bool] = False
+    question: ClassVar[Question | None] = None
     plots: ClassVar[tuple[Plot, ...]] = ()
-    recourses: ClassVar[Recourses] = Recourses()
+    causes: ClassVar[Causes] = Causes()
+    smallest_leak: ClassVar[Mapping[Question, Mapping[str, str]]] = MappingProxyType({})
     protections: ClassVar[tuple[Protected, ...]] = ()
     compared: ClassVar[Compared | None] = None
     utility: ClassVar[Mapping[str, str]] = MappingProxyType({})

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from privacy_assets.metrics.base import Measured
-from privacy_assets.metrics.declarations import Recourses
+from privacy_assets.metrics.declarations import Causes
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.restated import Restated, limits_of
 from privacy_assets.settings import declared
@@ -58,7 +58,8 @@ class CumulativeDisclosure(Restated):
     )
     default_limits = limits_of(name, statistics, "that of the same statistic of one table")
     # People who changed sides since an earlier release look avoided.
-    recourses = Recourses(also={"new people": ()}, broken_means="leak")
+    question = "membership"
+    causes = Causes("earlier releases")
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute the statistics; there are no tables."""

@@ -9,7 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-BrokenMeans = Literal["leak or avoidance", "leak", "useless"]
+Question = Literal["copies", "singling out", "linking", "inference", "membership"]
+Cause = Literal[
+    "copied rows", "over-fitting", "rare values", "members avoided", "identifiers", "foreign values",
+    "earlier releases", "poor fit", "small holdout", "seen holdout", "few tests",
+]  # fmt: skip
 Part = Literal["membership", "attribute"]
 
 
@@ -99,16 +103,13 @@ class Protected:
 
 
 @dataclass(frozen=True, slots=True)
-class Recourses:
-    """What can be done about limits of the metric, by the names of :data:`privacy_assets.report.recourse.RECOURSES`.
+class Causes:
+    """What a limit of the metric speaks of when it does not hold, see :mod:`privacy_assets.report.advice`.
 
-    ``also`` are recourses that help some limits only, and here those on the statistics named (none: all of the metric);
-    ``never`` are recourses for all limits that do not help these. With ``general`` false nothing helps that keeps rows
-    from leaking. ``broken_means`` says what it is when a limit is broken: that the table leaks (on the far side of a
-    two-sided statistic: that members are avoided), that it leaks on either side, or that it is of no use.
+    ``broken`` is the cause of broken limits, ``by_statistic`` that of those on the statistics named. None: any leak
+    breaks them, so that they tell no cause from another. ``doubt`` is why a limit could not be judged.
     """
 
-    also: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    never: frozenset[str] = frozenset()
-    general: bool = True
-    broken_means: BrokenMeans = "leak or avoidance"
+    broken: Cause | None = None
+    by_statistic: Mapping[str, Cause] = field(default_factory=dict)
+    doubt: Cause = "small holdout"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from privacy_assets.metrics.base import Measured
-from privacy_assets.metrics.declarations import Recourses
+from privacy_assets.metrics.declarations import Causes
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.restated import Restated, limits_of
 from privacy_assets.settings import declared
@@ -36,7 +36,7 @@ class HoldoutLeakage(Restated):
     statistics = (
         StatisticSpec(
             "member_excess_any",
-            "Excess share of holdout people, against the reference, among the real rows closest to S.",
+            "Excess share of holdout people, against the reference, among the real rows closest to the synthetic rows.",
             "two_sided",
             about="gate",
         ),
@@ -54,7 +54,7 @@ class HoldoutLeakage(Restated):
         ),
     )
     default_limits = limits_of(name, statistics, "that of the same statistic of train")
-    recourses = Recourses(also={"unseen holdout": ()}, never=frozenset({"more people to judge by"}))
+    causes = Causes(doubt="seen holdout")
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute the statistics; there are no tables."""

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from privacy_assets.errors import ConfigError
 from privacy_assets.metrics.base import Measured, Metric
-from privacy_assets.metrics.declarations import Curves, Intervals, Protected, Recourses
+from privacy_assets.metrics.declarations import Causes, Curves, Intervals, Protected
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.settings import Dict, declared
 from privacy_assets.shadow.plan import AttackName, Even, Sampling
@@ -62,8 +62,16 @@ class ShadowMembership(Metric):
     optional = frozenset({"reference"})
     by_default = False
     statistics = (
-        StatisticSpec("auc", "How often the attack tells a table with the record from one without; mean.", null=0.5),
-        StatisticSpec("auc_worst", "The same for the record that is told most easily.", null=0.5),
+        StatisticSpec(
+            "auc",
+            "How often the attack tells a table with a record from one without it; mean over the records.",
+            null=0.5,
+        ),
+        StatisticSpec(
+            "auc_worst",
+            "How often the attack tells a table with the record that it recognises most easily from one without it.",
+            null=0.5,
+        ),
         StatisticSpec(
             "tpr_at_low_fpr",
             "Share of the tables with the record that are recognised, at 1 % false alarms, all records together.",
@@ -114,19 +122,8 @@ class ShadowMembership(Metric):
             log=True,
         ),
     )
-    # It attacks the generator, without its filter, at a fixed number of rows.
-    recourses = Recourses(
-        also={"more tests": ()},
-        never=frozenset(
-            {
-                "more training people",
-                "more people to judge by",
-                "memorization filter",
-                "similarity filter",
-                "stricter filters",
-            }
-        ),
-    )
+    question = "membership"
+    causes = Causes("over-fitting", doubt="few tests")
     protections = (Protected("differential privacy", ("epsilon_lower_bound",)),)
 
     generator: Any = Field(

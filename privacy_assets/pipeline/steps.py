@@ -231,6 +231,7 @@ class Steps:
             title=str(snapshot.place),
             generator={"name": plan.generator_label or "unknown: an external table", **protection_of(snapshot)},
             remembered=tuple(stated.remembered),
+            signed={"date": stated.made_at, "key": stated.keyid, "sha256": stated.sha256},
         )
         return Attested(stated, sealed, report, protections(snapshot))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from xml.sax.saxutils import escape
 
 from privacy_assets.metrics.declarations import Curves, Grades, Intervals, Levels, Plot, Shares
 from privacy_assets.metrics.registry import METRICS
@@ -71,7 +72,9 @@ def points_svg(rows: Rows, label: str, points: str) -> str:
     for at, (name, value) in enumerate(kept):
         top = 8 + _POINTS_STEP * at
         level, width = max(len(LEVELS) - 1 - int(value // 20), 0), _ROOM_OF_POINTS * value / 100
-        parts.append(f'<rect class="l{level}" x="{_LEFT}" y="{top}" width="{width:.1f}" height="14"/>')
+        parts.append(
+            f'<rect class="l{level}" x="{_LEFT}" y="{top}" width="{width:.1f}" height="14">{_told(name, value)}</rect>'
+        )
         parts.append(text_at(_LEFT - 8, top + 11, name, anchor="end"))
         parts.append(text_at(_LEFT + _ROOM_OF_POINTS + 8, top + 11, number(value), anchor="start"))
     marks = {number(mark): _LEFT + _ROOM_OF_POINTS * mark / 100 for mark in (0, 20, 40, 60, 80, 100)}
@@ -95,7 +98,7 @@ def shares_svg(rows: Rows, label: str, series: Mapping[str, str], *, log: bool =
         words = clean(row.get(label), 24)
         parts.append(text_at(_LEFT - 8, top + _BAR * len(series) / 2 + 4, words, anchor="end"))
         for place, column in enumerate(series):
-            parts.append(_share(as_number(row.get(column)), top + _BAR * place, place, log))
+            parts.append(_share(as_number(row.get(column)), top + _BAR * place, place, log, words))
     marks = (1e-4, 1e-3, 1e-2, 1e-1, 1.0) if log else (0.0, 0.25, 0.5, 0.75, 1.0)
     parts = _over_grid(parts, {number(mark): _across(mark, log) for mark in marks}, bottom)
     height = bottom + 22
@@ -119,12 +122,18 @@ def _across(value: float, log: bool) -> float:
     return _LEFT + _ROOM_OF_SHARES * share
 
 
-def _share(value: float, top: float, place: int, log: bool) -> str:
+def _share(value: float, top: float, place: int, log: bool, name: str) -> str:
     if not math.isfinite(value):
         return ""
     end = _across(value, log)
     size = f'x="{_LEFT}" y="{tenth(top)}" width="{tenth(end - _LEFT)}" height="{_BAR - 3}"'
-    return f'<rect class="mark s{place % 4}" {size}/>' + text_at(end + 6, top + 9, number(value), anchor="start")
+    return f'<rect class="mark s{place % 4}" {size}>{_told(name, value)}</rect>' + text_at(
+        end + 6, top + 9, number(value), anchor="start"
+    )
+
+
+def _told(name: str, value: float) -> str:
+    return f"<title>{escape(name)}: {number(value)}</title>"
 
 
 def _series_word(place: int, words: str, height: float) -> str:
@@ -148,9 +157,9 @@ def pie_svg(rows: Rows) -> str:
     parts, lines, turn = [], [], 0.0
     for at, (name, attacks, share) in enumerate(kept):
         part, level, y = share / total, f"l{_class(name, at % len(_LAST))}", 32 + _PIE_STEP * at
-        parts.append(_slice(level, str(at + 1), turn, turn + part))
-        turn += part
         words = f"{name}{_range(name)}: {_attacks(attacks)}{100 * part:.3g} %"
+        parts.append(f"<g><title>{escape(words)}</title>{_slice(level, str(at + 1), turn, turn + part)}</g>")
+        turn += part
         lines.append(words)
         parts.append(f'<rect class="{level}" x="{_PIE_LEGEND}" y="{y - 11}" width="14" height="14"/>')
         parts.append(text_at(_PIE_LEGEND + 30, y, str(at + 1)) + text_at(_PIE_LEGEND + 44, y, words, anchor="start"))

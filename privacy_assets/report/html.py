@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from privacy_assets.metrics.registry import METRICS, statistic_specs
 from privacy_assets.report.drawings import Drawn, plots_of, shares_svg
-from privacy_assets.report.plots import COLOURS, Rows, as_number, interval_svg
+from privacy_assets.report.plots import COLOURS, Rows, as_number, interval_svg, limit_words
 from privacy_assets.report.text import (
     LABELS,
-    advice,
+    action_text,
     clean,
     headline,
     interval,
+    judged_text,
     limit_text,
     number,
+    own_words,
     sentence,
     utility_text,
 )
@@ -32,6 +34,7 @@ from privacy_assets.stats.results import MetricResult
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+    from privacy_assets.report.answers import Answer
     from privacy_assets.report.configuration import Protection
     from privacy_assets.report.report import Report
 
@@ -42,9 +45,9 @@ DIRECTIONS = {
     "two_sided": "two-sided",
 }
 BOUNDS = {
-    "upper": "the whole interval must hold it",
+    "upper": "the whole interval must be within it",
     "lower": "broken when the whole interval is beyond it",
-    "value": "the value must hold it",
+    "value": "the value must be within it",
 }
 
 
@@ -70,6 +73,7 @@ def environment() -> Environment:
     )
     found.filters["number"] = _cell
     found.filters["sentence"] = sentence
+    found.filters["action"] = action_text
     return found
 
 
@@ -84,21 +88,17 @@ def render_notebook(report: Report) -> str:
 
 
 def _view(report: Report) -> dict[str, Any]:
-    specs = statistic_specs()
     return {
         "title": clean(report.title),
         "verdict": report.verdict,
         "label": LABELS[report.verdict],
         "headline": headline(report),
-        "broken": _broken(report),
-        "recourses": _recourses(report),
+        "facts": _facts(report),
+        "answers": [_answer_view(answer, report) for answer in report.answers],
+        "own_words": own_words(report.judgement.broken),
+        "advice": report.advice,
         "configuration": [_protection_view(one, report) for one in report.privacy_configuration],
-        "limits": [_limit_view(outcome) for outcome in report.judgement.outcomes],
         "colours": COLOURS,
-        "estimates": [
-            _statistic_view(name, f, specs) for name, result in report.results.items() for f in result.estimates
-        ],
-        "metrics": [_metric_view(name, result) for name, result in report.results.items()],
         "data_privacy_score": report.data_privacy_score,
         "utility": [(name, interval(own), interval(real)) for name, own, real in report.utility],
         "utility_text": utility_text(report),
@@ -120,50 +120,60 @@ def _view(report: Report) -> dict[str, Any]:
     }
 
 
-def _broken(report: Report) -> list[dict[str, Any]]:
-    """Sections of limits that did not pass; limits with the same advice stand together."""
-    headings = {"fail": "Broken limits", "not_assessable": "Limits that could not be judged"}
-    sections = []
-    for status, heading in headings.items():
-        groups = advice(outcome for outcome in report.judgement.broken if outcome.status == status)
-        shown = [{"todo": todo, "limits": [_limit_view(x) for x in outcomes]} for todo, outcomes in groups.items()]
-        sections.append({"status": status, "heading": heading, "groups": shown})
-    return [section for section in sections if section["groups"]]
-
-
-def _recourses(report: Report) -> list[dict[str, Any]]:
-    """What can be done, each beside the statistics it is for; none where all of several limits are meant."""
-    broken = report.judgement.broken
-    every, names = len(broken), {x.limit.key: clean(x.limit.statistic, 60) for x in broken}
+def _facts(report: Report) -> list[tuple[str, str]]:
+    """When, what, by which policy and by whom it was signed, as far as anybody signed it."""
+    signed, policy = report.signed, f"{report.policy.name} ({report.policy.digest()[:12]})"
+    if signed is None:
+        unsigned = "nobody: this report was not made by a gate, and releases nothing"
+        return [("Policy", policy), ("Signed by", unsigned)]
+    release = f"{signed['sha256'][:12]} (the id of its release ends in it; the SHA-256 of the file begins with it)"
     return [
-        {
-            **x,
-            "limits": [] if len(x["limits"]) == every > 1 else list(dict.fromkeys(names[k] for k in x["limits"])),
-        }
-        for x in report.recourses
+        ("Date", signed["date"]),
+        ("Release", release),
+        ("Policy", policy),
+        ("Signed by", f"the key {signed['key']}"),
+        ("Publication attempt", str(report.attempt)),
     ]
 
 
-def _limit_view(outcome: LimitOutcome) -> dict[str, Any]:
+def _answer_view(answer: Answer, report: Report) -> dict[str, Any]:
+    """A question as page one and its section show it; the first plot of its metrics is its chart."""
+    specs = statistic_specs()
+    metrics = [_metric_view(name, report.results[name]) for name in answer.metrics]
+    chart = next((m["plots"].pop(0) for m in metrics if m["plots"]), None)
+    strongest = answer.strongest
+    return {
+        **{name: getattr(answer, name) for name in ("title", "word", "status", "smallest_leak", "main", "shown")},
+        "not_tested": [clean(name, 80) for name in answer.not_tested],
+        "strongest": None if strongest is None else _limit_view(strongest, specs),
+        "limits": [_limit_view(outcome, specs) for outcome in answer.outcomes],
+        "estimates": [
+            _statistic_view(name, f, specs) for name in answer.metrics for f in report.results[name].estimates
+        ],
+        "chart": chart,
+        "metrics": metrics,
+    }
+
+
+def _limit_view(outcome: LimitOutcome, specs: Mapping[str, StatisticSpec]) -> dict[str, Any]:
     from markupsafe import Markup
 
-    limit = outcome.limit
+    limit, estimate = outcome.limit, outcome.estimate
     return {
         "statistic": clean(limit.statistic),
-        "key": clean(limit.key),
+        "meaning": specs[limit.statistic].meaning if limit.statistic in specs else "",
         "bound": BOUNDS[limit.bound],
-        "limit": limit_text(limit, outcome.estimate),
-        "interval": interval(outcome.estimate),
+        "limit": limit_text(limit),
+        "judged": judged_text(outcome),
+        "interval": interval(estimate),
         "status": outcome.status,
         "label": LABELS[outcome.status],
         "reason": clean(sentence(outcome.reason), 300),
-        "note": outcome.estimate.note
-        if outcome.estimate is not None and outcome.estimate.note != outcome.reason
-        else "",
+        "note": estimate.note if estimate is not None and estimate.note not in outcome.reason else "",
         "source": limit.source,
         "smallest_n": limit.smallest_n,
-        "svg": Markup(interval_svg(outcome, width=360, height=52)),  # noqa: S704 (numbers and fixed words only)
-        "small_svg": Markup(interval_svg(outcome, width=260)),  # noqa: S704
+        "words": limit_words(outcome),
+        "svg": Markup(interval_svg(outcome, width=260)),  # noqa: S704 (numbers and fixed words only)
     }
 
 
@@ -185,12 +195,13 @@ def _statistic_view(metric: str, estimate: Estimate, specs: Mapping[str, Statist
 
 def _metric_view(name: str, result: MetricResult) -> dict[str, Any]:
     tables = {table: [row for row in plain(rows) if isinstance(row, dict)] for table, rows in result.tables.items()}
+    drawn = dict.fromkeys(plot.table for plot in METRICS[name].plots) if name in METRICS else {}
     return {
         "name": clean(name),
         "summary": METRICS[name].summary if name in METRICS else "",
         "seconds": number(result.seconds),
         "plots": [
-            _plot_view(plot) for table, rows in tables.items() for plot in plots_of(name, table, rows) if plot[1]
+            _plot_view(plot) for table in drawn for plot in plots_of(name, table, tables.get(table, [])) if plot[1]
         ],
         "tables": [_table_view(table, rows) for table, rows in tables.items() if rows],
         "settings": flat(result.settings),

@@ -13,7 +13,8 @@ from typing import Any
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
-from privacy_assets.report.text import LABELS, clean, interval, limit_text, number
+from privacy_assets.report.text import LABELS, clean, interval, judged_text, limit_text, number
+from privacy_assets.stats.estimates import Estimate
 from privacy_assets.stats.limits import LimitOutcome
 
 Rows = Sequence[Mapping[str, Any]]
@@ -26,84 +27,78 @@ WIDTH, HEIGHT = 560, 260
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 14, 42
 
 
-def interval_svg(outcome: LimitOutcome, width: int = 320, height: int = 48, ink: str = "currentColor") -> str:
-    """Return a small SVG of one limit: interval and value, the shaded side that breaks the limit, the dashed null.
+def interval_svg(
+    outcome: LimitOutcome, width: int = 320, height: int = 48, ink: str = "currentColor", *, hover: bool = True
+) -> str:
+    """Return a small SVG of one limit: the number that is judged as a mark, and shaded what would break the limit.
 
-    A filled circle passes, a diamond fails, a ring is not assessable. ``ink`` colours axis and text: a fixed colour is
-    needed where the SVG is shown as an image, which inherits none.
+    A filled circle passes, a diamond fails, a ring is not assessable. Behind it lie the interval as a thin line, the
+    value as a tick on it and the null as a dashed line. A two-sided statistic is drawn by its distance from the null,
+    on the side where it lies. ``ink`` colours axis and text: a fixed colour is needed where the SVG is shown as an
+    image, which inherits none, and shows no words on ``hover``.
     """
-    estimate, bounds, middle = outcome.estimate, _bounds(outcome), height / 2
-    seen = [estimate.null, estimate.low, estimate.value, estimate.high] if estimate is not None else []
-    x = _linear([*bounds, *seen], 12, width - 12)
+    limit, middle, bound = outcome.limit, height / 2, outcome.limit.value
+    null, low, value, high = _along(outcome.estimate)
+    x = _linear([bound, null, low, value, high, outcome.measured], 12, width - 12)
+    start, end = (0.0, x(bound)) if limit.at_least is not None else (x(bound), float(width))
     parts = [
         f'<svg xmlns="{XMLNS}" viewBox="0 0 {width} {height}" width="{width}" font-family="sans-serif" font-size="10" '
-        f'text-anchor="middle" fill="{ink}">'
+        f'text-anchor="middle" fill="{ink}">',
+        f"<title>{escape(limit_words(outcome))}</title>" if hover else "",
+        f'<rect x="{tenth(start)}" y="{tenth(middle - 9)}" width="{tenth(end - start)}" height="18" opacity=".15"/>',
+        f'<path d="M0 {tenth(middle)}H{width}M{tenth(x(bound))} {tenth(middle - 11)}v22" stroke="{ink}"/>',
     ]
-    if len(set(bounds)) == len(bounds):  # a two-sided limit of width 0 shades nothing: it asks that the bar covers it
-        parts += [_forbidden(outcome, x, bound, width, middle) for bound in bounds]
-    ticks = "".join(f"M{tenth(x(bound))} {tenth(middle - 11)}v22" for bound in bounds)
-    parts.append(f'<path d="M0 {tenth(middle)}H{width}{ticks}" stroke="{ink}"/>')
-    if estimate is not None and math.isfinite(estimate.null):
-        parts.append(
-            f'<path d="M{tenth(x(estimate.null))} {tenth(middle - 11)}v22" stroke="{ink}" stroke-dasharray="2"/>'
-        )
-    parts.append(_mark(outcome, x, middle, width))
-    parts += [_limit_label(x, bound, bounds, width, height) for bound in bounds]
-    return "".join([*parts, "</svg>"])
+    if math.isfinite(null):
+        parts.append(f'<path d="M{tenth(x(null))} {tenth(middle - 11)}v22" stroke="{ink}" stroke-dasharray="2"/>')
+    words = f"limit {number(bound)}"
+    at = tenth(_inside(x(bound), width, 4 + 2.7 * len(words)))
+    label = f'<text x="{at}" y="{tenth(height - 2)}">{words}</text>'
+    return "".join([*parts, _mark(outcome, (low, value, high), x, middle, width), label, "</svg>"])
+
+
+def limit_words(outcome: LimitOutcome) -> str:
+    """A limit in one line of words: verdict, what is judged and against what, value and interval."""
+    held = f"judged {judged_text(outcome)}, limit {limit_text(outcome.limit)}"
+    return f"{LABELS[outcome.status]}: {held}; value {interval(outcome.estimate)}"
 
 
 def interval_markdown(outcome: LimitOutcome) -> str:
     """Return :func:`interval_svg` as a Markdown image of under 1,000 characters (a data URI; Dagster drops raw SVG)."""
-    words = (
-        f"{LABELS[outcome.status]}: {interval(outcome.estimate)}, limit {limit_text(outcome.limit, outcome.estimate)}"
-    )
-    alt = words.replace("[", "(").replace("]", ")")
-    svg = interval_svg(outcome, ink="gray").replace('"', "'")
+    alt = limit_words(outcome).replace("[", "(").replace("]", ")")
+    svg = interval_svg(outcome, ink="gray", hover=False).replace('"', "'")
     address = quote(svg, safe="=/:;,.'")
     return f"![{alt}](data:image/svg+xml,{address})"
 
 
-def _bounds(outcome: LimitOutcome) -> list[float]:
-    """Where the limit lies on the axis of the statistic: on both sides of the null when it is two-sided."""
-    limit, estimate = outcome.limit, outcome.estimate
-    two_sided = estimate is not None and estimate.direction == "two_sided" and math.isfinite(estimate.null)
-    if estimate is not None and two_sided and limit.at_most is not None:
-        return [estimate.null - limit.value, estimate.null + limit.value]
-    return [limit.value]
+def _along(estimate: Estimate | None) -> tuple[float, float, float, float]:
+    """Null, low, value and high as they are judged: of a two-sided statistic the distances from the null."""
+    if estimate is None:
+        return (math.nan,) * 4
+    null, value, ends = estimate.null, estimate.value, sorted((estimate.low, estimate.high))
+    if estimate.direction != "two_sided":
+        return null, ends[0], value, ends[1]
+    side = 1 if sum(ends) >= 2 * null else -1
+    low, high = sorted(side * (end - null) for end in ends)
+    return 0.0, low, side * (value - null), high
 
 
-def _forbidden(outcome: LimitOutcome, x: Scale, bound: float, width: int, middle: float) -> str:
-    below = outcome.limit.at_least is not None or (len(_bounds(outcome)) == 2 and bound == _bounds(outcome)[0])
-    start, end = (0.0, x(bound)) if below else (x(bound), float(width))
-    size = f'x="{tenth(start)}" y="{tenth(middle - 9)}" width="{tenth(max(0.0, end - start))}" height="18"'
-    return f'<rect {size} opacity=".15"/>'
-
-
-def _mark(outcome: LimitOutcome, x: Scale, middle: float, width: int) -> str:
-    estimate, colour = outcome.estimate, COLOURS[outcome.status]
-    if estimate is None or not math.isfinite(estimate.value):
+def _mark(outcome: LimitOutcome, along: tuple[float, float, float], x: Scale, middle: float, width: int) -> str:
+    colour, (low, value, high) = COLOURS[outcome.status], along
+    if not math.isfinite(outcome.measured):
         return f'<text x="{tenth(width / 2)}" y="{tenth(middle - 14)}">not measured</text>'
-    at, y = tenth(x(estimate.value)), tenth(middle)
-    bar = ""
-    if estimate.measurable:
-        bar = f'<path d="M{tenth(x(estimate.low))} {y}H{tenth(x(estimate.high))}" stroke="{colour}" stroke-width="4"/>'
+    at, y, lines = tenth(x(outcome.measured)), tenth(middle), ""
+    if all(map(math.isfinite, along)):
+        tick = f"M{tenth(x(value))} {tenth(middle - 5)}v10"
+        lines = f'<path d="M{tenth(x(low))} {y}H{tenth(x(high))}{tick}" stroke="{colour}" stroke-width="2"/>'
     shapes = {
         "pass": f'<circle cx="{at}" cy="{y}" r="5" fill="{colour}"/>',
         "fail": f'<path d="M{at} {tenth(middle - 7)}l7 7-7 7-7-7z" fill="{colour}"/>',
         "not_assessable": f'<circle cx="{at}" cy="{y}" r="5" fill="none" stroke="{colour}" stroke-width="3"/>',
     }
-    left = tenth(_inside(x(estimate.value), width, 20))
-    label = f'<text x="{left}" y="{tenth(middle - 14)}">{number(estimate.value)}</text>'
-    return bar + shapes[outcome.status] + label
-
-
-def _limit_label(x: Scale, bound: float, bounds: Sequence[float], width: int, height: int) -> str:
-    narrow = len(bounds) == 2 and x(bounds[1]) - x(bounds[0]) < 76
-    if narrow and bound == bounds[0]:
-        return ""
-    words = f"limit {number(bound)}"
-    at = _inside(x(bound), width, 4 + 2.7 * len(words))
-    return f'<text x="{tenth(at)}" y="{tenth(height - 2)}">{words}</text>'
+    left = tenth(_inside(x(outcome.measured), width, 20))
+    return (
+        lines + shapes[outcome.status] + f'<text x="{left}" y="{tenth(middle - 14)}">{number(outcome.measured)}</text>'
+    )
 
 
 def curves_svg(rows: Rows, curves: Mapping[str, tuple[str, str]], labels: tuple[str, str], *, log: bool = False) -> str:
@@ -123,6 +118,7 @@ def curves_svg(rows: Rows, curves: Mapping[str, tuple[str, str]], labels: tuple[
     for i, line in enumerate(lines):
         path = " ".join(f"{tenth(x(a))},{tenth(up(b))}" for a, b in sorted(line, key=lambda p: (p[1], p[0])))
         parts.append(f'<polyline class="curve s{i % SERIES}" points="{path}"/>')
+        parts += [_spot(x(a), up(b), f"{word(a)}: {word(b)}") for a, b in line]
     return canvas([*parts, *_legend(list(curves), lines=True)], HEIGHT + _legend_height(len(curves)), _title(labels))
 
 
@@ -199,7 +195,14 @@ def _point(at: float, row: Mapping[str, Any], y: str, up: Scale, i: int) -> str:
     bar = ""
     if math.isfinite(low) and math.isfinite(high):
         bar = f'<path class="bar s{i % SERIES}" d="M{tenth(at)} {tenth(up(low))}V{tenth(up(high))}"/>'
-    return bar + _shape(i, at, up(value))
+    shown = f"{number(value)} [{number(low)}, {number(high)}]" if bar else number(value)
+    return f"<g><title>{shown}</title>{bar}{_shape(i, at, up(value))}</g>"
+
+
+def _spot(x: float, y: float, words: str) -> str:
+    """An unseen place that tells its numbers to whoever points at it."""
+    spot = f'<circle cx="{tenth(x)}" cy="{tenth(y)}" r="5" fill="none" pointer-events="all">'
+    return f"{spot}<title>{words}</title></circle>"
 
 
 def nice_ticks(values: Iterable[float], count: int = 5) -> list[float]:

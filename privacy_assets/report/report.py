@@ -14,8 +14,9 @@ from privacy_assets.metrics.declarations import Part
 from privacy_assets.metrics.membership_inference.gretel import data_privacy_score
 from privacy_assets.metrics.registry import METRICS
 from privacy_assets.policy import Judgement, Policy
+from privacy_assets.report.advice import advice
+from privacy_assets.report.answers import Answer, answers
 from privacy_assets.report.configuration import Protection, privacy_configuration
-from privacy_assets.report.recourse import recourses
 from privacy_assets.stats.estimates import Estimate, plain
 from privacy_assets.stats.limits import Limit, Verdict
 from privacy_assets.stats.results import MetricResult
@@ -43,8 +44,10 @@ class Report:
     must be safe to show: the synthetic table's content hash as it is, those of private tables keyed or left out; the
     fingerprints inside ``results`` are never shown. ``generator`` and ``embedder`` are free descriptions, of which
     :func:`~privacy_assets.report.configuration.privacy_configuration` reads what protected the rows. ``remembered`` are
-    earlier failures of the same rows: with any of them the verdict is "fail" whatever the statistics say. A report
-    holds no time of day, and one report always gives the same bytes (a second run takes other ``seconds``).
+    earlier failures of the same rows: with any of them the verdict is "fail" whatever the statistics say. ``signed``
+    says when the verdict was signed ("date"), by which key ("key") and on a file of which SHA-256 ("sha256"); None
+    where nobody signed. But for that date a report holds no time of day, and one report always gives the same bytes
+    (a second run takes other ``seconds``).
     """
 
     title: str
@@ -60,6 +63,7 @@ class Report:
     embedder: Mapping[str, Any] | None = None
     attempt: int = 1
     remembered: Sequence[str] = ()
+    signed: Mapping[str, str] | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -104,9 +108,14 @@ class Report:
         return privacy_configuration(self.generator)
 
     @property
-    def recourses(self) -> list[dict[str, Any]]:
-        """What can be done about the limits that did not pass, as plain records; see ``report.recourse``."""
-        return recourses(self.judgement.broken, self.privacy_configuration)
+    def answers(self) -> list[Answer]:
+        """The questions of whoever signs, each with its answer; see ``report.answers``."""
+        return answers(self)
+
+    @property
+    def advice(self) -> list[dict[str, Any]]:
+        """What to do about the limits that did not pass, by cause, as plain records; see ``report.advice``."""
+        return advice(self.judgement.broken, self.privacy_configuration)
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain mapping that ``json.dumps(..., allow_nan=False)`` accepts; NaN and infinity become None."""
@@ -117,7 +126,8 @@ class Report:
             "seed": self.seed,
             "metrics": {name: _metric(result) for name, result in self.results.items()},
             "limits": [plain(outcome.to_json()) for outcome in self.judgement.outcomes],
-            "recourses": self.recourses,
+            "answers": [answer.to_json() for answer in self.answers],
+            "advice": self.advice,
             "privacy_configuration": [protection.to_json() for protection in self.privacy_configuration],
             "policy": plain(self.policy.to_dict()),
             "data_privacy_score": plain(self.data_privacy_score),
@@ -128,6 +138,7 @@ class Report:
             "fingerprints": plain(self.fingerprints),
             "versions": plain(self.versions),
             **({"remembered": list(self.remembered)} if self.remembered else {}),
+            **({"signed": plain(self.signed)} if self.signed else {}),
         }
 
     @classmethod
@@ -145,7 +156,7 @@ class Report:
         if given != data["verdict"]:
             raise ConfigError(f"report: it states {shown(data['verdict'])}, but its statistics give {given!r}.")
         kept = ("title", "tables", "seed", "engine_version", "generator", "fingerprints", "versions", "embedder")
-        own = {name: data[name] for name in kept}
+        own = {name: data[name] for name in kept} | {"signed": data.get("signed")}
         return cls(policy=policy, judgement=judgement, results=results, attempt=attempt, remembered=remembered, **own)
 
     def to_html(self) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import textwrap
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from privacy_assets.stats.estimates import Estimate
-from privacy_assets.stats.limits import Limit, LimitOutcome
+from privacy_assets.stats.limits import Limit, LimitOutcome, tally
 
 if TYPE_CHECKING:
     from privacy_assets.report.report import Report
@@ -60,15 +60,17 @@ def interval(estimate: Estimate | None) -> str:
     return f"{number(estimate.value)} [{number(estimate.low)}, {number(estimate.high)}]"
 
 
-def limit_text(limit: Limit, estimate: Estimate | None) -> str:
-    """The limit in signs: ``≤ 0.05``, ``≥ 60``; for a two-sided statistic ``0 ± 0.05`` or, at width 0, ``covers 0``."""
-    if limit.at_least is not None:
-        return f"≥ {number(limit.at_least)}"
-    if estimate is not None and estimate.direction == "two_sided":
-        if limit.at_most == 0 and limit.bound == "lower":
-            return f"covers {number(estimate.null)}"
-        return f"{number(estimate.null)} ± {number(limit.at_most)}"
-    return f"≤ {number(limit.at_most)}"
+def limit_text(limit: Limit) -> str:
+    """The limit in signs: ``≤ 0.05`` or ``≥ 60``; that of a two-sided statistic is a distance from its null."""
+    return f"{'≤' if limit.at_least is None else '≥'} {number(limit.value)}"
+
+
+def judged_text(outcome: LimitOutcome) -> str:
+    """The number that is held against the limit; of a two-sided statistic its distance from a null other than 0."""
+    estimate, text = outcome.estimate, number(outcome.measured)
+    if estimate is None or text == NOTHING:
+        return "not measured"
+    return f"{text} from {number(estimate.null)}" if estimate.direction == "two_sided" and estimate.null else text
 
 
 def sentence(text: str) -> str:
@@ -76,14 +78,20 @@ def sentence(text: str) -> str:
     text = text.strip()
     if not text:
         return ""
-    start = text[0].upper() if text.split()[0].isalpha() else text[0]
+    start = text[0].upper() if text.split()[0].rstrip(",:;").isalpha() else text[0]
     return start + text[1:] + ("" if text[-1] in ".!?…" else ".")
+
+
+def wants_input(estimate: Estimate) -> bool:
+    """True when a statistic lacks what its metric was not given; more of the same rows would not help it."""
+    known = estimate.note.startswith("not measurable") or estimate.about == "gate"
+    return math.isnan(estimate.value) and not known
 
 
 def what_to_do(outcome: LimitOutcome) -> str:
     """Return what the limit itself says about a failure, and what a statistic that was not measured lacks; else empty.
 
-    What can be done in general about broken limits is the list of :mod:`privacy_assets.report.recourse`.
+    What can be done in general is the list of :mod:`privacy_assets.report.advice`.
     """
     if outcome.passed:
         return ""
@@ -91,18 +99,18 @@ def what_to_do(outcome: LimitOutcome) -> str:
         return sentence(outcome.limit.advice)
     if outcome.estimate is None:
         return f"Run the metric {outcome.limit.metric}: the policy needs it."
-    if not outcome.estimate.measurable and outcome.estimate.about == "release":
+    if wants_input(outcome.estimate):
         return "Give the metric what it needs, or leave this limit out of the policy on purpose."
     return ""
 
 
-def advice(outcomes: Iterable[LimitOutcome]) -> dict[str, list[LimitOutcome]]:
-    """Group the outcomes that did not pass by what to do about them, in order of first appearance."""
-    groups: dict[str, list[LimitOutcome]] = {}
+def own_words(outcomes: Iterable[LimitOutcome]) -> dict[str, list[str]]:
+    """What limits say for themselves, each with the keys of those that say it."""
+    found: dict[str, list[str]] = {}
     for outcome in outcomes:
-        if not outcome.passed:
-            groups.setdefault(what_to_do(outcome), []).append(outcome)
-    return groups
+        if words := what_to_do(outcome):
+            found.setdefault(words, []).append(clean(outcome.limit.key, 60))
+    return found
 
 
 def headline(report: Report) -> str:
@@ -115,25 +123,20 @@ def headline(report: Report) -> str:
 
 def _reason(report: Report) -> str:
     outcomes = report.judgement.outcomes
-    total = len(outcomes)
-    failed = [clean(x.limit.key, 60) for x in outcomes if x.status == "fail"]
-    unjudged = [clean(x.limit.key, 60) for x in outcomes if x.status == "not_assessable"]
-    if failed:
-        return f"{_share(failed, total)} broken ({_listing(failed)}): this table must not be published."
+    counts = tally(outcomes)
+    if report.judgement.verdict == "fail":
+        broken = [clean(x.limit.key, 60) for x in outcomes if x.status == "fail"]
+        return f"{sentence(counts)[:-1]}: this table must not be published. Broken: {_listing(broken)}."
     if report.remembered:
         return (
             "These rows failed before, and a failed verdict stays failed, whatever the run, seed or split"
-            f" ({clean('; '.join(report.remembered), 400)}): make another synthetic table."
+            f" ({clean('; '.join(report.remembered), 400)}). Make another synthetic table."
         )
-    if unjudged:
-        unknown = f"{_share(unjudged, total)} not judged ({_listing(unjudged)})"
-        return f"No limit is shown to be broken, but {unknown}, and missing evidence does not pass."
-    limits = "The limit holds" if total == 1 else f"All {total} limits hold"
-    return f"{limits}: the evidence supports publishing this table under the policy “{clean(report.policy.name, 60)}”."
-
-
-def _share(names: Sequence[str], total: int) -> str:
-    return f"{len(names)} of {total} limits {'is' if len(names) == 1 else 'are'}"
+    if report.judgement.verdict == "not_assessable":
+        unjudged = [clean(x.limit.key, 60) for x in outcomes if x.status == "not_assessable"]
+        return f"No limit is broken, but {counts} ({_listing(unjudged)}), and missing evidence does not pass."
+    policy = clean(report.policy.name, 60)
+    return f"{sentence(counts)[:-1]}: the evidence supports publishing this table under the policy “{policy}”."
 
 
 def _listing(names: Sequence[str], most: int = 4) -> str:
@@ -142,7 +145,7 @@ def _listing(names: Sequence[str], most: int = 4) -> str:
 
 
 def report_table(report: Report) -> str:
-    """Return the verdict, one aligned line per limit, the privacy configuration, and what to do about what failed.
+    """Return verdict, answers, one aligned line per limit, the privacy configuration, and what to do.
 
     Plain text without colours or control characters; ends without a newline.
     """
@@ -150,11 +153,12 @@ def report_table(report: Report) -> str:
         f"{LABELS[report.verdict].upper()}  {clean(report.title)}",
         *textwrap.wrap(headline(report), 100),
         "",
+        *aligned([("question", "answer"), *((x.title, x.word) for x in report.answers if x.shown)]),
+        "",
         *limits_table(report.judgement.outcomes),
         *_utility_lines(report),
     ]
-    lines += [*_configuration_lines(report), *_advice_lines(report.judgement.broken), *_recourse_lines(report)]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_configuration_lines(report), *_todo_lines(report)])
 
 
 def _utility_lines(report: Report) -> list[str]:
@@ -168,26 +172,23 @@ def utility_text(report: Report) -> str:
     return ", ".join(f"{name} {number(own.value)} (real {number(real.value)})" for name, own, real in found)
 
 
-def _advice_lines(broken: Sequence[LimitOutcome]) -> list[str]:
-    groups = {todo: outcomes for todo, outcomes in advice(broken).items() if todo}
-    lines = ["", "What to do"] if groups else []
-    for todo, outcomes in groups.items():
-        lines += _wrapped(f"{_keys(x.limit.key for x in outcomes)}: {clean(todo, 600)}")
-    return lines
-
-
 def _configuration_lines(report: Report) -> list[str]:
     rows = [(one.title, one.state, clean(one.how) or NOTHING) for one in report.privacy_configuration]
     return ["", *aligned([("privacy configuration", "state", "settings"), *rows])]
 
 
-def _recourse_lines(report: Report) -> list[str]:
-    lines = ["", "What can be done, by the utility that it is expected to cost"] if report.recourses else []
-    for recourse in report.recourses:
-        helped = recourse["limits"]
-        which = "all of them" if len(helped) == len(report.judgement.broken) > 1 else _keys(helped)
-        lines += _wrapped(f"{recourse['loss']:<6}  {recourse['action']}: {recourse['why']}. For {which}.", 12)
-    return lines
+def _todo_lines(report: Report) -> list[str]:
+    own = own_words(report.judgement.broken)
+    lines = [line for words, keys in own.items() for line in _wrapped(f"{', '.join(keys)}: {clean(words, 600)}")]
+    for one in report.advice:
+        lines += _wrapped(f"{one['cause'].capitalize()}. {one['means']} For {_keys(one['limits'])}.")
+        lines += [line for at, x in enumerate(one["todo"], 1) for line in _wrapped(f"  {at}. {action_text(x)}", 7)]
+    return ["", "What to do", *lines] if lines else []
+
+
+def action_text(action: Mapping[str, str]) -> str:
+    """One thing to do, and what it costs."""
+    return f"{action['what']}. Cost: {action['cost']}."
 
 
 def _keys(keys: Iterable[str]) -> str:
@@ -199,13 +200,13 @@ def _wrapped(words: str, deeper: int = 4) -> list[str]:
 
 
 def limits_table(outcomes: Sequence[LimitOutcome]) -> list[str]:
-    """One aligned line a limit, under a header."""
-    rows = [("statistic", "value [low, high]", "limit", "verdict", "reason")]
+    """One aligned line a limit, under a header: the number that is judged stands before the limit."""
+    rows = [("statistic", "judged", "limit", "verdict", "value [low, high]", "reason")]
     for outcome in outcomes:
         limit = outcome.limit
         statistic = clean(limit.statistic, 60) + ("" if limit.bound == "upper" else f" ({limit.bound})")
-        held = limit_text(limit, outcome.estimate)
-        rows.append((statistic, interval(outcome.estimate), held, LABELS[outcome.status], clean(outcome.reason)))
+        verdict, value = LABELS[outcome.status], interval(outcome.estimate)
+        rows.append((statistic, judged_text(outcome), limit_text(limit), verdict, value, clean(outcome.reason)))
     return aligned(rows)
 
 

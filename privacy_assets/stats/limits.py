@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, ClassVar, Literal
@@ -28,7 +29,7 @@ class Limit:
     the limit: ``upper`` (the conservative bound of the interval: the evidence must show that the release is safe),
     ``lower`` (the other end: only a significant leak fails) or ``value``. With fewer than ``smallest_n`` subjects the
     limit is not assessable, and so does not pass. ``advice`` are the policy author's own words on what to do; what can
-    be done in general stands in :mod:`privacy_assets.report.recourse`.
+    be done in general stands in :mod:`privacy_assets.report.advice`.
     """
 
     part: ClassVar[str] = "limit"
@@ -84,6 +85,14 @@ class LimitOutcome:
         """True only for "pass": missing evidence is a failure."""
         return self.status == "pass"
 
+    def used(self, value: float | None = None) -> float:
+        """How much of the way from the null to the limit ``value`` goes, by default what was measured.
+
+        Above 1 beyond the limit; NaN where nothing was measured.
+        """
+        found = self.measured if value is None else value
+        return math.nan if self.estimate is None else _used(self.limit, self.estimate, found)
+
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form printed by the command line and stored in attestations."""
         return {
@@ -98,6 +107,18 @@ class LimitOutcome:
         }
 
 
+def tally(outcomes: Sequence[LimitOutcome]) -> str:
+    """The count that every text gives: ``3 of 7 limits are broken, 1 could not be judged``."""
+    total = len(outcomes)
+    failed, unjudged = (sum(x.status == status for x in outcomes) for status in ("fail", "not_assessable"))
+    if failed:
+        rest = f", {unjudged} could not be judged" if unjudged else ""
+        return f"{failed} of {total} limits {'is' if failed == 1 else 'are'} broken{rest}"
+    if unjudged:
+        return f"{unjudged} of {total} limits could not be judged"
+    return "the limit holds" if total == 1 else f"all {total} limits hold"
+
+
 def widening(attempt: int, confidence: float) -> float:
     """How many times as far the conservative bound of an interval lies at ``attempt`` m, from 1, at publishing the same
     data.
@@ -106,8 +127,12 @@ def widening(attempt: int, confidence: float) -> float:
     6 (1 - confidence) / (pi^2 m^2), which over all attempts sum up to 1 - confidence; the end moves as that of a normal
     interval does: 1.10 at the first attempt and a confidence of 95 %, 1.36 at the second, 1.84 at the tenth.
     """
-    normal, level = NormalDist(), 1 - confidence
-    return normal.inv_cdf(1 - 3 * level / (math.pi * attempt) ** 2) / normal.inv_cdf(1 - level / 2)
+    normal = NormalDist()
+    return normal.inv_cdf(1 - _tail(attempt, confidence)) / normal.inv_cdf(1 - (1 - confidence) / 2)
+
+
+def _tail(attempt: int, confidence: float) -> float:
+    return 3 * (1 - confidence) / (math.pi * attempt) ** 2
 
 
 def judge_limit(limit: Limit, result: MetricResult | None, attempt: int = 1) -> LimitOutcome:
@@ -121,33 +146,66 @@ def judge_limit(limit: Limit, result: MetricResult | None, attempt: int = 1) -> 
     if estimate is None:
         return LimitOutcome(limit, "not_assessable", math.nan, f"{limit.statistic} was not computed", None)
     if not estimate.measurable:
-        return LimitOutcome(limit, "not_assessable", math.nan, estimate.note or "not measurable", estimate)
+        reason = f"{estimate.note or 'not measurable'}{_needed(limit, estimate, math.nan)}"
+        return LimitOutcome(limit, "not_assessable", math.nan, reason, estimate)
     measured, significant = _bound(estimate, limit.bound, attempt), _bound(estimate, "lower", attempt)
+    words, needed = _bound_words(limit, estimate, attempt), _needed(limit, estimate, measured)
     relation = "above" if limit.at_most is not None else "below"
-    broken = f"{measured:.4g} is {relation} the limit {limit.value:.4g}{_at(attempt)}"
+    broken = f"{measured:.4g} is {relation} the limit {limit.value:.4g}{words}"
     if estimate.about == "gate" and limit.exceeded_by(measured):
-        return LimitOutcome(limit, "not_assessable", measured, f"the gate is underpowered here: {broken}", estimate)
+        reason = f"the gate is underpowered here: {broken}{needed}"
+        return LimitOutcome(limit, "not_assessable", measured, reason, estimate)
     if limit.exceeded_by(significant):
         return LimitOutcome(limit, "fail", measured, broken, estimate)
     if estimate.subjects < limit.smallest_n:
-        reason = f"too few rows to judge: {estimate.subjects} subjects, {limit.smallest_n} needed"
+        reason = f"too few subjects: {estimate.subjects:,} of {limit.smallest_n:,}{needed}"
         return LimitOutcome(limit, "not_assessable", measured, reason, estimate)
     if (
         limit.bound == "upper"
         and math.isfinite(estimate.minimum_detectable_effect)
         and limit.exceeded_by(estimate.minimum_detectable_effect)
     ):
-        reason = f"underpowered: a leak-free release of these sizes can show {estimate.minimum_detectable_effect:.4g}"
+        shows = f"{estimate.minimum_detectable_effect:.4g}, beyond the limit {limit.value:.4g}"
+        reason = f"underpowered: a release of these sizes without any leak can show {shows}{needed}"
         return LimitOutcome(limit, "not_assessable", measured, reason, estimate)
     if limit.exceeded_by(measured):
         return LimitOutcome(limit, "fail", measured, broken, estimate)
     known = f" ({estimate.note})" if estimate.note and estimate.low == estimate.high else ""
-    reason = f"{measured:.4g} holds the limit {limit.value:.4g}{_at(attempt)}{known}"
+    reason = f"{measured:.4g} is within the limit {limit.value:.4g}{words}{known}"
     return LimitOutcome(limit, "pass", measured, reason, estimate)
 
 
-def _at(attempt: int) -> str:
-    return f" at attempt {attempt} from the same training rows" if attempt > 1 else ""
+def _bound_words(limit: Limit, estimate: Estimate, attempt: int) -> str:
+    """Which number is held against the limit, where it is not the value itself; and at which attempt."""
+    again = f" at attempt {attempt} from the same training rows" if attempt > 1 else ""
+    if limit.bound == "value" or estimate.low == estimate.high:
+        return again
+    conservative = limit.bound == "upper"
+    widened = conservative and estimate.about == "release"
+    level = 1 - 2 * _tail(attempt, estimate.confidence) if widened else estimate.confidence
+    side = "upper" if conservative == (estimate.direction != "lower_is_riskier") else "lower"
+    distance = f" of the distance from {estimate.null:.4g}" if estimate.direction == "two_sided" else ""
+    return f"{again} ({side} {100 * level:.3g} % bound{distance})"
+
+
+def _used(limit: Limit, estimate: Estimate, measured: float) -> float:
+    """How much of the way from the null to the limit ``measured`` goes."""
+    start = estimate.null if estimate.direction != "two_sided" and math.isfinite(estimate.null) else 0.0
+    if limit.value != start:
+        return (measured - start) / (limit.value - start)
+    return math.inf if limit.exceeded_by(measured) else 0.0
+
+
+def _needed(limit: Limit, estimate: Estimate, measured: float) -> str:
+    """How many more subjects would do, where that is known: what chance shows falls with the root of their number."""
+    lacking = limit.smallest_n - estimate.subjects
+    by_chance = measured if estimate.about == "gate" else estimate.minimum_detectable_effect
+    far = _used(limit, estimate, by_chance) if limit.bound == "upper" or estimate.about == "gate" else math.nan
+    more = estimate.subjects * (far**2 - 1) if 1 < far < math.inf else 0.0
+    if more <= max(lacking, 0):
+        return f"; {lacking:,} more subjects are needed" if lacking > 0 else ""
+    unit = 10 ** max(math.floor(math.log10(more)) - 1, 0)
+    return f"; about {unit * math.ceil(more / unit):,} more subjects are needed"
 
 
 def _bound(estimate: Estimate, bound: Bound, attempt: int) -> float:

@@ -188,7 +188,7 @@ def test_every_failed_limit_has_one_record_that_is_signed_private_and_holds_no_v
     assert stated.body.keys() == {"limit", "reason", "content", "engine"}
     assert (mode(path), mode(path.parent)) == (0o600, 0o700)
     (text,) = gate.failures.against(POLICY, PLACE, content)
-    assert text == f"dcr.privacy_score: 0.3105 is above the limit 0.1, engine {ENGINE_VERSION}"
+    assert text == f"dcr.privacy_score: 0.3105 is above the limit 0.1 (upper 97 % bound), engine {ENGINE_VERSION}"
     before = tree(gate.private / "failures")
     remember(gate)
     assert tree(gate.private / "failures") == before

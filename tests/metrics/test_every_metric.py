@@ -45,7 +45,7 @@ NOT_OF_COPIES = {name for name, metric in METRICS.items() if not {"train", "synt
 # A copy is useful, invents nothing, and is no canary.
 NOT_OF_LEAKS = {
     name for name, metric in METRICS.items()
-    if metric.recourses.broken_means == "useless" or not metric.recourses.general
+    if metric.causes.broken in ("poor fit", "foreign values")
     or all(spec.about == "gate" for spec in metric.statistics)
 }  # fmt: skip
 TOWNS = ["Kilburn", "Leith", "Morden", "Neath", "Oban", "Poole"]
@@ -180,10 +180,10 @@ def test_what_it_declares_is_of_its_own_statistics(name: str) -> None:
     statistics = {spec.name for spec in metric.statistics}
     limited = {limit.statistic.removeprefix(f"{name}.") for limit in metric.default_limits}
     protected = {statistic for one in metric.protections for statistic in one.statistics}
-    helped = {statistic for some in metric.recourses.also.values() for statistic in some}
+    planted = {statistic for some in metric.smallest_leak.values() for statistic in some}
     compared = {metric.compared.statistic} if metric.compared else set()
     used = {*metric.utility, *metric.utility.values(), *metric.protection_score.values(), *metric.if_generated}
-    assert limited | protected | helped | compared | used <= statistics
+    assert limited | protected | {*metric.causes.by_statistic} | planted | compared | used <= statistics
     assert metric.summary and all(limit.source for limit in metric.default_limits)
     assert {one.by for one in metric.protections} <= {one.name for one in privacy_configuration(None)}
     if name in SHORT or metric.by_default:

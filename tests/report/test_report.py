@@ -152,7 +152,8 @@ def test_the_page_says_how_it_may_be_shown_and_the_fragment_changes_nothing_arou
 
 def test_verdict_stands_first_then_what_to_do():
     text = failing().to_html()
-    order = ["Fail</strong>", "are broken", "Filter the copied rows.", "Every limit", "Every statistic", "compared"]
+    order = ["Fail</strong>", "are broken", "traced to a real person", "What to do", "Filter the copied rows.",
+             "How to read this", "Every statistic", "compared"]  # fmt: skip
     places = [text.index(words) for words in order]
     assert places == sorted(places)
 
@@ -161,7 +162,7 @@ def test_limits_that_were_not_judged_are_not_called_broken():
     made = not_assessable()
     assert made.verdict == "not_assessable"
     words = Page(made.to_html()).words
-    assert "Broken limits" not in words and "Fewer than 50 predicted positives." in words
+    assert "Broken limits" not in words and "Fewer than 50 predicted positives; 30 more subjects are needed." in words
     assert "linkability.risk was not computed." in words and "Run the metric linkability" in words
 
 
@@ -204,7 +205,7 @@ def test_text_is_aligned_and_says_the_verdict_first():
     assert lines[0] == "FAIL  patients"
     start = next(i for i, line in enumerate(lines) if line.startswith("statistic"))
     header, rows = lines[start], lines[start + 2 : start + 2 + len(LIMITS) + 1]
-    for word in ("value [low, high]", "limit  ", "verdict", "reason"):
+    for word in ("judged", "limit  ", "verdict", "value [low, high]", "reason"):
         column = header.index(word)
         assert all(row[column - 1] == " " and row[column] != " " for row in rows), word
     assert "1 [0.97, 1.03]" in lines[start + 4]
@@ -214,7 +215,7 @@ def test_text_is_aligned_and_says_the_verdict_first():
 def test_what_to_do_stands_once_for_all_limits_with_the_same_advice():
     made = report(dcr(0.31, 1.0), limits=tuple(replace(limit, advice="do this") for limit in LIMITS[:3]))
     assert "  dcr.member_excess, dcr.identical_excess: Do this." in made.to_text().splitlines()
-    assert made.to_html().count("What to do.") == 1
+    assert made.to_html().count(": Do this.") == 1
     assert "What to do" not in passing().to_text()
 
 
@@ -227,10 +228,12 @@ def test_wide_names_keep_the_columns():
 def test_headline():
     absent = estimate("privacy_score_embedded", math.nan, note="not measured: no embedder")
     blind = report(replace(dcr(), estimates=(*dcr().estimates, absent)))
-    three = "3 of 7 limits are broken (dcr.member_excess, dcr.identical_excess, membership_inference.advantage)"
+    three = (
+        "3 of 7 limits are broken, 1 could not be judged: this table must not be published. Broken: dcr.member_excess,"
+    )
     without = "There was no embedder, so nothing is known of dcr.privacy_score_embedded."
     for made, words in ((passing(), "All 6 limits hold"), (failing(), three), (blind, without),
-                        (not_assessable(), "2 of 8 limits are not judged")):  # fmt: skip
+                        (not_assessable(), "2 of 8 limits could not be judged (membership_")):  # fmt: skip
         assert words in headline(made)
     assert "embedder" not in headline(passing())
 

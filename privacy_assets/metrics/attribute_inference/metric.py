@@ -22,7 +22,7 @@ from pydantic import Field
 
 from privacy_assets.metrics.attribute_inference.attacks import FEW, GIOMI, Attack, Targets, Trial, entropies
 from privacy_assets.metrics.base import Measured, Metric
-from privacy_assets.metrics.declarations import Grades, Part, Plot, Protected, Recourses
+from privacy_assets.metrics.declarations import Grades, Part, Plot, Protected, Question
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.membership_inference.gretel import grade
 from privacy_assets.metrics.membership_inference.scores import SMALLEST_SIDE
@@ -243,7 +243,7 @@ class AttributeInference(Metric):
             points="points",
         ),
     )
-    recourses: ClassVar[Recourses] = Recourses(also={"coarser columns": ()})
+    question: ClassVar[Question | None] = "inference"
     protections: ClassVar[tuple[Protected, ...]] = (
         Protected("differential privacy", ("protection_score",), mainly=False),
     )

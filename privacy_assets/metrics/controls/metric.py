@@ -21,7 +21,7 @@ from privacy_assets.metrics.base import Measured, Metric
 from privacy_assets.metrics.controls.canaries import KINDS
 from privacy_assets.metrics.controls.simulated_releases import STEP, SimulatedReleases
 from privacy_assets.metrics.dcr import Dcr
-from privacy_assets.metrics.declarations import Recourses
+from privacy_assets.metrics.declarations import Question
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.membership_inference import MembershipInference
 from privacy_assets.metrics.membership_inference.outliers import ADVANTAGE_OUTLIERS, OUTLIER_EXCESS
@@ -141,7 +141,9 @@ class Controls(Metric):
         *(Limit(f"controls.smallest_leak_{kind}", at_most=_AT_MOST[kind], source=_SOURCE[kind]) for kind in KINDS),
     )  # fmt: skip
 
-    recourses: ClassVar[Recourses] = Recourses(also={"split by person": ()})
+    smallest_leak: ClassVar[Mapping[Question, Mapping[str, str]]] = {
+        "copies": {f"smallest_leak_{kind}": _TEXT[kind] for kind in KINDS}
+    }
 
     def __post_init__(self) -> None:
         if self.limits:

@@ -13,7 +13,7 @@ from privacy_assets.metrics.base import Measured, Metric, rows_of
 from privacy_assets.metrics.dcr.identical import IDENTICAL_EXCESS, identical_excess
 from privacy_assets.metrics.dcr.matches import ROLES, Matches, Space
 from privacy_assets.metrics.dcr.privacy_score import privacy_score
-from privacy_assets.metrics.declarations import Curves, Intervals, Protected, Recourses
+from privacy_assets.metrics.declarations import Causes, Curves, Intervals, Protected
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.targets import Budget, target_rows
 from privacy_assets.settings import Tuple, declared
@@ -56,16 +56,27 @@ class Dcr(Metric):
     """
 
     name = "dcr"
-    summary = "Distance of synthetic rows to the closest real record, against unseen rows and between T and H."
+    summary = "Distance of synthetic rows to the closest real record, beside that of unseen rows."
     needs = frozenset(ROLES)
     optional = frozenset({"embedder"})
     statistics = (
         StatisticSpec("privacy_score", "Share of synthetic rows closer to training rows than chance allows."),
-        StatisticSpec("privacy_score_embedded", "The privacy score with distances in the contrastive embedding."),
-        StatisticSpec("member_excess", "Excess share of members among the real rows closest to S.", "two_sided"),
-        StatisticSpec("member_excess_embedded", "The member excess with distances in the embedding.", "two_sided"),
         StatisticSpec(
-            "member_excess_any", "The member excess farthest from chance over all distances and tails.", "two_sided"
+            "privacy_score_embedded",
+            "Share of synthetic rows closer to training rows than chance allows, in the contrastive embedding.",
+        ),
+        StatisticSpec(
+            "member_excess", "Excess share of members among the real rows closest to the synthetic rows.", "two_sided"
+        ),
+        StatisticSpec(
+            "member_excess_embedded",
+            "Excess share of members among the real rows closest to the synthetic rows, in the embedding.",
+            "two_sided",
+        ),
+        StatisticSpec(
+            "member_excess_any",
+            "Excess share of members, farthest from chance over all distances and tails.",
+            "two_sided",
         ),
         IDENTICAL_EXCESS,
     )
@@ -116,7 +127,11 @@ class Dcr(Metric):
             labels=("share of closest synthetic rows", "member excess"),
         ),
     )
-    recourses = Recourses(also={"coarser columns": ("identical_excess",)})
+    question = "copies"
+    causes = Causes(
+        "over-fitting",
+        dict.fromkeys(("privacy_score", "privacy_score_embedded", "identical_excess"), "copied rows"),
+    )
     protections = (Protected("similarity", ("identical_excess", "member_excess")),)
 
     alpha: float = Field(default=0.02, gt=0, le=0.5, description="share of holdout rows that count as close")

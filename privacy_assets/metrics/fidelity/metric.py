@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 
 from privacy_assets.errors import ConfigError, did_you_mean, shown
 from privacy_assets.metrics.base import Measured, Metric
-from privacy_assets.metrics.declarations import Recourses
+from privacy_assets.metrics.declarations import Causes
 from privacy_assets.metrics.fidelity.measures import correlation_differences, related, similarity
 from privacy_assets.metrics.fidelity.prediction import Predictions, predict
 from privacy_assets.metrics.fidelity.tables import Compared, Weights
@@ -111,7 +111,7 @@ class Fidelity(Metric):
     )
     default_limits: ClassVar[tuple[Limit, ...]] = ()
 
-    recourses: ClassVar[Recourses] = Recourses(broken_means="useless")
+    causes: ClassVar[Causes] = Causes("poor fit")
     utility: ClassVar[Mapping[str, str]] = {
         name: f"{name}_real"
         for name in ("column_similarity", "pair_similarity", "correlation_difference", "prediction")

@@ -19,7 +19,7 @@ from pydantic import AfterValidator, Field
 from privacy_assets.compute.progress import advance
 from privacy_assets.errors import ConfigError, did_you_mean, shown
 from privacy_assets.metrics.base import Measured, Metric
-from privacy_assets.metrics.declarations import Intervals, Plot, Recourses
+from privacy_assets.metrics.declarations import Intervals, Plot, Question
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.linkability.linkage import Linkage
 from privacy_assets.settings import Tuple, Unfit, declared
@@ -105,7 +105,7 @@ class Linkability(Metric):
             labels=("pair of column sets", "excess"),
         ),
     )
-    recourses: ClassVar[Recourses] = Recourses(also={"coarser columns": ()})
+    question: ClassVar[Question | None] = "linking"
 
     columns: Annotated[Pair | None, Tuple, AfterValidator(_disjoint)] = Field(
         default=None,

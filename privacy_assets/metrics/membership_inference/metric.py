@@ -25,7 +25,7 @@ import numpy as np
 from pydantic import Field
 
 from privacy_assets.metrics.base import Measured, Metric, rows_of
-from privacy_assets.metrics.declarations import Compared, Intervals, Levels, Protected, Recourses
+from privacy_assets.metrics.declarations import Causes, Compared, Intervals, Levels, Protected
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.membership_inference import gretel, no_box, one_run, outliers
 from privacy_assets.metrics.membership_inference.scores import (
@@ -249,7 +249,8 @@ class MembershipInference(Metric):
             labels=("group, the largest first", "advantage"),
         ),
     )
-    recourses = Recourses(also={"outlier filter": ("advantage_outliers", "outlier_excess")})
+    question = "membership"
+    causes = Causes("over-fitting", dict.fromkeys(("advantage_outliers", "outlier_excess"), "rare values"))
     protections = (
         Protected("memorization", ("precision",), mainly=False),
         Protected("outliers", ("advantage_outliers", "outlier_excess")),

@@ -25,7 +25,7 @@ EVIDENCE = 8.9  # of so many people, all members, 40 suffice where four in five 
 
 ADVANTAGE_OUTLIERS = StatisticSpec(
     "advantage_outliers",
-    "The same among the tenth of the people who are least like anybody else.",
+    "True minus false positive rate among the tenth of the people who are least like anybody else.",
     "two_sided",
 )
 OUTLIER_EXCESS = StatisticSpec(

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from privacy_assets.errors import InputError
 from privacy_assets.metrics.base import Measured, Metric, rows_of
-from privacy_assets.metrics.declarations import Compared, Protected, Shares
+from privacy_assets.metrics.declarations import Causes, Compared, Protected, Shares
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.memorization.rows import ROLES, RowMemorization, tables_of
 from privacy_assets.neighbours.radius import TIE, near, typical_radius
@@ -94,6 +94,8 @@ class Memorization(Metric):
             log=True,
         ),
     )
+    question = "copies"
+    causes = Causes("copied rows")
     protections = (Protected("memorization", ("exposed_excess",)),)
     compared = Compared(
         "exposed",

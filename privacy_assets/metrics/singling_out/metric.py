@@ -17,7 +17,7 @@ from pydantic import Field
 
 from privacy_assets.compute.parallel import in_parallel
 from privacy_assets.metrics.base import Measured, Metric
-from privacy_assets.metrics.declarations import Intervals, Plot, Recourses
+from privacy_assets.metrics.declarations import Causes, Intervals, Plot, Question
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.singling_out.evidence import Configuration, describe, label_sets, risks
 from privacy_assets.metrics.singling_out.predicates import (
@@ -75,8 +75,12 @@ class SinglingOut(Metric):
     optional: ClassVar[frozenset[str]] = frozenset({"embedder"})
     statistics: ClassVar[tuple[StatisticSpec, ...]] = (
         StatisticSpec("risk", "Share of multivariate queries (6 to 12 columns) that isolate a member beyond chance."),
-        StatisticSpec("risk_univariate", "The same for queries on one extreme or unique value."),
-        StatisticSpec("risk_embedded", "The same for queries on outliers of the embedding (6 to 12 columns)."),
+        StatisticSpec(
+            "risk_univariate", "Share of queries on one extreme or unique value that isolate a member beyond chance."
+        ),
+        StatisticSpec(
+            "risk_embedded", "Share of queries on outliers of the embedding that isolate a member beyond chance."
+        ),
         StatisticSpec(
             "risk_max",
             "The largest risk over all configurations: the best of several, so above 0 by chance.",
@@ -103,7 +107,8 @@ class SinglingOut(Metric):
             labels=("columns in the query", "risk"),
         ),
     )
-    recourses: ClassVar[Recourses] = Recourses(also={"coarser columns": ()})
+    question: ClassVar[Question | None] = "singling out"
+    causes: ClassVar[Causes] = Causes("rare values")
 
     columns: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Tuple] = Field(
         default=(3, 4, 6, 8, 10, 12), min_length=1, description="numbers of columns in a query, a configuration each"

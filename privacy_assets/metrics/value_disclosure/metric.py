@@ -11,7 +11,7 @@ from pydantic import Field
 
 from privacy_assets.errors import ConfigError
 from privacy_assets.metrics.base import Measured, Metric
-from privacy_assets.metrics.declarations import Recourses
+from privacy_assets.metrics.declarations import Causes, Question
 from privacy_assets.metrics.inputs import REAL_ROLES, MetricInputs
 from privacy_assets.metrics.value_disclosure.pieces import Pieces, holders_of, pieces_of, together
 from privacy_assets.settings import Tuple, declared
@@ -81,9 +81,8 @@ class ValueDisclosure(Metric):
         ),
     )
 
-    recourses: ClassVar[Recourses] = Recourses(  # single cells: of what helps against leaking rows, nothing does
-        also={"values of the real table": ("foreign_cells",), "invented values": ("generated_excess",)}, general=False
-    )
+    question: ClassVar[Question | None] = "copies"
+    causes: ClassVar[Causes] = Causes("foreign values", {"generated_excess": "identifiers"})
     if_generated: ClassVar[tuple[str, ...]] = ("generated_excess",)
 
     def __post_init__(self) -> None:
