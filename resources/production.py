@@ -15,6 +15,7 @@ STORAGE = PrivacyIOManager(
     base=dg.EnvVar("PRIVACY_ASSETS_STORAGE"),
     releases=dg.EnvVar("PRIVACY_ASSETS_RELEASES"),
     trusted_keys=dg.EnvVar("PRIVACY_ASSETS_TRUSTED_KEYS"),
+    report_url=os.environ.get("PRIVACY_ASSETS_REPORT_URL"),
 )
 RESOURCES = {
     "io_manager": STORAGE,  # of assets that name none: Dagster's own one unpickles from where a run says

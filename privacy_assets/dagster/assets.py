@@ -51,7 +51,7 @@ def common(settings: TableSettings, asset: str, *kinds: str) -> dict[str, Any]:
     """Arguments that every asset of a table has."""
     return {
         "key": settings.key(asset),
-        "group_name": settings.group_name,
+        "group_name": settings.group(asset),
         "owners": list(settings.owners) or None,
         "tags": dict(settings.tags),
         "kinds": {"privacy", *kinds},

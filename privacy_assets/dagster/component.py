@@ -159,7 +159,7 @@ class PrivacyGate(dg.Component, dg.Model, dg.Resolvable):
     gpu_tags: Tags = None
     owners: list[str] | None = Field(None, description='Owners, for example "team:data" or an e-mail address.')
     tags: dict[str, str] | None = Field(None, description="Tags of all assets.")
-    group_name: str | None = Field(None, description="Group of all assets; the name when not given.")
+    group_name: str | None = Field(None, description="Group of all assets; data, attacks and gate when not given.")
     schedule: str | None = Field(None, description="A cron line: run on it while the source is new.")
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:

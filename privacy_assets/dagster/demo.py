@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
-import uuid
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.job_base import InMemoryJob
+from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY_NAME
+from dagster._core.execution.api import execute_run
+from dagster._core.remote_origin import (
+    ManagedGrpcPythonEnvCodeLocationOrigin,
+    RemoteJobOrigin,
+    RemoteRepositoryOrigin,
+)
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from privacy_assets.dagster.factory import build_privacy_assets
 from privacy_assets.dagster.gpu import GpuResource
@@ -61,18 +70,15 @@ def run_demo(*, leak: bool, say: Say) -> int:
     name = LEAKY if leak else HONEST
     io = PrivacyIOManager()
     resources = {"io_manager": io, "privacy_io": io, "releases": ReleaseResource(), "gpu": GpuResource()}
-    definitions = dg.Definitions.merge(demo_table(leak=leak), dg.Definitions(resources=resources))
+    here = dg.Definitions(resources=resources, executor=dg.in_process_executor)
+    definitions = dg.Definitions.merge(demo_table(leak=leak), here)
     job = definitions.resolve_job_def(f"{name}_pipeline")
-    run_id = str(uuid.uuid4())
+    quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
     with _instance() as instance:
-        instance.add_event_listener(run_id, lambda entry: _tell(entry, say))
-        say(f"{name}: {'a generator that memorises' if leak else 'an honest generator'}, run {run_id[:8]}")
-        outcome = job.execute_in_process(
-            instance=instance,
-            run_id=run_id,
-            raise_on_error=False,
-            run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
-        )
+        run = instance.create_run_for_job(job, run_config=quiet, remote_job_origin=_origin(job.name))
+        instance.add_event_listener(run.run_id, lambda entry: _tell(entry, say))
+        say(f"{name}: {'a generator that memorises' if leak else 'an honest generator'}, run {run.run_id[:8]}")
+        outcome = execute_run(InMemoryJob(job), run, instance)
         return _summary(name, outcome, instance, say)
 
 
@@ -84,6 +90,21 @@ def home_below(folder: Path) -> Path:
     if not settings.exists():
         settings.write_text(INSTANCE, encoding="utf-8")
     return home
+
+
+def _origin(job: str) -> RemoteJobOrigin | None:
+    """The job in the code location of the current folder, where its pyproject.toml names one.
+
+    The UI puts a run on its timeline only when it knows the location of its job.
+    """
+    try:
+        project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["tool"]["dg"]["project"]
+        name, module = str(project["code_location_name"]), str(project["code_location_target_module"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    target = LoadableTargetOrigin(module_name=module, working_directory=str(Path.cwd()))
+    location = ManagedGrpcPythonEnvCodeLocationOrigin(target, location_name=name)
+    return RemoteJobOrigin(RemoteRepositoryOrigin(location, SINGLETON_REPOSITORY_NAME), job)
 
 
 def _instance() -> dg.DagsterInstance:

@@ -52,7 +52,8 @@ def build_privacy_assets(
     an asset is partitioned alike, or the setting ``partition_column`` says which rows belong to which. ``gpu_tags`` are
     tags of the steps that may use a device, for an executor that asks for one by tags (docs/kubernetes.md). With
     ``workers: ray`` in the spec the resource ``ray`` (dagster-ray's ``LocalRay`` or another one) is needed.
-    ``schedule`` is a cron line: a run on it while the source is new.
+    ``schedule`` is a cron line: a run on it while the source is new. ``group_name`` is a group for all assets of the
+    table, in place of ``data``, ``attacks`` and ``gate``.
 
     Where there is a reference, a job ``<name>_calibrate`` of its own runs the leaky study on the pipeline's splits.
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import dagster as dg
 import pandas as pd
@@ -64,11 +65,15 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
     as in :class:`ReleaseResource`); the synthetic table, which may never be released, does not: depend on
     ``published``. Several partitions of tables come as one frame. ``base`` and ``releases`` may be URLs of an object
     store (``s3://bucket/storage``). Run configuration cannot change these values.
+
+    The UI shows the path of each report page, or with ``report_url`` a link: the address under which a server of yours
+    shows ``TABLE/privacy_report/report.html`` of ``base``, and nothing else of it (the rest is private).
     """
 
     base: str | None = None
     releases: str | None = None
     trusted_keys: str | None = None
+    report_url: str | None = None
 
     @redact_exceptions
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
@@ -76,13 +81,17 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
         if obj is None:
             return
         partition = context.asset_partition_key if context.has_asset_partitions else None
-        folder = self.folder(context.asset_key, partition, home=home_of(context.step_context.instance))
+        home = home_of(context.step_context.instance)
+        folder = self.folder(context.asset_key, partition, home=home)
         if isinstance(obj, pd.DataFrame | PrivateTable) and context.asset_key.path[-1] in _RECORDS:
             fix = "name the asset otherwise, or give it another IO manager"
             raise InputError("only a record of the gate can be stored there", where=str(folder), fix=fix)
         store_value(obj, folder)
-        shown = folder / PAGE if type(obj).__name__ == "Report" else folder
-        context.add_output_metadata({"path": dg.MetadataValue.path(str(shown))})
+        metadata: dict[str, dg.MetadataValue[Any]] = {"path": dg.MetadataValue.path(str(folder))}
+        if type(obj).__name__ == "Report" or (isinstance(obj, Sealed) and obj.kind == "attestation"):
+            report = dg.AssetKey([*context.asset_key.path[:-1], "privacy_report"])
+            metadata["page"] = self.page(report, partition, home=home)
+        context.add_output_metadata(metadata)
 
     @redact_exceptions
     def load_input(self, context: dg.InputContext) -> Any:
@@ -100,13 +109,22 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
         ]
         return found[0] if len(found) == 1 else _joined(found, context.asset_key)
 
+    def page(self, key: dg.AssetKey, partition: str | None, *, home: Path | None = None) -> dg.MetadataValue[Any]:
+        """Where the page of the report ``key`` opens: its path, or a link where pages are served."""
+        if self.report_url is None:
+            return dg.MetadataValue.path(str(self.folder(key, partition, home=home) / PAGE))
+        return dg.MetadataValue.url("/".join([self.report_url.rstrip("/"), *map(quote, _parts(key, partition)), PAGE]))
+
     def folder(self, key: dg.AssetKey, partition: str | None = None, *, home: Path | None = None) -> Location:
         """Folder of one asset and partition; names are quoted, so that none can leave the base."""
         if self.base is None and home is None:
             raise InputError("no folder for stored values", fix="set DAGSTER_HOME or give PrivacyIOManager a base")
         base = Path(str(home)) / "storage" / "privacy_assets" if self.base is None else location(self.base)
-        parts = [*key.path, *([] if partition is None else [f"partition={partition}"])]
-        return base.joinpath(*[quoted(part) for part in parts])
+        return base.joinpath(*_parts(key, partition))
+
+
+def _parts(key: dg.AssetKey, partition: str | None) -> list[str]:
+    return [quoted(part) for part in (*key.path, *([] if partition is None else [f"partition={partition}"]))]
 
 
 def store_value(value: Any, folder: Location) -> None:

@@ -14,14 +14,16 @@ import dagster as dg
 import pandas as pd
 
 from privacy_assets.pipeline.private_table import PrivateTable
-from privacy_assets.stats.limits import LimitOutcome
+from privacy_assets.stats.limits import LimitOutcome, Verdict
 from privacy_assets.stats.results import MetricResult
 from privacy_assets.tables.schema import TableSchema
 
 if TYPE_CHECKING:
     from privacy_assets.report.configuration import Protection
+    from privacy_assets.report.report import Report
 
 PACKAGE = Path(__file__).parents[1]
+_BROKEN_FIRST: tuple[Verdict, ...] = ("fail", "not_assessable", "pass")
 _SMALL = 1000  # the UI renders longer markdown only behind a dialog
 
 
@@ -76,8 +78,11 @@ def synthetic_metadata(frame: pd.DataFrame, sha256: str, *upstream: dg.AssetKey)
 
 
 def score_metadata(result: MetricResult, outcomes: Sequence[LimitOutcome]) -> dict[str, Any]:
-    """Each statistic as a number that the UI plots over time, intervals, ranked row numbers, and a picture a limit."""
-    metadata: dict[str, Any] = {f.name: float(f.value) for f in result.estimates if math.isfinite(f.value)}
+    """A picture a limit, intervals, ranked row numbers, and numbers that the UI plots over time.
+
+    The numbers are each statistic, and of each limit what is judged and the limit itself.
+    """
+    metadata: dict[str, Any] = {f"limit: {outcome.limit.key}": picture(outcome) for outcome in outcomes}
     rows: list[dict[str, str | int]] = [
         {"statistic": f.name, "value": _shown(f.value), "low": _shown(f.low), "high": _shown(f.high), "rows": f.n,
          "subjects": f.subjects, "note": f.note}
@@ -88,9 +93,35 @@ def score_metadata(result: MetricResult, outcomes: Sequence[LimitOutcome]) -> di
     if ranking := result.tables.get("ranking"):
         records = [dg.TableRecord({key: _cell(cell) for key, cell in row.items()}) for row in ranking]
         metadata["most exposed records"] = dg.MetadataValue.table(records)
-    metadata |= {f"limit: {outcome.limit.key}": picture(outcome) for outcome in outcomes}
-    metadata["seconds"] = float(result.seconds) if math.isfinite(result.seconds) else 0.0
-    return metadata
+    numbers = {f.name: f.value for f in result.estimates}
+    for outcome in outcomes:
+        name = outcome.limit.key.partition(".")[2]
+        numbers |= {f"{name}: judged": outcome.measured, f"{name}: limit": outcome.limit.value}
+    return metadata | _plotted({**numbers, "seconds": result.seconds})
+
+
+def report_metadata(report: Report) -> dict[str, Any]:
+    """The verdict in a sentence, the limits with broken ones first, the whole report as text, and counts to plot."""
+    from privacy_assets.report.text import LABELS, headline, number
+
+    outcomes = sorted(report.judgement.outcomes, key=lambda outcome: _BROKEN_FIRST.index(outcome.status))
+    records = [
+        dg.TableRecord(
+            {
+                "verdict": LABELS[x.status],
+                "judged": number(x.measured),
+                "limit": f"{'≤' if x.limit.at_least is None else '≥'} {number(x.limit.value)}",
+                "statistic": x.limit.key,
+            }
+        )
+        for x in outcomes
+    ]
+    return {
+        "summary": dg.MetadataValue.md(f"**{LABELS[report.verdict].capitalize()}.** {headline(report)}"),
+        "report": dg.MetadataValue.md(f"```text\n{report.to_text()}\n```"),
+        "limits": dg.MetadataValue.table(records),
+        **{f"limits: {LABELS[one]}": sum(x.status == one for x in outcomes) for one in reversed(_BROKEN_FIRST)},
+    }
 
 
 def limit_metadata(outcome: LimitOutcome, configuration: Sequence[Protection] = ()) -> dict[str, Any]:
@@ -116,7 +147,7 @@ def limit_metadata(outcome: LimitOutcome, configuration: Sequence[Protection] = 
         )
         metadata["confidence"] = f"{estimate.confidence:g}"
         numbers = {"value": estimate.value, "low": estimate.low, "high": estimate.high, "measured": outcome.measured}
-        metadata |= {name: float(number) for name, number in numbers.items() if math.isfinite(number)}
+        metadata |= _plotted(numbers)
     if what_to_do(outcome):
         metadata["what to do"] = what_to_do(outcome)
     return metadata | _recourses([outcome], configuration)
@@ -166,7 +197,7 @@ def training_metadata(history: Sequence[Mapping[str, float | None]]) -> dict[str
         label = key.replace("_", " ")
         if image := line_picture(label, list(enumerate(row[key] for row in rows if key in row))):
             metadata[f"{label} by epoch"] = image
-    return metadata | {f"last {key}": float(value) for key, value in rows[-1].items() if key != "epoch"}
+    return metadata | _plotted({f"last {key}": value for key, value in rows[-1].items() if key != "epoch"})
 
 
 def line_picture(alt: str, points: Sequence[tuple[float, float]]) -> dg.MetadataValue[Any] | None:
@@ -184,6 +215,11 @@ def line_picture(alt: str, points: Sequence[tuple[float, float]]) -> dg.Metadata
 def _span(values: Sequence[float]) -> tuple[float, float]:
     """The least value, and how far the largest lies above it; 1 where all are equal."""
     return min(values), (max(values) - min(values)) or 1.0
+
+
+def _plotted(numbers: Mapping[str, float]) -> dict[str, float]:
+    """Those that are finite, to four significant digits; what was signed keeps all."""
+    return {name: float(f"{number:.4g}") for name, number in numbers.items() if math.isfinite(number)}
 
 
 def _shown(number: float) -> str:

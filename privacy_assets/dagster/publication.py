@@ -1,13 +1,14 @@
 """Attestation and publication: the verdict, and the one step that releases a table."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import dagster as dg
 
 from privacy_assets.dagster.assets import RELEASES, SEALED, common, common_out, split_ins
 from privacy_assets.dagster.io import Published
-from privacy_assets.dagster.metadata import broken_metadata, synthetic_metadata
+from privacy_assets.dagster.metadata import broken_metadata, report_metadata, synthetic_metadata
 from privacy_assets.dagster.places import steps_of
 from privacy_assets.dagster.redaction import checked_step
 from privacy_assets.dagster.refusals import REFUSALS, failure, refused_check
@@ -66,24 +67,24 @@ def build_attestation(settings: TableSettings) -> dg.AssetsDefinition:
 def _attested(settings: TableSettings, found: Attested) -> Iterator[Any]:
     """The record, its page, and then the check: a refused table has its page, where the reason stands."""
     stated, broken = found.stated, found.judgement.broken
+    shown = report_metadata(found.report)
     metadata: dict[str, Any] = {
+        **shown,
         "verdict": stated.verdict,
         "attempt": stated.attempt,
         "sha256": stated.sha256,
         "policy": settings.policy.name,
         "policy_digest": stated.policy_digest,
         "signed by": stated.keyid,
-        "limits": len(stated.limits),
     }
     yield dg.Output(found.sealed, output_name=ATTESTATION, metadata=metadata)
-    shown = {"verdict": found.report.verdict, "broken limits": len(broken)}
     yield dg.Output(found.report, output_name=REPORT, metadata=shown)
     yield dg.AssetCheckResult(
         asset_key=settings.key(ATTESTATION),
         check_name=HOLDS,
         passed=stated.verdict == "pass",
         description=found.reason,
-        metadata={"verdict": stated.verdict, **broken_metadata(broken, found.protections)},
+        metadata={"summary": shown["summary"], **broken_metadata(broken, found.protections)},
     )
 
 
@@ -107,6 +108,7 @@ def build_published(settings: TableSettings) -> dg.AssetsDefinition:
                 metadata={CHECK: RELEASED},
             )
         ],
+        freshness_policy=_freshness(settings.stale_after_days),
         automation_condition=dg.AutomationCondition.eager() & dg.AutomationCondition.all_deps_blocking_checks_passed(),
         description="The released table, the only one other teams may read. Verified before it is moved into place.",
     )
@@ -121,6 +123,10 @@ def build_published(settings: TableSettings) -> dg.AssetsDefinition:
         yield from _released(settings, steps, release)
 
     return published
+
+
+def _freshness(days: int | None) -> dg.FreshnessPolicy | None:
+    return None if days is None else dg.FreshnessPolicy.time_window(fail_window=timedelta(days=days))
 
 
 def _released(settings: TableSettings, steps: Steps, release: Release) -> Iterator[Any]:

@@ -10,9 +10,13 @@ from typing import Any
 import dagster as dg
 
 from privacy_assets.errors import ConfigError, door, shown
+from privacy_assets.metrics.inputs import REAL_ROLES
 from privacy_assets.pipeline.plan import RowSource, TablePlan
 from privacy_assets.pipeline.spec import TableSpec
 
+# Groups of the assets of all tables, told apart by the first part of their keys; what is in neither is an attack.
+DATA = ("source", *REAL_ROLES, "generator", "synthetic")
+GATE = ("attestation", "privacy_report", "published")
 AssetLike = str | dg.AssetKey | dg.AssetsDefinition | dg.AssetSpec
 
 
@@ -41,10 +45,15 @@ class TableSettings(TablePlan):
     owners: Sequence[str] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
     group_name: str = ""
+    stale_after_days: int | None = None
 
     def key(self, asset: str) -> dg.AssetKey:
         """Key of one of this table's assets."""
         return dg.AssetKey([self.name, asset])
+
+    def group(self, asset: str) -> str:
+        """Group of one of this table's assets: the user's own, or ``data``, ``attacks`` or ``gate``."""
+        return self.group_name or ("data" if asset in DATA else "gate" if asset in GATE else "attacks")
 
 
 @door
@@ -68,7 +77,8 @@ def table_settings(
         partitions_def=partitions_def,
         owners=tuple(owners or ()),
         tags=dict(tags or {}),
-        group_name=group_name or spec.name,
+        group_name=group_name or "",
+        stale_after_days=spec.run.stale_after_days,
     )
 
 

@@ -143,6 +143,9 @@ class Run(Group):
     workers: WorkerKind = Field(
         default="local", description='"ray" measures on a Ray cluster; the statistics are the same'
     )
+    stale_after_days: int | None = Field(
+        default=30, ge=1, description="days after which Dagster shows the release as stale; null for never"
+    )
 
 
 def _policy(given: Any) -> Any:

@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 import traceback
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,28 @@ def test_privacy_checks_carry_the_tags_of_a_device_when_they_may_use_one() -> No
     for embedder in (True, False):
         (made,) = build_privacy_checks(**keys, embedder=embedder, gpu_tags={"device": "1"})
         assert dict(made.op.tags) == ({"device": "1"} if embedder else {}) and not made.op.pool
+
+
+def test_assets_stand_in_the_groups_data_attacks_and_gate() -> None:
+    defs = dg.Definitions.merge(*(table_of(name, source="demo") for name in ("people", "visits")))
+    found: dict[str, set[str]] = {}
+    for asset in defs.assets or []:
+        for spec in asset.specs:
+            found.setdefault(spec.group_name, set()).add(spec.key.path[-1])
+    assert found == {
+        "data": {"source", "train", "holdout", "reference", "generator", "synthetic"},
+        "attacks": {"embedder", "encoded", "leaky_study", *default_metrics()},
+        "gate": {"attestation", "privacy_report", "published"},
+    }
+
+
+@pytest.mark.parametrize(("run", "days"), [({}, 30), ({"stale_after_days": 2}, 2), ({"stale_after_days": None}, None)])
+def test_the_release_goes_stale_when_the_table_says_so(run: dict[str, Any], days: int | None) -> None:
+    defs = build_privacy_assets(TableSpec(name="people", source="demo", run=run))
+    policies = {spec.key.path[-1]: spec.freshness_policy for asset in defs.assets or [] for spec in asset.specs}
+    policy = policies.pop("published")
+    assert not any(policies.values())
+    assert policy == (None if days is None else dg.FreshnessPolicy.time_window(fail_window=timedelta(days=days)))
 
 
 def test_every_asset_has_its_labels() -> None:

@@ -66,6 +66,36 @@ def test_every_asset_says_what_it_holds(honest: dg.ExecuteInProcessResult) -> No
     assert nullable["plan"] and not nullable["age"]
 
 
+def test_the_verdict_is_read_and_plotted_where_the_record_and_the_page_are(
+    honest: dg.ExecuteInProcessResult, place: Path
+) -> None:
+    metadata, report = made(honest), reported(place)
+    for name in ("attestation", "privacy_report"):
+        told = metadata[name]
+        assert told["summary"].startswith("**Pass.** ") and len(told["summary"]) < 1000
+        assert [record.data["verdict"] for record in told["limits"].records] == ["pass", "pass"]
+        assert told["report"].startswith("```text\nPASS  people\n") and told["limits: pass"] == 2
+        assert told["limits: fail"] == told["limits: not assessable"] == 0
+        assert Path(told["page"]).read_bytes().startswith(b"<!doctype html>")
+    score = metadata["dcr"]
+    for limit in report["limits"]:
+        name = limit["statistic"].partition(".")[2] + ".lower"
+        assert score[f"{name}: limit"] == limit["limit"]
+        assert score[f"{name}: judged"] == float(f"{limit['measured']:.4g}") != limit["measured"]
+
+
+def test_a_refused_table_says_why_with_what_is_broken_first(place: Path, instance: dg.DagsterInstance) -> None:
+    blocked = run(people_table(place, generator=memorise), instance)
+    for name in ("attestation", "privacy_report"):
+        told = made(blocked)[name]
+        assert told["summary"].startswith("**Fail.** ") and "dcr.identical_excess.lower" in told["summary"]
+        first = told["limits"].records[0].data
+        assert first["verdict"] == "fail" and first["limit"] in ("≤ 0.3", "≤ 0") and told["limits: fail"] >= 1
+        assert "FAIL  people" in told["report"] and Path(told["page"]).exists()
+    held = checks(blocked)["attestation", "policy_holds"]
+    assert held.metadata["summary"].value == told["summary"]
+
+
 def test_an_honest_table_passes_every_check_and_is_published(honest: dg.ExecuteInProcessResult, place: Path) -> None:
     found = checks(honest)
     assert set(found) == {

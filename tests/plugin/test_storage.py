@@ -127,6 +127,16 @@ def test_no_key_or_partition_leaves_the_base(name: str, tmp_path: Path) -> None:
         assert tmp_path / "t" in folder.resolve().parents
 
 
+@pytest.mark.parametrize(
+    ("partition", "path"),
+    [(None, "privacy_report/report.html"), ("a b", "privacy_report/partition%3Da%20b/report.html")],
+)
+def test_pages_that_are_served_are_links(partition: str | None, path: str, tmp_path: Path) -> None:
+    io = PrivacyIOManager(base=str(tmp_path), report_url="https://reports.example.org/")
+    key = dg.AssetKey(["people", "privacy_report"])
+    assert io.page(key, partition).value == f"https://reports.example.org/people/{path}"
+
+
 def test_without_a_place_they_say_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     with pytest.raises(InputError, match="DAGSTER_HOME"):

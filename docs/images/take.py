@@ -1,0 +1,95 @@
+"""Take the pictures of the docs: both demos in a Dagster instance of their own, looked at in a headless Chromium.
+
+``python docs/images/take.py [FOLDER]`` writes them into FOLDER, by default beside this file. It needs the extra ``ui``,
+and says so and does nothing where there is no Chromium on PATH.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT, BIN = Path(__file__).parents[2], Path(sys.executable).parent
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+PICTURES = {  # the page, and width and height in pixels
+    "lineage": ("asset-groups?expanded=global@global:gate", "1700,1000"),
+    "blocked": ("assets/patients_leak/attestation", "1900,1350"),
+    "failed_check": ("assets/patients_leak/linkability?view=checks&checkDetail=linkability_excess", "1300,1050"),
+}
+SMALLEST = 20_000  # bytes of a picture; a page that did not load is smaller
+
+
+def main() -> int:
+    """Take them; returns the exit status."""
+    out = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent).resolve()
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        sys.stdout.write(f"pictures: SKIPPED, none of {', '.join(BROWSERS)} is on PATH\n")
+        return 0
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        home = Path(scratch) / "dagster_home"
+        home.mkdir()
+        shutil.copy(ROOT / "dagster.yaml", home)
+        environment = {**os.environ, "DAGSTER_HOME": str(home)}
+        for options, expected in (([], 0), (["--leak"], 1)):
+            command = [sys.executable, "-m", "privacy_assets.cli", "demo", *options]
+            ended = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False)
+            if ended.returncode != expected:
+                sys.stdout.write(f"pictures: the demo {' '.join(options)} ended with status {ended.returncode}\n")
+                return 1
+        return take(browser, Path(scratch), environment, out)
+
+
+def take(browser: str, scratch: Path, environment: dict[str, str], out: Path) -> int:
+    """Start the UI, take each picture, stop it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    served = subprocess.Popen(
+        [BIN / "dg", "dev", "--port", str(port)], cwd=ROOT, env=environment, start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        wait_for(port)
+        for name, (page, size) in PICTURES.items():
+            made = scratch / f"{name}.png"
+            subprocess.run(
+                [
+                    browser, "--headless=new", "--no-sandbox", "--hide-scrollbars", f"--user-data-dir={scratch}/chrome",
+                    f"--window-size={size}", "--virtual-time-budget=40000", f"--screenshot={made}",
+                    f"http://localhost:{port}/{page}",
+                ],
+                check=True, stderr=subprocess.DEVNULL, timeout=180,
+            )  # fmt: skip
+            if made.stat().st_size < SMALLEST:
+                sys.stdout.write(f"pictures: {name} is empty\n")
+                return 1
+            shutil.copy(made, out)
+            sys.stdout.write(f"pictures: {out / made.name}\n")
+    finally:
+        os.killpg(served.pid, signal.SIGTERM)
+        served.wait(30)
+    return 0
+
+
+def wait_for(port: int) -> None:
+    """Return when the UI listens; TimeoutError when it does not within two minutes."""
+    for _ in range(120):
+        try:
+            socket.create_connection(("localhost", port), timeout=5).close()
+            return
+        except OSError:
+            time.sleep(1)
+    raise TimeoutError("the UI did not start in two minutes")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
