@@ -435,5 +435,7 @@ def fit_and_draw(
     conditionals = learn_conditionals(codes, sizes, order, parents, scale, noise)
     for i in range(len(order)):
         keys, span = keys_of(drawn, sizes, parents[i])
-        drawn[order[i]] = draw_column(conditionals[i], keys, span, rng, lookup)
+        column = draw_column(conditionals[i], keys, span, rng, lookup)
+        for row in range(size):
+            drawn[order[i], row] = column[row]
     return decode(drawn, flat, rng)

@@ -80,7 +80,8 @@ def fit_tree(
     from privacy_assets.generators._tree_kernels import grow
 
     here = codes if len(rows) == codes.shape[1] else codes[:, rows]
-    columns, tables, ranked = [], [np.zeros(0, np.float32)], [np.zeros(0, np.float32)]
+    columns: list[int] = []
+    tables, ranked = [np.zeros(0, np.float32)], [np.zeros(0, np.float32)]
     places = np.empty((2 * len(codes), len(rows)), np.int32)
     for column, known in enumerate(levels[: len(codes)]):
         if is_number[column]:
@@ -93,7 +94,7 @@ def fit_tree(
             else:
                 place, ordered = _places(table), np.zeros_like(table)
                 ordered[place] = table
-                np.take(place, here[column], out=places[len(columns)], mode="clip")
+                places[len(columns)] = place[here[column]]
             columns.append(column)
             tables.append(table)
             ranked.append(ordered)
@@ -125,7 +126,7 @@ def classes(codes: np.ndarray, levels: int) -> tuple[np.ndarray, int]:
 
 
 def level_scores(codes: np.ndarray, levels: int, goal: np.ndarray, kinds: int, smallest: int) -> np.ndarray:
-    """A number for each of ``levels`` codes, float32 (levels,), that orders them by ``goal`` (n,), see :func:`fit_tree`.
+    """A number for each of ``levels`` codes, float32 (levels,), that orders them by ``goal`` (n,) of :func:`fit_tree`.
 
     A goal of numbers or two classes: the mean of the level's rows. More classes: the projection of the level's class
     shares on their first principal component, weighted by rows (Coppersmith, Hong and Hosking 1999). Levels with fewer
