@@ -7,8 +7,7 @@ from typing import Any
 
 import numba
 
-
-_OPTIONS = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -25,7 +24,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile into each compiled function of the same file that calls it, and not on its own: for helpers of one caller.
+    """Compile into each compiled function of the same file that calls it, and not alone: for helpers of one caller.
 
     Arrays are not handed over, which takes long. Not across files: the cache of a function is renewed when its own file
     changes, and only then.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from privacy_assets.compute.compiling import compiled
+from privacy_assets.compute.compiling import compiled, inlined
 
 Conditional = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 Flat = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -23,6 +23,19 @@ def room(n: int) -> int:
     return max(65_536, 64 * n)
 
 
+@inlined
+def _at_least(ascending: np.ndarray, key: int) -> int:
+    """Place of the first number that is at least ``key``."""
+    low, high = 0, len(ascending)
+    while low < high:
+        middle = (low + high) // 2
+        if ascending[middle] < key:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
 @compiled
 def relabel(keys: np.ndarray, span: int, lookup: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Distinct ``keys`` (int64, 0..span - 1), ascending, and the place of each key among them (uint32).
@@ -31,10 +44,15 @@ def relabel(keys: np.ndarray, span: int, lookup: np.ndarray) -> tuple[np.ndarray
     """
     places = np.empty(len(keys), dtype=np.uint32)
     if span > len(lookup):
-        distinct = np.unique(keys)
+        distinct, many = keys.copy(), 1
+        distinct.sort()
+        for i in range(1, len(distinct)):
+            if distinct[i] != distinct[many - 1]:
+                distinct[many] = distinct[i]
+                many += 1
         for i in range(len(keys)):
-            places[i] = np.searchsorted(distinct, keys[i])
-        return distinct, places
+            places[i] = _at_least(distinct[:many], keys[i])
+        return distinct[:many], places
     for key in keys:
         lookup[np.uint64(key)] = 1
     distinct = np.empty(min(len(keys), span), dtype=np.int64)
@@ -138,7 +156,7 @@ def sensitivity(n: int, binary: bool) -> float:
     return 2 / n * np.log((n + 1) / 2) + (n - 1) / n * np.log((n + 1) / (n - 1))
 
 
-@compiled
+@inlined
 def _best(
     shared: np.ndarray,
     child: np.ndarray,
@@ -201,7 +219,9 @@ def learn_structure(
         if chosen > degree:  # else larger sets take the place of all smaller ones
             for pair in range(pairs):
                 if open_[child[pair]]:
-                    child[kept], sets[kept], shared[kept] = child[pair], sets[pair], shared[pair]
+                    child[kept], shared[kept] = child[pair], shared[pair]
+                    for place in range(degree):
+                        sets[kept, place] = sets[pair, place]
                     kept += 1
         pairs = kept
         for places in _sets(chosen - 1, size):
@@ -216,12 +236,15 @@ def learn_structure(
             for column in range(columns):
                 if open_[column]:
                     both = _spread(codes[column], joint, levels, sizes[column] * levels, scaled, counts)
-                    child[pairs], sets[pairs, :size] = column, group
+                    child[pairs] = column
+                    for place in range(size):
+                        sets[pairs, place] = group[place]
                     shared[pairs] = (both - alone[column] - spread) / (scale * n) + np.log(n)
                     pairs += 1
         best = _best(shared[:pairs], child, sets[:, :size], sizes, n, rate, rng)
         order[chosen] = child[best]
-        parents[chosen, :size] = sets[best, :size]
+        for place in range(size):
+            parents[chosen, place] = sets[best, place]
         open_[child[best]] = False
     return order, parents
 
@@ -236,7 +259,9 @@ def conditional(pairs: np.ndarray, levels: int, weights: np.ndarray) -> Conditio
     """
     most = levels + len(pairs)
     groups, starts = np.full(len(pairs) + 1, -1, dtype=np.int64), np.zeros(len(pairs) + 2, dtype=np.int64)
-    values, ends = np.arange(most).astype(np.uint32), np.zeros(most)
+    values, ends = np.empty(most, dtype=np.uint32), np.zeros(most)
+    for code in range(most):
+        values[code] = code
     entry, group, base, last = levels - 1, 0, -levels, np.int64(-1)
     for i in range(len(pairs)):
         if pairs[i] - base >= levels:
@@ -256,7 +281,7 @@ def conditional(pairs: np.ndarray, levels: int, weights: np.ndarray) -> Conditio
     return groups[: group + 1], starts[: group + 2], values[: entry + 1], ends[: entry + 1]
 
 
-@compiled
+@inlined
 def _joint(
     codes: np.ndarray,
     sizes: np.ndarray,
@@ -281,10 +306,17 @@ def _joint(
         counts[key] += 1
     for key in range(span):
         counts[key] += noise.laplace(0.0, scale)
-    if counts.max() <= 0:
-        counts[:] = 1
-    cells = np.flatnonzero(counts > 0)
-    return cells, counts[cells]
+    some = 0
+    for key in range(span):
+        some += counts[key] > 0
+    cells, weights, found = np.empty(some if some else span, dtype=np.int64), np.ones(some if some else span), 0
+    for key in range(span):
+        if counts[key] > 0 or not some:
+            cells[found] = key
+            if some:
+                weights[found] = counts[key]
+            found += 1
+    return cells, weights
 
 
 @compiled
@@ -303,22 +335,29 @@ def learn_conditionals(
     """
     lookup = np.zeros(room(codes.shape[1]), dtype=np.uint32)
     together = min(parents.shape[1] + 1, len(order))
-    cells, weights = _joint(codes, sizes, order[:together], scale, noise, lookup)
-    made = [_derived(cells, weights, sizes, order[:together])]
-    for i in range(1, len(order)):
+    cells, weights = np.zeros(0, dtype=np.int64), np.zeros(0)
+    columns, made = order[:together].copy(), []
+    for i in range(len(order)):
         if i >= together:
-            cells, weights = _joint(codes, sizes, np.append(parents[i], order[i]), scale, noise, lookup)
+            for place in range(together - 1):
+                columns[place] = parents[i, place]
+            columns[together - 1] = order[i]
+        if i == 0 or i >= together:
+            cells, weights = _joint(codes, sizes, columns, scale, noise, lookup)
         made.append(_derived(cells, weights, sizes, order[i : max(together, i + 1)]))
     return made
 
 
-@compiled
+@inlined
 def _derived(cells: np.ndarray, weights: np.ndarray, sizes: np.ndarray, last: np.ndarray) -> Conditional:
     """Conditional of column ``last[0]`` given those before it, in a joint table that ends in the columns ``last``."""
     tail = 1
     for column in last[1:]:
         tail *= sizes[column]
-    return conditional(cells if tail == 1 else cells // tail, sizes[last[0]], weights)
+    pairs = np.empty(len(cells), dtype=np.int64)
+    for i in range(len(cells)):
+        pairs[i] = cells[i] // tail
+    return conditional(pairs, sizes[last[0]], weights)
 
 
 @compiled
@@ -336,7 +375,7 @@ def draw_column(
         if dense:
             group = lookup[keys[i]]
         else:
-            group = np.searchsorted(groups, keys[i])
+            group = _at_least(groups, keys[i])
             if group == len(groups) or groups[group] != keys[i]:
                 group = 0
         low, high = starts[group], starts[group + 1] - 1
@@ -381,19 +420,22 @@ def fit_and_draw(
     scale: float,
     rows: np.ndarray,
     size: int,
+    root: int,
     rng: np.random.Generator,
     noise: np.random.Generator,
 ) -> np.ndarray:
     """Cells (F, size) of a network learned from the columns ``rows`` of ``everyone``, uint32 (F, N).
 
-    ``rate`` and ``scale`` are those of :func:`learn_structure` and :func:`learn_conditionals`.
+    ``root``, ``rate`` and ``scale`` are those of :func:`learn_structure` and :func:`learn_conditionals`.
     """
     codes = everyone[:, rows]
-    order, parents = learn_structure(codes, sizes, degree, rng.integers(0, len(codes)), rate, noise)
+    order, parents = learn_structure(codes, sizes, degree, root, rate, noise)
     drawn = np.empty((len(codes), size), dtype=np.uint32)
     lookup = np.zeros(room(size), dtype=np.uint32)
     conditionals = learn_conditionals(codes, sizes, order, parents, scale, noise)
     for i in range(len(order)):
         keys, span = keys_of(drawn, sizes, parents[i])
-        drawn[order[i]] = draw_column(conditionals[i], keys, span, rng, lookup)
+        column = draw_column(conditionals[i], keys, span, rng, lookup)
+        for row in range(size):
+            drawn[order[i], row] = column[row]
     return decode(drawn, flat, rng)

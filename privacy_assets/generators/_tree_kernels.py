@@ -14,6 +14,46 @@ if TYPE_CHECKING:
 _SAME = 1e-9  # of the largest gain that a node allows: splits that differ by less are equal but for rounding
 
 
+@compiled
+def count_levels(
+    codes: np.ndarray,
+    goal: np.ndarray,
+    kinds: int,
+    smallest: int,
+    group: np.ndarray,
+    weights: np.ndarray,
+    shares: np.ndarray,
+) -> int:
+    """Group int64 (levels,) of each level, 0 for those with fewer than ``smallest`` rows; returns how many there are.
+
+    ``weights`` float64 (groups,) become their rows, and ``shares`` float64 (groups, width) by how much the mean goal of
+    each, or the share of each class where there are more than two, is above that of all. All come in as zeros.
+    """
+    for code in codes:
+        group[code] += 1
+    groups = 1
+    for level in range(len(group)):
+        if group[level] >= smallest:
+            group[level] = groups
+            groups += 1
+        else:
+            group[level] = 0
+    for i in range(len(codes)):
+        own = group[codes[i]]
+        weights[own] += 1
+        if kinds > 2:
+            shares[own, int(goal[i])] += 1
+        else:
+            shares[own, 0] += goal[i]
+    for kind in range(shares.shape[1]):
+        mean = 0.0
+        for own in range(groups):
+            mean += shares[own, kind] / len(codes)
+        for own in range(groups):
+            shares[own, kind] = shares[own, kind] / weights[own] - mean if weights[own] > 0 else 0.0
+    return groups
+
+
 def grow(
     places: np.ndarray, spans: np.ndarray, goal: np.ndarray, kinds: int, smallest: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, ...]:
@@ -32,10 +72,11 @@ def grow(
     nodes = np.full((2 * max(n // smallest, 1) + 1, 5), -1)
     lists = np.empty((f + 1, n), dtype=np.uint32)
     lists[f] = np.arange(n)
-    stack, spare = np.empty((len(nodes), 4), dtype=np.int64), np.empty((2, n), dtype=np.uint32)
+    stack, side, spare = np.empty((len(nodes), 4), dtype=np.int64), np.empty(n, np.uint8), np.empty(n, np.uint32)
     live, inverse, counts = np.arange(f), 1 / np.maximum(np.arange(n + 1), 1), np.zeros((2, max(kinds, 1)), np.int64)
     ends = np.zeros(int(spans.max(initial=0)) + 1, dtype=np.int64)
-    found = _grow(places, spans, goal, kinds, smallest, rng, lists, nodes, stack, spare, live, inverse, counts, ends)
+    work = (nodes, stack, side, spare, live, inverse, counts, ends)
+    found = _grow(places, spans, goal, kinds, smallest, rng, lists, *work)
     nodes[found, 4] = n
     return (*nodes[:found, :4].T, nodes[: found + 1, 4], lists[f])
 
@@ -51,6 +92,7 @@ def _grow(
     lists: np.ndarray,
     nodes: np.ndarray,
     stack: np.ndarray,
+    side: np.ndarray,
     spare: np.ndarray,
     live: np.ndarray,
     inverse: np.ndarray,
@@ -74,7 +116,7 @@ def _grow(
         for i in range(n):
             row_of[ends[place_of[i]]] = i
             ends[place_of[i]] += 1
-    total, left, side, behind_of = counts[0], counts[1], spare[0], spare[1]
+    total, left = counts[0], counts[1]
     stack[0, 0], stack[0, 1], stack[0, 2], stack[0, 3] = 0, n, -1, 0  # first row, end, parent of a right node, constant
     open_, found = 1, 0
     while open_ > 0:
@@ -117,27 +159,29 @@ def _grow(
                 live[a], live[constant] = live[constant], j
                 constant += 1
                 continue
-            most_gain, at, part, one, other = -np.inf, 0, 0.0, 0, int(squares)
+            most_gain, at = -np.inf, 0
             if kinds > 2:
+                one, other = 0, int(squares)
                 for kind in range(kinds):
                     left[kind] = 0
-            for i in range(s - smallest):
-                row = row_of[i]
-                if kinds > 2:
-                    c = int(goal[row])
+                for i in range(s - smallest):
+                    c = int(goal[row_of[i]])
                     one += 2 * left[c] + 1
                     other -= 2 * (total[c] - left[c]) - 1
                     left[c] += 1
-                else:
-                    part += goal[row]
-                if i + 1 >= smallest and place_of[row] != place_of[row_of[i + 1]]:
-                    first, second = float(one), float(other)
-                    if kinds <= 2:
+                    if i + 1 >= smallest and place_of[row_of[i]] != place_of[row_of[i + 1]]:
+                        gain = one * inverse[i + 1] + other * inverse[s - i - 1]
+                        if gain > most_gain:
+                            most_gain, at = gain, i + 1
+            else:
+                part = 0.0
+                for i in range(s - smallest):
+                    part += goal[row_of[i]]
+                    if i + 1 >= smallest and place_of[row_of[i]] != place_of[row_of[i + 1]]:
                         rest = whole - part
-                        first, second = part * part, rest * rest
-                    gain = first * inverse[i + 1] + second * inverse[s - i - 1]
-                    if gain > most_gain:
-                        most_gain, at = gain, i + 1
+                        gain = part * part * inverse[i + 1] + rest * rest * inverse[s - i - 1]
+                        if gain > most_gain:
+                            most_gain, at = gain, i + 1
             if at == 0 or most_gain < best - same:
                 continue
             ties = 1 if most_gain > best + same else ties + 1
@@ -158,11 +202,11 @@ def _grow(
                 for i in range(s):
                     row = rows[i]
                     rows[ahead] = row
-                    behind_of[behind] = row
+                    spare[behind] = row
                     ahead += side[row]
                     behind += 1 - side[row]
                 for i in range(behind):
-                    rows[cut + i] = behind_of[i]
+                    rows[cut + i] = spare[i]
         stack[open_, 0], stack[open_, 1], stack[open_, 2], stack[open_, 3] = begin + cut, end, node, constant
         stack[open_ + 1, 0], stack[open_ + 1, 1], stack[open_ + 1, 2] = begin, begin + cut, -1
         stack[open_ + 1, 3] = constant

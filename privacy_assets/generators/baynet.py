@@ -81,7 +81,8 @@ class BayNet(CodedGenerator):
 
         def draw(rows: np.ndarray, size: int, seed: int) -> np.ndarray:
             own = np.ascontiguousarray(rows, dtype=np.int64)
-            drawn: np.ndarray = fit_and_draw(*known, own, size, *self._streams(seed))
+            rng, noise = self._streams(seed)
+            drawn: np.ndarray = fit_and_draw(*known, own, size, int(rng.integers(len(cells))), rng, noise)
             return drawn
 
         return draw

@@ -79,23 +79,27 @@ def fit_tree(
     """
     from privacy_assets.generators._tree_kernels import grow
 
-    columns, tables, ranked, places, here = [], [np.zeros(0, np.float32)], [np.zeros(0, np.float32)], [], codes[:, rows]
+    here = codes if len(rows) == codes.shape[1] else codes[:, rows]
+    columns: list[int] = []
+    tables, ranked = [np.zeros(0, np.float32)], [np.zeros(0, np.float32)]
+    places = np.empty((2 * len(codes), len(rows)), np.int32)
     for column, known in enumerate(levels[: len(codes)]):
         if is_number[column]:
             found = _ranks(codes[column], known)
         else:
             found = [level_scores(here[column], known + 1, goal, kinds, smallest)]
         for table in found:
-            place = _places(table)
-            ordered = np.zeros_like(table)
-            ordered[place] = table
+            if is_number[column] and len(found) == 1:  # codes stand in the order of their ranks
+                ordered, places[len(columns)] = table, here[column]
+            else:
+                place, ordered = _places(table), np.zeros_like(table)
+                ordered[place] = table
+                places[len(columns)] = place[here[column]]
             columns.append(column)
             tables.append(table)
             ranked.append(ordered)
-            places.append(place[here[column]])
-    by_feature = np.stack(places) if places else np.empty((0, len(rows)), np.int32)
     spans = np.array([len(table) for table in tables[1:]], np.int64)
-    feature, low, high, right, start, order = grow(by_feature, spans, goal, kinds, smallest, rng)
+    feature, low, high, right, start, order = grow(places[: len(columns)], spans, goal, kinds, smallest, rng)
     ends = np.cumsum(spans)
     split, values = feature >= 0, np.concatenate(ranked).astype(np.float64)
     first, threshold = (ends - spans)[feature[split]], np.zeros(len(feature))
@@ -122,30 +126,25 @@ def classes(codes: np.ndarray, levels: int) -> tuple[np.ndarray, int]:
 
 
 def level_scores(codes: np.ndarray, levels: int, goal: np.ndarray, kinds: int, smallest: int) -> np.ndarray:
-    """A number for each of ``levels`` codes, float32 (levels,), that orders them by ``goal`` (n,), see :func:`fit_tree`.
+    """A number for each of ``levels`` codes, float32 (levels,), that orders them by ``goal`` (n,) of :func:`fit_tree`.
 
     A goal of numbers or two classes: the mean of the level's rows. More classes: the projection of the level's class
     shares on their first principal component, weighted by rows (Coppersmith, Hong and Hosking 1999). Levels with fewer
     than ``smallest`` rows are taken together, levels without rows stand with them: the mean goal of a level of few rows
     is that of its rows, and would let the tree look the target up.
     """
-    frequent = np.bincount(codes, minlength=levels) >= smallest
-    group = np.where(frequent, np.cumsum(frequent), 0)
-    groups, own = int(frequent.sum()) + 1, group[codes]
-    weights = np.bincount(own, minlength=groups)[:, None]
-    if kinds <= 2:
-        sums = np.bincount(own, goal, groups)[:, None]
-    else:
-        sums = np.bincount(own * kinds + goal.astype(np.int64), minlength=groups * kinds).reshape(groups, kinds)
-    mean = _total(sums / len(codes))
-    shares = np.where(weights > 0, sums / np.maximum(weights, 1) - mean, 0.0)
+    from privacy_assets.generators._tree_kernels import count_levels
+
+    group, weights = np.zeros(levels, np.int64), np.zeros(levels + 1)
+    shares = np.zeros((levels + 1, kinds if kinds > 2 else 1))
+    groups = count_levels(codes, goal, kinds, smallest, group, weights, shares)
     if kinds <= 2:
         return shares[:, 0].astype(np.float32)[group]
-    root = np.sqrt(np.maximum(weights, 1))
-    scaled = shares * root
+    shares, root = shares[:groups], np.sqrt(np.maximum(weights[:groups], 1.0))
+    scaled = shares * root[:, None]
     if groups <= kinds:  # the smaller of the two matrices that share the component
         sizes, vectors = np.linalg.eigh(scaled @ scaled.T)
-        scores = vectors[:, -1] * np.sqrt(max(sizes[-1], 0.0)) / root[:, 0]
+        scores = vectors[:, -1] * np.sqrt(max(sizes[-1], 0.0)) / root
     else:
         scores = shares @ np.linalg.eigh(scaled.T @ scaled)[1][:, -1]
     return scores.astype(np.float32)[group]

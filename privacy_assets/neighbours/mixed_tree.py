@@ -148,7 +148,7 @@ def squared_distances(queries: EncodedTable, points: EncodedTable, found: np.nda
     from privacy_assets.neighbours import _mixed_tree_kernels as kernels
 
     out = np.empty(found.shape)
-    kernels.direct(*cells(queries), *cells(points), found.astype(np.int64, copy=False), out)
+    kernels.direct(*cells(queries), *cells(points), np.ascontiguousarray(found, np.int64), out)
     return out
 
 

@@ -57,6 +57,7 @@ def put(machine: Path, files: dict[str, str]) -> None:
 
 
 V2, V1 = "0::/pod/box\n", "7:memory:/box\n4:cpu,cpuacct:/box\n"
+CFS = "cpu.cfs_quota_us", "cpu.cfs_period_us"
 
 
 @LINUX
@@ -69,11 +70,8 @@ V2, V1 = "0::/pod/box\n", "7:memory:/box\n4:cpu,cpuacct:/box\n"
         ({"proc/self/cgroup": V2, "groups/pod/box/cpu.max": "max 100000", "groups/pod/cpu.max": "150000 100000"}, 2),
         ({"proc/self/cgroup": "0::/\n", "groups/cpu.max": "50000 100000\n"}, 1),
         ({"proc/self/cgroup": "0::/elsewhere\n", "groups/cpu.max": "300000 100000\n"}, 3),
-        (
-            {"proc/self/cgroup": V1, "groups/cpu/box/cpu.cfs_quota_us": "-1", "groups/cpu/box/cpu.cfs_period_us": "9"},
-            64,
-        ),
-        ({"proc/self/cgroup": V1, "groups/cpu/cpu.cfs_quota_us": "400", "groups/cpu/cpu.cfs_period_us": "100"}, 4),
+        ({"proc/self/cgroup": V1, f"groups/cpu/box/{CFS[0]}": "-1", f"groups/cpu/box/{CFS[1]}": "9"}, 64),
+        ({"proc/self/cgroup": V1, f"groups/cpu/{CFS[0]}": "400", f"groups/cpu/{CFS[1]}": "100"}, 4),
         ({"proc/self/cgroup": V1, "groups/memory/cpu.max": "1 1"}, 64),
     ],
 )
@@ -83,9 +81,7 @@ def test_control_groups_bound_the_cores(files: dict[str, str], found: int, machi
 
 
 @LINUX
-def test_cores_it_is_bound_to_count_and_not_those_of_the_machine(
-    machine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cores_that_it_is_bound_to_count(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(machine, {"proc/self/cgroup": V2, "groups/pod/box/cpu.max": "800000 100000\n"})
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5})
     assert cores() == 2

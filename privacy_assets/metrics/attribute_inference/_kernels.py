@@ -64,9 +64,8 @@ def nearest_by(
 ) -> Array:
     """Int64 (queries, k): the nearest points by the columns that ``columns`` int64 (queries, size) names a query."""
     places = np.full((queries.shape[1], k), -1, np.int64)
-    _nearest_by(
-        queries, points, category, start, slack, columns, places, np.empty(k), np.zeros((2, _BLOCK), np.float32)
-    )
+    work = np.empty(k), np.zeros((2, _BLOCK), np.float32)
+    _nearest_by(queries, points, category, start, slack, columns, places, *work)
     return places
 
 
