@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 import pandas as pd
 
-from privacy_assets.compute.progress import Progress, silent
+from privacy_assets.compute.progress import Progress, advance, silent
 from privacy_assets.errors import ConfigError, InputError, did_you_mean, require, shown
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.inputs import REAL_ROLES, MetricInputs
@@ -363,4 +363,5 @@ def run_metrics(inputs: MetricInputs, metrics: Mapping[str, Metric]) -> dict[str
             raise InputError(f"metric {name} needs {absent[0]}", fix=f"give {absent[0]} or leave the metric out")
         inputs.progress(f"measuring {name}")
         results[name] = metric.evaluate(inputs)
+        advance(inputs.progress, "metrics", len(results), len(metrics))
     return results

@@ -44,7 +44,8 @@ def check_name(limit: Limit) -> str:
 def limit_text(limit: Limit) -> str:
     """What the check of one limit asks for."""
     side = f"at most {limit.at_most}" if limit.at_most is not None else f"at least {limit.at_least}"
-    return f"{limit.statistic} must be {side} ({limit.bound} bound). {limit.source}".strip()
+    source = limit.source[:1].upper() + limit.source[1:]
+    return f"{limit.statistic} must be {side} ({limit.bound} bound). {source}".strip()
 
 
 def common(settings: TableSettings, asset: str, *kinds: str) -> dict[str, Any]:

@@ -6,11 +6,14 @@ import io
 import subprocess
 import sys
 
+import numpy as np
+import pandas as pd
 import pytest
 from rich.console import Console
 
+from privacy_assets import evaluate
 from privacy_assets.compute import progress
-from privacy_assets.compute.progress import Bars, Lines, advance, duration, silent, watched
+from privacy_assets.compute.progress import Bars, Lines, Progress, advance, duration, silent, watched
 
 
 @pytest.fixture
@@ -123,6 +126,19 @@ def test_bars_where_somebody_watches_and_lines_elsewhere(monkeypatch: pytest.Mon
         monkeypatch.setattr(progress, "find_spec", lambda name, found=widgets: found)
         with watched(log) as told:
             assert isinstance(told, kind)
+
+
+def test_evaluate_counts_the_metrics_and_tells_a_plain_function_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    frame = pd.DataFrame({"age": np.arange(90) % 60, "plan": list("abc") * 30})
+    parts = [frame[start::3] for start in range(3)]
+    said: list[str] = []
+    given: tuple[Progress, ...] = (Lines(said.append), said.append)
+    for told in given:
+        evaluate(*parts, metrics=["dcr", "linkability"], embedder=False, progress=told)
+    counted = [line for line in said if line.startswith("metrics: ")]
+    assert [line.split(",")[0] for line in counted] == ["metrics: 1 of 2", "metrics: 2 of 2"]
+    assert said.count("measuring dcr") == 2 and any(line.startswith("linkability: pairs") for line in said)
 
 
 def test_nothing_is_loaded_for_bars_where_nobody_watches() -> None:
