@@ -1,7 +1,8 @@
 """From CSV files to a verdict in one process, as a newcomer's machine does it: this project beside its peers.
 
     python -m benchmarks.battery --setup     # environments for the peers: .peers and .mostly
-    python -m benchmarks.first_hour          # about half an hour; writes benchmarks/results/first_hour.md
+    python -m benchmarks.first_hour          # a quarter of an hour; writes benchmarks/results/first_hour.md
+    python -m benchmarks.first_hour ../before    # and an earlier checkout, with the libraries of this environment
 
 Each figure is user plus system seconds of a whole command and of all that it started: interpreter, imports, reading,
 compilation and the verdict. "Cold" starts with an empty cache of compiled code, "warm" is the same command again. Train
@@ -124,21 +125,22 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, default=ROOT / ".peers", help="environment of anonymeter and SDMetrics")
     parser.add_argument("--mostly", type=Path, default=ROOT / ".mostly", help="environment of mostlyai-qa")
     parser.add_argument("--output", type=Path, default=PAGE, help="where the page is written")
+    parser.add_argument("before", nargs="?", type=Path, help="another checkout")
     options = parser.parse_args()
     frame = pd.read_parquet(ROOT / "tests" / "data" / "adult.parquet").sample(frac=1, random_state=0, ignore_index=True)
     with TemporaryDirectory() as folder:
-        page = measured(frame, Path(folder), options.peers, options.mostly)
+        page = measured(frame, Path(folder), options.before, options.peers, options.mostly)
     options.output.write_text(page)
 
 
-def measured(frame: pd.DataFrame, folder: Path, peers: Path, mostly: Path) -> str:
+def measured(frame: pd.DataFrame, folder: Path, before: Path | None, peers: Path, mostly: Path) -> str:
     """All commands, one after the other, and the page."""
-    ours = {"PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(folder / "compiled")}
+    ours = of(ROOT, folder / "compiled")
     paths = tables(frame, ROWS, HOLDOUT, folder / "10k")
     few = tables(frame, FEW, FEW // 4, folder / "2k")
     large = tables(frame, LARGE, len(frame) - LARGE, folder / "39k")
     demo = [sys.executable, "-m", "privacy_assets.cli", "demo"]
-    fresh = {"PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(folder / "demo")}
+    fresh = of(ROOT, folder / "demo")
     found = [
         cold := cost("`evaluate`, cold", evaluate(paths), **ours),
         warm := cost("`evaluate`, warm", evaluate(paths), **ours),
@@ -151,11 +153,25 @@ def measured(frame: pd.DataFrame, folder: Path, peers: Path, mostly: Path) -> st
         Cost("the same, extrapolated", *(seconds * (ROWS / FEW) ** 2 for seconds in (pairs.cpu, pairs.wall))),
         cost("mostlyai-qa's report", peer("mostlyai", mostly, paths)),
     ]
+    if before is not None:
+        theirs = of(before, folder / "before")
+        found += [
+            cost("before: `evaluate`, cold", evaluate(paths), **theirs),
+            cost("before: demo, cold", demo, DAGSTER_HOME=home(folder / "third"), **of(before, folder / "before demo")),
+            cost(
+                "before: demo, warm", demo, DAGSTER_HOME=home(folder / "fourth"), **of(before, folder / "before demo")
+            ),
+        ]
     rows = "\n".join(
         f"| {one.name} | {one.cpu:,.0f} | {one.wall:,.0f} | {one.cpu / cold.cpu:.2f} | {one.cpu / warm.cpu:.2f} |"
         for one in found
     )
     return _PAGE.format(rows=rows, cores=len(os.sched_getaffinity(0)), twice=twice.wall / warm.wall)
+
+
+def of(checkout: Path, compiled: Path) -> dict[str, str]:
+    """The environment in which a checkout runs, and where it keeps its compiled code."""
+    return {"PYTHONPATH": str(checkout.resolve()), "NUMBA_CACHE_DIR": str(compiled)}
 
 
 def home(folder: Path) -> str:
