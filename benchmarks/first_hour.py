@@ -171,7 +171,7 @@ def measured(frame: pd.DataFrame, folder: Path, before: Path | None, peers: Path
 
 def of(checkout: Path, compiled: Path) -> dict[str, str]:
     """The environment in which a checkout runs, and where it keeps its compiled code."""
-    return {"PYTHONPATH": str(checkout.resolve()), "NUMBA_CACHE_DIR": str(compiled)}
+    return {"PYTHONPATH": str(checkout.resolve()), "PYTHONSAFEPATH": "1", "NUMBA_CACHE_DIR": str(compiled)}
 
 
 def home(folder: Path) -> str:
