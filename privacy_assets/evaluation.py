@@ -363,5 +363,6 @@ def run_metrics(inputs: MetricInputs, metrics: Mapping[str, Metric]) -> dict[str
             raise InputError(f"metric {name} needs {absent[0]}", fix=f"give {absent[0]} or leave the metric out")
         inputs.progress(f"measuring {name}")
         results[name] = metric.evaluate(inputs)
-        advance(inputs.progress, "metrics", len(results), len(metrics))
+        if len(metrics) > 1:
+            advance(inputs.progress, "metrics", len(results), len(metrics))
     return results

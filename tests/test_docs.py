@@ -351,6 +351,15 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def test_readme_quotes_what_was_measured() -> None:
+    page = (ROOT / "benchmarks" / "results" / "first_hour.md").read_text()
+    rows = [[cell.strip() for cell in line.split("|")] for line in page.splitlines() if line.startswith("| ")]
+    cpu = {name: seconds for _, name, seconds, *_ in rows}
+    cold, warm, peer = (cpu[name] for name in ("`evaluate`, cold", "`evaluate`, warm", "anonymeter's four attacks"))
+    quoted = f"{cold} CPU seconds the first time on a machine and {warm} from then on, where anonymeter's four attacks"
+    assert f"{quoted} alone take {peer}" in " ".join(README.read_text().split())
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_relative_links_resolve(page: Path) -> None:
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)

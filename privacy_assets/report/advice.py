@@ -42,7 +42,10 @@ class Advice:
     actions: tuple[Action, ...]
 
 
-_LESS_FITTING = Action("Train for fewer epochs, or with larger leaves", "fine dependencies between columns blur")
+_LESS_FITTING = Action(
+    "Train for fewer epochs, or with larger leaves (settings of the generator such as epochs or min_leaf)",
+    "fine dependencies between columns blur",
+)
 _PRIVATE = Action(
     "Use a differentially private generator",
     "noise on everything it learns, most of all on small groups",

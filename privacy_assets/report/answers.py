@@ -32,12 +32,12 @@ TITLES: dict[Question, str] = {
 _WORST_FIRST: tuple[Verdict, ...] = ("fail", "not_assessable", "pass")
 _GATE, _OTHER = "Would this evaluation have seen a leak?", "Other statistics"
 _WORDS: dict[Status, str] = {
-    "pass": "No sign of it",
+    "pass": "Within limits",
     "fail": "Yes",
     "not_assessable": "Cannot tell",
     "not_tested": "Not tested",
 }
-_WORDS_OF_GATE: dict[Status, str] = {"pass": "Yes", "not_assessable": "Not shown"}
+_WORDS_OF_GATE: dict[Status, str] = {"pass": "Yes", "fail": "No", "not_assessable": "Not shown"}
 _WORDS_OF_OTHER: dict[Status, str] = {"pass": "Within limits", "fail": "Broken", "not_tested": "No limit"}
 
 
@@ -106,13 +106,15 @@ def _answer(
     statuses = {outcome.status for outcome in outcomes}
     status: Status = next((status for status in _WORST_FIRST if status in statuses), "not_tested")
     words = _WORDS | {_GATE: _WORDS_OF_GATE, _OTHER: _WORDS_OF_OTHER}.get(group, {})
+    saw_one = group == _GATE and status == "not_assessable" and report.verdict == "fail"
+    strongest = min(outcomes, key=_strength, default=None)
     return Answer(
         title=title,
-        word=words[status],
+        word="Yes, it saw one" if saw_one else words[status],
         status=status,
         outcomes=tuple(outcomes),
-        strongest=min(outcomes, key=_strength, default=None),
-        smallest_leak=_planted(report, group) or _detectable(outcomes),
+        strongest=strongest,
+        smallest_leak=_planted(report, group) or _detectable(strongest),
         not_tested=tuple(_not_tested(report, group)),
         metrics=tuple(metrics.get(group, [])),
         main=group in TITLES,
@@ -137,17 +139,14 @@ def _planted(report: Report, group: str) -> str:
     return "; ".join(f"{100 * x.high:.2g} % {what}" for x, what in found if x is not None and x.measurable)
 
 
-def _detectable(outcomes: Iterable[LimitOutcome]) -> str:
-    """The minimum detectable effect that is the smallest beside its limit."""
-    known = [
-        (x.used(x.estimate.minimum_detectable_effect), x.limit.statistic, x.estimate) for x in outcomes if x.estimate
-    ]
-    known = [found for found in known if 0 < found[0] < math.inf]  # 0: there is no match, and so no chance in it
-    if not known:
+def _detectable(strongest: LimitOutcome | None) -> str:
+    """The minimum detectable effect of the strongest attack, where it has one."""
+    estimate = strongest.estimate if strongest else None
+    # 0: there is no match, and so no chance in it
+    if strongest is None or estimate is None or not 0 < strongest.used(estimate.minimum_detectable_effect) < math.inf:
         return ""
-    _, name, best = min(known, key=lambda found: found[0])
-    null = "" if best.null == 0 else f", where {number(best.null)} is no leak"
-    return f"{name} of {number(best.minimum_detectable_effect)}{null}"
+    null = "" if estimate.null == 0 else f", where {number(estimate.null)} is no leak"
+    return f"{strongest.limit.statistic} of {number(estimate.minimum_detectable_effect)}{null}"
 
 
 def _not_tested(report: Report, group: str) -> Iterable[str]:

@@ -136,7 +136,7 @@ def with_roles(
             reasons[column.name] = reason
         columns.append(replace(column, role=natural_role(column, parts)))
     if reasons:
-        raise _refused(reasons, where)
+        raise _refused(reasons, where, people is None)
     return TableSchema(tuple(columns))
 
 
@@ -287,10 +287,12 @@ def _covered(column: ColumnSchema, real: Sequence[Column]) -> bool:
     return len(domain(column, real)) == len(domain(column, []))
 
 
-def _refused(reasons: Mapping[str, str], where: str) -> InputError:
+def _refused(reasons: Mapping[str, str], where: str, no_subject: bool) -> InputError:
     named = ", ".join(f"{name!r} ({reason})" for name, reason in reasons.items())
+    first = "name the one that tells people apart, if any does, as the subject, and " if no_subject else ""
     fix = (
-        f"leave them out (drop: [{', '.join(reasons)}]); or, where a number is a measure or a text is a date, declare"
+        f"{first}leave {'the others' if no_subject else 'them'} out (data: {{drop: [{', '.join(reasons)}]}}; on the"
+        f" command line --drop for each); or, where a number is a measure or a text is a date, declare"
         f" what it is (kinds: {{column: integer}}); or, where the synthetic table has invented values of its own, say"
         f" so with a reason that is signed (generated: {{column: why}}); a public list of values is declared as domains"
     )

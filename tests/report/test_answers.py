@@ -157,7 +157,7 @@ def test_each_limit_and_each_result_stands_under_one_question(make) -> None:
 def test_an_answer_rests_on_the_limit_that_is_broken_most_or_comes_closest() -> None:
     copies, singled, linked, _, members = failing().answers[:5]
     assert (copies.word, copies.strongest.limit.key) == ("Yes", "dcr.identical_excess")
-    assert (singled.word, singled.strongest.limit.key) == ("No sign of it", "singling_out.risk")
+    assert (singled.word, singled.strongest.limit.key) == ("Within limits", "singling_out.risk")
     assert (linked.word, linked.strongest, linked.not_tested) == ("Not tested", None, ("linkability",))
     assert members.word == "Yes" and "shadow_membership" in members.not_tested
     assert "membership_inference.precision" in members.not_tested
@@ -182,6 +182,19 @@ def test_the_smallest_leak_is_that_of_planted_copies_or_what_could_be_detected()
     assert "1.5 % copies of training rows" in made.to_html() and "1.5 % copies" in made._repr_html_()
 
 
+def test_page_one_says_why_and_that_a_leak_was_seen_where_planted_ones_were_not_measured() -> None:
+    planted = MetricResult(
+        "controls", (Estimate("smallest_leak_exact", math.nan, math.nan, math.nan, 0, 0, about="gate"),)
+    )
+    limits = (Limit("dcr.identical_excess", at_most=0.05), Limit("controls.smallest_leak_exact", at_most=0.1))
+    leaks = report(failing().results["dcr"], planted, limits=limits)
+    assert leaks.verdict == "fail" and leaks.answers[-1].word == "Yes, it saw one"
+    first = leaks.to_html().partition("<ol")[0]
+    assert "The table holds copies" in first and "The table holds copies" in leaks._repr_html_()
+    harmless = report(passing().results["dcr"], planted, limits=limits[1:])
+    assert harmless.answers[-1].word == "Not shown" and "copies" not in harmless.to_html().partition("<ol")[0]
+
+
 def test_page_one_answers_before_any_section_and_bears_no_grade() -> None:
     attribute = MetricResult("attribute_inference", (estimate("protection_score", 62.5, null=100.0),))
     made = report(*failing().results.values(), attribute)
@@ -191,7 +204,7 @@ def test_page_one_answers_before_any_section_and_bears_no_grade() -> None:
         assert question in first
     for grade in ("Excellent", "Very Good", "Moderate", "Poor", "Data Privacy Score"):
         assert grade not in first
-    for words in ("Strongest attack", "Smallest leak that would have shown", "Not tested", "Not covered"):
+    for words in ("Strongest attack", "Smallest leak told from chance", "Not tested", "Not covered"):
         assert words in first
 
 
