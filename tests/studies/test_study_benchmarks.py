@@ -27,7 +27,7 @@ def table(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_the_release_is_nobody_of_train_and_a_full_leak_is_seen(table: Path) -> None:
-    inputs = dimensions.inputs_of(table, 80, 0)
+    inputs = dimensions.inputs_of(pd.read_parquet(table), "table", 80, 0)
     assert [len(part) for part in inputs.tables.values()] == [80, 80, 80]
     stacked = Table.stack([inputs.train, inputs.holdout, inputs.synthetic]).frame()
     whole = stacked.sort_values(["a", "b"]).reset_index(drop=True)
@@ -37,7 +37,7 @@ def test_the_release_is_nobody_of_train_and_a_full_leak_is_seen(table: Path) -> 
     score = {point["x"]: point["estimates"]["dcr.privacy_score_embedded"][0] for point in told["points"]}
     assert score[1.0] == 1 and score[0.0] < 0.3
     with pytest.raises(SystemExit, match="not enough"):
-        dimensions.inputs_of(table, 81, 0)
+        dimensions.inputs_of(pd.read_parquet(table), "table", 81, 0)
 
 
 def test_intervals_over_the_seeds_are_students() -> None:
