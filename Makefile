@@ -43,7 +43,7 @@ ifneq ($(UV),)
 	$(BACKEND) uv pip install --python $(BIN)/python $(PINNED) -e '.[$*]'
 else
 	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed and none is on PATH: install one, or uv, or name one with PYTHON=/path/to/python" >&2; exit 1; }
-	@echo "Installing with pip. On Linux its torch brings about 5 GB of CUDA libraries; uv leaves them out where there is no GPU."
+	@echo "Installing with pip. On Linux its torch brings some GB of CUDA libraries; uv leaves them out where there is no GPU."
 	test -x $(BIN)/pip || "$(PYTHON)" -m venv .venv
 	$(BIN)/python -m pip install $(PINNED) -e '.[$*]'
 endif
