@@ -8,9 +8,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from privacy_assets.compute.parallel import share_cores
-
-share_cores()  # before the libraries are loaded that read how
 _HOMES = {
     "evaluate": "privacy_assets.report.evaluate",
     "Report": "privacy_assets.report.report",

@@ -56,7 +56,8 @@ class InputError(PrivacyAssetsError, ValueError):
         if row is not None:
             place.append(f"row {row}")
         message = f"{', '.join(place)}: {problem}" if place else problem
-        super().__init__(f"{message}. Fix: {fix}." if fix else f"{message}.")
+        told = f"{message}. Fix: {fix}" if fix else message
+        super().__init__(told if told.endswith((".", "?")) else f"{told}.")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The same error on the other side of a process."""

@@ -20,14 +20,16 @@ from privacy_assets.storage.objects import location
 from privacy_assets.tables.column import Column, stacked
 from privacy_assets.tables.conversion import column_of
 from privacy_assets.tables.given import PATHS, load
-from privacy_assets.tables.roles import NOTHING, Declared, with_roles
+from privacy_assets.tables.roles import NOTHING, Declared, may_tell_people_apart, with_roles
 from privacy_assets.tables.schema import (
     ColumnSchema,
     Frame,
     Kind,
     TableSchema,
     check_frame,
+    check_not_published,
     check_same_columns,
+    check_subject,
     dtype_of,
     infer_kind,
     infer_schema,
@@ -80,7 +82,8 @@ def prepare_inputs(
     for role, frame in frames.items():
         check_frame(frame, where=names[role])
     declared.check([name for role in frames if role != "synthetic" for name in frames[role].columns])
-    frames = {role: declared.left(frame) for role, frame in frames.items()}
+    notes = _notes(frames, subject, declared)
+    frames = {role: declared.left(frame, None if role == "synthetic" else subject) for role, frame in frames.items()}
     subjects = take_subjects(frames, names, subject)
     asked = schema is None
     if schema is None:
@@ -94,9 +97,30 @@ def prepare_inputs(
         people = np.concatenate(list(joint_codes(subjects).values())) if subjects else None
         schema = with_roles(schema, real, people, declared, kinds, where=_REAL)
     tables = {role: table.under(schema) for role, table in tables.items()}
-    return joint_inputs(
+    for note in notes:
+        progress(note)
+    inputs = joint_inputs(
         tables, subjects, released=released, where=names["holdout"], seed=seed, device=device, progress=progress
     )
+    return replace(inputs, notes=notes)
+
+
+def _notes(frames: Mapping[str, Frame], subject: str | None, declared: Declared) -> tuple[str, ...]:
+    """What whoever reads the verdict must know of how the tables were read: no value of a table, names only."""
+    found = []
+    if subject is None:
+        likely = [shown(name) for name in may_tell_people_apart(frames["train"], declared.drop)]
+        hint = f" {likely[0]} looks like one." if likely else ""
+        found.append(
+            "Each row counts as one person. If a person can have several, name the column that tells people apart as"
+            f" the subject (--subject COLUMN).{hint}"
+        )
+    if gone := [name for name in declared.drop if name in frames["synthetic"].columns]:
+        found.append(
+            f"The synthetic table also holds {', '.join(map(shown, gone))}, dropped and not measured: the verdict is"
+            " about the table without. Take this out before you publish it."
+        )
+    return tuple(found)
 
 
 def joint_inputs(
@@ -204,18 +228,13 @@ def take_subjects(frames: dict[str, Any], names: Mapping[str, str], subject: str
     """
     if subject is None:
         return {}
-    if "synthetic" in frames and subject in frames["synthetic"].columns:
-        fix = "drop it: a synthetic row belongs to nobody"
-        raise InputError(
-            "the subject column stands in the synthetic table", where=names["synthetic"], column=subject, fix=fix
-        )
+    if "synthetic" in frames:
+        check_not_published(frames["synthetic"].columns, subject, names["synthetic"])
     ids = {}
     for role in REAL_ROLES:
         if role not in frames:
             continue
-        if subject not in frames[role].columns:
-            fix = "name a column that every real table has"
-            raise InputError("the subject column is missing", where=names[role], column=subject, fix=fix)
+        check_subject(frames[role].columns, subject, names[role])
         ids[role] = subject_column(frames[role][subject], names[role])
         frames[role] = frames[role].drop(columns=[subject])
     return ids

@@ -161,7 +161,7 @@ def _sentence(kind: Any, first: Any, cause: object) -> str:
     at = first["loc"][0]
     name = fields(kind)[at].name if isinstance(at, int) else str(at)
     if name not in kind.__pydantic_fields__:
-        return f"{where} has no setting {shown(name)}.{did_you_mean(name, kind.__pydantic_fields__)}"
+        return f"{where} has no setting {shown(name)}.{_known(kind, name)}"
     hint, info = "", _info(kind, name)
     if isinstance(cause, Unfit):
         return f"{where}: {name} {cause}."
@@ -169,6 +169,15 @@ def _sentence(kind: Any, first: Any, cause: object) -> str:
     if choices and isinstance(first["input"], str):
         hint = did_you_mean(first["input"], choices)
     return f"{where}: {name} must be {domain_of(info)}.{hint}"
+
+
+def _known(kind: Any, name: str) -> str:
+    """Where an unknown setting belongs: a group of ``kind`` that has it, or the setting that was meant."""
+    for group, info in kind.__pydantic_fields__.items():
+        if name in getattr(info.annotation, "__pydantic_fields__", ()):
+            listed = domain_of(_info(info.annotation, name)).startswith("a list")
+            return f" It belongs to {group}: write {group}: {{{name}: {'[...]' if listed else '...'}}}."
+    return did_you_mean(name, [*kind.__pydantic_fields__, *getattr(kind, "short", ())])
 
 
 def _choices(annotation: Any) -> list[str]:

@@ -174,7 +174,7 @@ def test_the_benchmarks_of_the_pages_exist_with_their_options(
 def test_the_python_of_the_readme_runs(folder: Path) -> None:
     names: dict[str, object] = {}
     codes = blocks(README, "python")
-    assert sum("build_privacy_assets(" in code for code in codes) == 2
+    assert sum("build_privacy_assets(" in code for code in codes) == 3
     for code in codes:
         exec(compile(code, "README.md", "exec"), names)
     dg.Definitions.validate_loadable(names["defs"])

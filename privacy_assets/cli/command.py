@@ -37,11 +37,21 @@ _COMMON: dict[str, dict[str, Any]] = {
     "--generator": {"metavar": "NAME"},
     "--set": repeatable("KEY=VALUE", "a setting of the generator, as YAML"),
     "--kind": repeatable(
-        "COLUMN=KIND", "override an inferred kind: numeric, integer, categorical, boolean or datetime"
+        "COLUMN=KIND,..",
+        "override inferred kinds: numeric, integer, categorical, boolean or datetime, for example visits=integer,"
+        "seen=datetime",
     ),
-    "--drop": repeatable("COLUMN", "leave a column out, for example an identifier"),
-    "--generated": repeatable("COLUMN=REASON", "new values are allowed in this column of the synthetic table, and why"),
-    "--domain": repeatable("COLUMN=A,B", "values that may stand in a column beside the real ones"),
+    "--drop": repeatable(
+        "COLUMN,..",
+        "columns to leave out, for example identifiers; a name that holds a comma stands in double quotes: "
+        "--drop 'id,\"Name, first\"'",
+    ),
+    "--generated": repeatable(
+        "COLUMN=REASON", "new values are allowed in this column of the synthetic table, and why; once for each column"
+    ),
+    "--domain": repeatable(
+        "COLUMN=A,B", "values that may stand in a column beside the real ones; once for each column"
+    ),
     "--seed": {"type": int, "default": 0},
     "--device": {"default": "auto", "help": "auto, cpu, cuda, cuda:N or mps (default auto)"},
     "--ray": {

@@ -92,7 +92,7 @@ def _add_evaluate(commands: Commands) -> None:
     command.option("--reference", "further unseen rows, for calibrated attacks", metavar="FILE")
     earlier = "a table of the same people that was released before; once for each"
     command.option("--released", earlier, metavar="FILE", action="append", default=[])
-    command.option("--subject", "column that tells people apart (real tables only)")
+    command.option("--subject", "column that tells people apart (real tables); without it each row is one person")
     command.common("--kind", "--drop", "--generated", "--domain")
     command.option("--metrics", "metrics to run, comma-separated; default: those of the policy", metavar="A,B")
     made_by = "what made the synthetic table, for metrics that attack it: a name, or MODULE:FUNCTION of your own"

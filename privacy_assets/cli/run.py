@@ -72,6 +72,15 @@ def _run(options: argparse.Namespace) -> int:
     return _outcome(found, out)
 
 
+def _refusal(found: Finished) -> str:
+    """Why nothing was released; limits that do not hold are counted: the table above says the same of each."""
+    judgement = found.attested.judgement
+    if not judgement.broken:
+        return found.refusal
+    counted = f"{len(judgement.broken)} of {len(judgement.outcomes)} limits"
+    return f"the policy does not hold ({counted}; the table above names them)"
+
+
 def _timed(name: str) -> AbstractContextManager[None]:
     """Say when a step has ended, and how long it took."""
     from privacy_assets.pipeline.run import timed
@@ -101,7 +110,7 @@ def _outcome(found: Finished, out: Path) -> int:
         f"attestation  {out / 'attestation.json'}",
     )
     if found.release is None:
-        say(f"release      none: {found.refusal}")
+        say(f"release      none: {_refusal(found)}")
         return NO
     say(f"release      {found.release.table}")
     return YES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,14 +24,22 @@ _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 
 
 def kinds(pairs: Sequence[str]) -> dict[str, Kind] | None:
-    """Parse COLUMN=KIND; the column may itself hold an equals sign."""
+    """Parse COLUMN=KIND, one or several a text; the column may itself hold an equals sign."""
     found: dict[str, Kind] = {}
-    for pair in pairs:
+    for pair in parts("kind", pairs):
         column, sign, kind = pair.rpartition("=")
         if not sign or not column:
             raise ConfigError(f"--kind {pair}: write COLUMN=KIND.")
         found[column] = cast("Kind", kind)  # checked with the table at hand
     return found or None
+
+
+def parts(option: str, given: Sequence[str]) -> list[str]:
+    """What stands between the commas of each text, as in a line of CSV: a part that holds a comma is quoted."""
+    try:
+        return [part.strip() for line in csv.reader(given, skipinitialspace=True, strict=True) for part in line]
+    except csv.Error:
+        raise ConfigError(f"--{option}: close every double quote.") from None
 
 
 def read_data(options: argparse.Namespace) -> tuple[Table, np.ndarray | None]:
@@ -49,8 +58,8 @@ def declared_columns(options: argparse.Namespace) -> Declared:
 
     reasons = _pairs("generated", getattr(options, "generated", []), "COLUMN=REASON")
     domains = _pairs("domain", getattr(options, "domain", []), "COLUMN=A,B")
-    values = {name: [value.strip() for value in text.split(",")] for name, text in domains.items()}
-    return Declared.of(options.drop, reasons, values, subject=options.subject)
+    values = {name: parts("domain", [text]) for name, text in domains.items()}
+    return Declared.of(parts("drop", options.drop), reasons, values, subject=options.subject)
 
 
 def _pairs(option: str, given: Sequence[str], form: str) -> dict[str, str]:

@@ -45,7 +45,8 @@ class _Pace:
         rate = (done - self.first) / seconds if seconds > 0 else 0.0
         counted = f"{done:,g}" if total is None else f"{done:,g} of {total:,g}"
         pace = f", {rate:.2g} a second" if rate >= 1 else f", {1 / rate:.2g} s each" if rate > 0 else ""
-        return counted + pace + (f", about {duration((total - done) / rate)} left" if total and rate > 0 else "")
+        left = (total - done) / rate if total and rate > 0 else 0.0
+        return counted + pace + (f", about {duration(left)} left" if left >= 0.5 else "")
 
 
 def duration(seconds: float) -> str:

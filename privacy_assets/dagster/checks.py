@@ -82,8 +82,12 @@ def build_privacy_checks(
             if embeds:
                 inputs = attach_embedder(inputs, fit_embedder(inputs))
             results = run_metrics(inputs, chosen)
-        for limit in in_force.limits:
-            yield limit_result(keys["synthetic"], judge_limit(limit, results[limit.metric]))
+        from privacy_assets.report.advice import advice
+
+        outcomes = [judge_limit(limit, results[limit.metric]) for limit in in_force.limits]
+        advised = advice([outcome for outcome in outcomes if not outcome.passed])
+        for outcome in outcomes:
+            yield limit_result(keys["synthetic"], outcome, advised)
 
     return [_with_reference(arguments, measured) if reference is not None else _without_reference(arguments, measured)]
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from privacy_assets.dagster.demo import home_below
 from privacy_assets.dagster.factory import build_privacy_assets
-from privacy_assets.pipeline.spec import SHORT, Data, TableSpec
+from privacy_assets.pipeline.spec import Data, TableSpec
 from privacy_assets.storage.strict_yaml import load_yaml
 
 Partitions = Annotated[
@@ -168,5 +168,5 @@ class PrivacyGate(dg.Component, dg.Model, dg.Resolvable):
         if (folder / "defs.yaml").is_file():  # Dagster reads it by a parser that lets the last of two equal keys win
             load_yaml((folder / "defs.yaml").read_text(encoding="utf-8"), str(folder / "defs.yaml"))
         said = {name: getattr(self, name) for name in type(self).model_fields}
-        own = {name: said.pop(name) for name in list(said) if name not in (*SHORT, *TableSpec.model_fields)}
+        own = {name: said.pop(name) for name in list(said) if name not in (*TableSpec.short, *TableSpec.model_fields)}
         return build_privacy_assets(TableSpec.of(said, folder), **own)

@@ -19,11 +19,14 @@ from privacy_assets.stats.results import MetricResult
 from privacy_assets.tables.schema import TableSchema
 
 if TYPE_CHECKING:
-    from privacy_assets.report.configuration import Protection
     from privacy_assets.report.report import Report
 
 PACKAGE = Path(__file__).parents[1]
 _BROKEN_FIRST: tuple[Verdict, ...] = ("fail", "not_assessable", "pass")
+_SIGNS: dict[Verdict, str] = {"pass": "✓", "fail": "✗", "not_assessable": "?"}
+_ASK_REPORT = (
+    "all limits of the table together tell the cause: see privacy_report, or the check policy_holds on attestation"
+)
 _SMALL = 1000  # the UI renders longer markdown only behind a dialog
 
 
@@ -101,33 +104,47 @@ def score_metadata(result: MetricResult, outcomes: Sequence[LimitOutcome]) -> di
 
 
 def report_metadata(report: Report) -> dict[str, Any]:
-    """The verdict in a sentence, the limits with broken ones first, the whole report as text, and counts to plot."""
-    from privacy_assets.report.text import LABELS, headline, number
+    """The verdict in a line, the limits with broken ones first, the whole report as text, and counts to plot.
+
+    At 1,200 pixels the UI cuts what is wider than 300, and the paths that it shows below widen every row: so what is
+    judged comes first, with a sign for its verdict, then the limit, and the end of its name last.
+    """
+    from privacy_assets.report.text import LABELS, clean, limit_text, number
 
     outcomes = sorted(report.judgement.outcomes, key=lambda outcome: _BROKEN_FIRST.index(outcome.status))
     records = [
         dg.TableRecord(
             {
-                "verdict": LABELS[x.status],
-                "judged": number(x.measured),
-                "limit": f"{'≤' if x.limit.at_least is None else '≥'} {number(x.limit.value)}",
-                "statistic": x.limit.key,
+                "judged": f"{_SIGNS[x.status]} {number(x.measured)}",
+                "limit": f"{limit_text(x.limit)} {clean(x.limit.key, 60)}",
             }
         )
         for x in outcomes
     ]
     return {
-        "summary": dg.MetadataValue.md(f"**{LABELS[report.verdict].capitalize()}.** {headline(report)}"),
-        "report": dg.MetadataValue.md(f"```text\n{report.to_text()}\n```"),
+        "verdict": verdict_line(report),
         "limits": dg.MetadataValue.table(records),
+        "report": dg.MetadataValue.md(f"```text\n{report.to_text()}\n```"),
         **{f"limits: {LABELS[one]}": sum(x.status == one for x in outcomes) for one in reversed(_BROKEN_FIRST)},
     }
 
 
-def limit_metadata(outcome: LimitOutcome, configuration: Sequence[Protection] = ()) -> dict[str, Any]:
+def verdict_line(report: Report) -> str:
+    """Verdict, how many limits have it, and causes: ``fail: 3 of 28 limits, copied rows``."""
+    from privacy_assets.report.text import LABELS
+
+    outcomes, verdict = report.judgement.outcomes, report.judgement.verdict
+    told = f"{sum(x.status == verdict for x in outcomes)} of {len(outcomes)} limits"
+    if report.remembered and verdict != "fail":
+        told = "these rows failed before"
+    return ", ".join([f"{LABELS[report.verdict]}: {told}", *(one["cause"] for one in report.advice)])
+
+
+def limit_metadata(outcome: LimitOutcome, advised: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
     """What was measured against one limit, a small picture of it and, when it does not hold, what can be done.
 
-    ``configuration`` are the protections of the table, where they are known.
+    ``advised`` is the advice on all limits of the table: only these together tell the cause, since copied rows break
+    the limits of nearly every metric. None where other metrics are not known yet: then the report is pointed at.
     """
     from privacy_assets.report.text import what_to_do
 
@@ -150,19 +167,19 @@ def limit_metadata(outcome: LimitOutcome, configuration: Sequence[Protection] = 
         metadata |= _plotted(numbers)
     if what_to_do(outcome):
         metadata["what to do"] = what_to_do(outcome)
-    return metadata | _recourses([outcome], configuration)
+    if advised is not None:
+        return metadata | _recourses([found for found in advised if limit.key in found["limits"]])
+    return metadata if outcome.passed else metadata | {"advice": _ASK_REPORT}
 
 
-def _recourses(outcomes: Sequence[LimitOutcome], configuration: Sequence[Protection]) -> dict[str, Any]:
+def _recourses(advised: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What can be done about limits that do not hold, as a table."""
-    from privacy_assets.report.advice import advice
-
     records = [
         dg.TableRecord({"cause": found["cause"], "what": todo["what"], "it costs": todo["cost"]})
-        for found in advice(outcomes, configuration)
+        for found in advised
         for todo in found["todo"]
     ]
-    return {"what can be done": dg.MetadataValue.table(records)} if records else {}
+    return {"advice": dg.MetadataValue.table(records)} if records else {}
 
 
 def picture(outcome: LimitOutcome) -> dg.MetadataValue[Any]:
@@ -173,16 +190,12 @@ def picture(outcome: LimitOutcome) -> dg.MetadataValue[Any]:
     return dg.MetadataValue.md(markdown) if len(markdown) < _SMALL else dg.MetadataValue.text(outcome.reason)
 
 
-def broken_metadata(outcomes: Sequence[LimitOutcome], configuration: Sequence[Protection] | None) -> dict[str, Any]:
-    """One entry a limit that does not hold: what was measured and what to do about it; and what can be done.
-
-    ``configuration`` are the protections of the table; None where another step has told what can be done.
-    """
+def broken_metadata(outcomes: Sequence[LimitOutcome], advised: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """One entry for each limit that does not hold, with what was measured; and what can be done, as ``advised``."""
     from privacy_assets.report.text import what_to_do
 
     texts = {x.limit.key: f"{x.status}: {x.reason}. {what_to_do(x)}".strip() for x in outcomes}
-    metadata = {key: dg.MetadataValue.text(text) for key, text in texts.items()}
-    return metadata if configuration is None else metadata | _recourses(outcomes, configuration)
+    return {**_recourses(advised), **{key: dg.MetadataValue.text(text) for key, text in texts.items()}}
 
 
 def training_metadata(history: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:

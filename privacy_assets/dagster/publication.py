@@ -15,11 +15,13 @@ from privacy_assets.dagster.refusals import REFUSALS, failure, refused_check
 from privacy_assets.dagster.scores import encoded_in, given_scores, score_ins, synthetic_in
 from privacy_assets.dagster.settings import TableSettings
 from privacy_assets.dagster.versions import CHECK
+from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.releases import Release
 from privacy_assets.pipeline.steps import Attested, Steps
 
 HOLDS, RELEASED = "policy_holds", "released"
 ATTESTATION, REPORT = "attestation", "privacy_report"
+_SHOWN = 16  # characters of a hash
 _VERDICT = "The verdict of the policy over all scores, bound to the exact bytes of the synthetic table."
 _PAGE = "What the synthetic table gives away about real people: verdict, statistics, limits. One HTML page."
 
@@ -65,17 +67,19 @@ def build_attestation(settings: TableSettings) -> dg.AssetsDefinition:
 
 
 def _attested(settings: TableSettings, found: Attested) -> Iterator[Any]:
-    """The record, its page, and then the check: a refused table has its page, where the reason stands."""
+    """The record, its page, and then the check: a refused table has its page, where the reason stands.
+
+    The blocking check alone would fail the step as well, in Dagster's words, which name no reason.
+    """
     stated, broken = found.stated, found.judgement.broken
     shown = report_metadata(found.report)
+    hashes = {"sha256": stated.sha256, "policy_digest": stated.policy_digest, "signed by": stated.keyid}
     metadata: dict[str, Any] = {
         **shown,
-        "verdict": stated.verdict,
         "attempt": stated.attempt,
-        "sha256": stated.sha256,
         "policy": settings.policy.name,
-        "policy_digest": stated.policy_digest,
-        "signed by": stated.keyid,
+        # Their beginnings: the UI cuts a table that a longer one widens, and the record itself has the whole.
+        **{name: hashed[:_SHOWN] for name, hashed in hashes.items()},
     }
     yield dg.Output(found.sealed, output_name=ATTESTATION, metadata=metadata)
     yield dg.Output(found.report, output_name=REPORT, metadata=shown)
@@ -84,8 +88,10 @@ def _attested(settings: TableSettings, found: Attested) -> Iterator[Any]:
         check_name=HOLDS,
         passed=stated.verdict == "pass",
         description=found.reason,
-        metadata={"summary": shown["summary"], **broken_metadata(broken, found.protections)},
+        metadata={"verdict": shown["verdict"], **broken_metadata(broken, found.report.advice)},
     )
+    if stated.verdict != "pass":
+        raise failure(PublicationRefused(found.reason, broken))
 
 
 def build_published(settings: TableSettings) -> dg.AssetsDefinition:

@@ -46,4 +46,5 @@ def redact_exceptions(function: F) -> F:
 def _shown(error: BaseException) -> BaseException:
     if isinstance(error, PublicationRefused):
         return failure(error)
-    return without_values(error, _PASSING, _INTERRUPTS)
+    safe = without_values(error, _PASSING, _INTERRUPTS)
+    return safe.with_traceback(None) if isinstance(safe, dg.Failure) else safe  # it says why, in words

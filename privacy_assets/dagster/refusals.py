@@ -35,4 +35,4 @@ def _text(error: Exception) -> str:
 
 def _metadata(error: Exception) -> dict[str, Any]:
     stays = "nothing was published; the previous release stays, if there is one"
-    return {"what stays": stays, **broken_metadata(getattr(error, "broken", ()), None)}
+    return {"what stays": stays, **broken_metadata(getattr(error, "broken", ()))}

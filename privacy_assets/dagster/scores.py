@@ -1,7 +1,7 @@
 """Scores: what the synthetic table gives away, measured and signed."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import dagster as dg
 
@@ -15,9 +15,6 @@ from privacy_assets.dagster.versions import CHECK
 from privacy_assets.gate.statements import Sealed
 from privacy_assets.metrics.base import Metric
 from privacy_assets.stats.limits import Limit, LimitOutcome
-
-if TYPE_CHECKING:
-    from privacy_assets.report.configuration import Protection
 
 
 def synthetic_in(settings: TableSettings) -> dict[str, dg.AssetIn]:
@@ -79,16 +76,16 @@ def limit_spec(settings: TableSettings, limit: Limit) -> dg.AssetCheckSpec:
 
 
 def limit_result(
-    asset: dg.AssetKey, outcome: LimitOutcome, configuration: "Sequence[Protection]" = ()
+    asset: dg.AssetKey, outcome: LimitOutcome, advised: Sequence[Mapping[str, Any]] | None = None
 ) -> dg.AssetCheckResult:
-    """The check result of one limit; ``configuration`` are the protections of the table, where they are known."""
+    """The check result of one limit; ``advised`` as for :func:`limit_metadata`."""
     return dg.AssetCheckResult(
         asset_key=asset,
         check_name=check_name(outcome.limit),
         passed=outcome.passed,
         severity=dg.AssetCheckSeverity.ERROR,
         description=outcome.reason,
-        metadata=limit_metadata(outcome, configuration),
+        metadata=limit_metadata(outcome, advised),
     )
 
 
@@ -111,7 +108,7 @@ def build_score(settings: TableSettings, metric: Metric) -> dg.AssetsDefinition:
         with device_of(context, on_device) as device, workers_of(settings):
             found = steps.score(metric, encoded, device)
         key = settings.key(metric.name)
-        checks = [limit_result(key, outcome, found.protections) for outcome in found.outcomes]
+        checks = [limit_result(key, outcome) for outcome in found.outcomes]
         metadata = {**score_metadata(found.result, found.outcomes), "seed": str(settings.seed)}
         return dg.MaterializeResult(value=found.sealed, metadata=metadata, check_results=checks)
 

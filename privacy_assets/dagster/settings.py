@@ -15,7 +15,7 @@ from privacy_assets.pipeline.plan import RowSource, TablePlan
 from privacy_assets.pipeline.spec import TableSpec
 
 # Groups of the assets of all tables, told apart by the first part of their keys; what is in neither is an attack.
-DATA = ("source", *REAL_ROLES, "generator", "synthetic")
+DATA = ("source", *REAL_ROLES, "embedder", "generator", "synthetic")
 GATE = ("attestation", "privacy_report", "published")
 AssetLike = str | dg.AssetKey | dg.AssetsDefinition | dg.AssetSpec
 

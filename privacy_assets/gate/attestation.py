@@ -17,6 +17,8 @@ from privacy_assets.stats.limits import Limit, tally
 from privacy_assets.stats.results import MetricResult
 from privacy_assets.version import ENGINE_VERSION
 
+_TOLD = 3  # limits that a refusal names: report and check name all
+
 
 @dataclass(frozen=True)
 class Attestation:
@@ -194,11 +196,14 @@ def check_released(attestation: Attestation, fingerprint: str) -> None:
 
 
 def refusal(judgement: Judgement, remembered: Sequence[str] = ()) -> str:
-    """One text for a verdict that is not "pass": each limit that did not hold, with what was measured."""
-    lines = [f"{outcome.limit.key}: {outcome.reason}" for outcome in judgement.broken]
+    """One line for a verdict that is not "pass": the first limits that did not hold, with what was measured."""
+    broken = sorted(judgement.broken, key=lambda outcome: outcome.status != "fail")
+    lines = [f"{outcome.limit.key}: {outcome.reason}" for outcome in broken]
     if not lines:
         return failed_before(remembered)
-    return f"The policy does not hold ({judgement.verdict}: {tally(judgement.outcomes)}): " + "; ".join(lines)
+    more = [f"and {len(lines) - _TOLD} more"] if len(lines) > _TOLD else []
+    told = "; ".join([*lines[:_TOLD], *more])
+    return f"The policy does not hold ({judgement.verdict}: {tally(judgement.outcomes)}): {told}"
 
 
 def failed_before(remembered: Sequence[str]) -> str:

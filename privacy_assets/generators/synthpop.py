@@ -27,10 +27,9 @@ class SynthPop(CodedGenerator):
 
     The first column is a bootstrap draw. For each further column one tree is grown on the columns before it (Gini for
     categories and booleans, squared error for numbers, whole numbers and dates), and the value is copied from a row
-    drawn uniformly from the leaf. ``min_leaf`` is the smallest number of training rows in a leaf. It counts rows, not
-    people: 50 copies hardly any row of Adult (one row a person), but on the demo table, where a person has four nearly
-    equal rows, 50 still memorises and 1,000 is honest. ``visit`` is the order of the columns, by default that of the
-    table.
+    drawn uniformly from the leaf. ``min_leaf`` is the smallest number of training people in a leaf: where a person has
+    several rows, splits that leave fewer people on a side are taken back. Without a subject, and on the coded cells of
+    shadow sets, each row is a person. ``visit`` is the order of the columns, by default that of the table.
 
     Missing is a value like any other: of a number a first tree decides whether it is missing, a second its value.
     As a predictor a number is its rank (missing: mean rank and an indicator); a category is its place in an order by
@@ -42,14 +41,14 @@ class SynthPop(CodedGenerator):
     name = "synthpop"
     summary = "Sequential trees: each column is drawn from training rows that agree in the columns before it."
 
-    min_leaf: int = Field(default=50, ge=1, description="training rows of a leaf, at least")
+    min_leaf: int = Field(default=50, ge=1, description="training people of a leaf, at least")
     visit: Annotated[tuple[str, ...] | None, Tuple] = Field(
         default=None, description="columns in the order in which they are drawn; the table's without"
     )
 
     def overfitting_protection(self) -> str:
-        """See :meth:`Generator.overfitting_protection`: the leaves, unless single rows make one."""
-        return f"every leaf holds at least {self.min_leaf} training rows" if self.min_leaf > 1 else ""
+        """See :meth:`Generator.overfitting_protection`: the leaves, unless single people make one."""
+        return f"every leaf holds rows of at least {self.min_leaf} training people" if self.min_leaf > 1 else ""
 
     def _fit(self, train: Table, training: Training) -> FittedGenerator:
         order = self._order(train.schema.names)
@@ -59,11 +58,14 @@ class SynthPop(CodedGenerator):
         codes = np.stack([ranks for (ranks,), _ in found]).astype(np.int32)
         codes = np.where(codes < 0, levels[:, None], codes).astype(np.int32)  # missing is the code after the last
         is_number = np.array([known.values is None for known in values.values()], dtype=np.bool_)
+        people = training.people
+        if people is not None and len(np.unique(people)) == len(people):
+            people = None  # then rows are counted, which is quicker
         steps = []
         for place, name in enumerate(order):
             numbers = train[name].floats() if is_number[place] else np.zeros(len(train))
             rng = np.random.default_rng(np.random.SeedSequence(training.seed, spawn_key=(place,)))
-            steps.append(list(trees_of(codes, levels, is_number, numbers, place, self.min_leaf, rng)))
+            steps.append(list(trees_of(codes, levels, is_number, numbers, place, self.min_leaf, rng, people)))
             advance(training.progress, "growing trees: columns", place + 1, len(order))
         return FittedSynthPop(self, train.schema, order, values, steps)
 

@@ -41,8 +41,11 @@ def trees_of(
     column: int,
     smallest: int,
     rng: np.random.Generator,
+    people: np.ndarray | None = None,
 ) -> Iterator[Tree]:
     """Grow the trees of ``column`` given those before it; ``numbers`` (n,) are its values, if it is a number.
+
+    A leaf holds at least ``smallest`` rows; with ``people`` int64 (n,), whose each row is, rows of as many people.
 
     A category has one tree, whose donors are codes. A number has one when it misses values, whose donors are
     ``levels`` (missing) or -1 (not), and one for the rows that are there, if any.
@@ -51,14 +54,14 @@ def trees_of(
     before = codes[:column], levels, is_number
     if not is_number[column]:
         goal, kinds = classes(own, known + 1)
-        yield fit_tree(*before, every, goal, kinds, own, smallest, rng)
+        yield fit_tree(*before, every, goal, kinds, own, smallest, rng, people)
         return
     missing = own == known
     if missing.any():
-        yield fit_tree(*before, every, missing.astype(np.float64), 2, np.where(missing, own, -1), smallest, rng)
+        yield fit_tree(*before, every, missing.astype(np.float64), 2, np.where(missing, own, -1), smallest, rng, people)
     if not missing.all():
         rows = np.flatnonzero(~missing)
-        yield fit_tree(*before, rows, _standardised(numbers[rows]), 2, own[rows], smallest, rng)
+        yield fit_tree(*before, rows, _standardised(numbers[rows]), 2, own[rows], smallest, rng, people)
 
 
 def fit_tree(
@@ -71,6 +74,7 @@ def fit_tree(
     donors: np.ndarray,
     smallest: int,
     rng: np.random.Generator,
+    people: np.ndarray | None = None,
 ) -> Tree:
     """Tree of ``goal`` on all columns ``codes`` (f, n), grown on some ``rows``, that keeps their ``donors``.
 
@@ -99,7 +103,10 @@ def fit_tree(
             tables.append(table)
             ranked.append(ordered)
     spans = np.array([len(table) for table in tables[1:]], np.int64)
-    feature, low, high, right, start, order = grow(places[: len(columns)], spans, goal, kinds, smallest, rng)
+    nodes = grow(places[: len(columns)], spans, goal, kinds, smallest, rng)
+    if people is not None:
+        nodes = _pruned(nodes, people[rows], smallest)
+    feature, low, high, right, start, order = nodes
     ends = np.cumsum(spans)
     split, values = feature >= 0, np.concatenate(ranked).astype(np.float64)
     first, threshold = (ends - spans)[feature[split]], np.zeros(len(feature))
@@ -114,6 +121,29 @@ def fit_tree(
         start=start.copy(),
         donors=donors.astype(np.int32)[order],
     )
+
+
+def _pruned(nodes: tuple[np.ndarray, ...], people: np.ndarray, smallest: int) -> tuple[np.ndarray, ...]:
+    """The tree without the splits that leave fewer than ``smallest`` people on a side; ``people`` int64 (rows,).
+
+    ``nodes`` as :func:`_tree_kernels.grow` gives them.
+    """
+    feature, low, high, right, start, order = nodes
+    whose, below = people[order], np.ones(len(feature), dtype=np.int64)  # nodes of the subtree
+    kept = np.ones(len(feature), dtype=bool)
+    for node in reversed(range(len(feature))):
+        if feature[node] < 0:
+            continue
+        one, other = node + 1, right[node]
+        below[node] += below[one] + below[other]
+        ends = start[one], start[other], start[node + below[node]]
+        if min(len(np.unique(whose[ends[0] : ends[1]])), len(np.unique(whose[ends[1] : ends[2]]))) < smallest:
+            feature[node] = -1
+            kept[node + 1 : node + below[node]] = False
+    moved = np.cumsum(kept) - 1
+    feature, low, high = feature[kept], low[kept], high[kept]
+    right = np.where(feature >= 0, moved[right[kept]], -1)
+    return feature, low, high, right, np.append(start[:-1][kept], start[-1]), order
 
 
 def classes(codes: np.ndarray, levels: int) -> tuple[np.ndarray, int]:

@@ -48,9 +48,9 @@ class MetricInputs:
     int64 subject code of each row, coded jointly over the real roles; a role without codes has one subject per row.
     ``released`` are all rows that were released before, with columns of the schema: all, or some of them.
     ``generated`` are, by the same roles, the columns in which new values are allowed, and of real rows the subject,
-    which stand in no table of ``tables``.
-    Without any codes, and when no row of train stands in holdout too, equal rows count as one subject: a split that
-    keeps equal rows together (``tables.splitting`` without a subject does) makes them one witness.
+    which stand in no table of ``tables``. ``notes`` say how the tables were read, for the report.
+    Without any codes, and when no row of train stands in another real table, equal rows count as one subject: a split
+    that keeps equal rows together (``tables.splitting`` without a subject does) makes them one witness.
     ``device`` is a torch device name. All randomness comes from :meth:`rng`. What ``views`` holds is not
     derived again; ``dataclasses.replace`` leaves them behind, since they are those of these tables.
     """
@@ -64,6 +64,7 @@ class MetricInputs:
     seed: int = 0
     device: str = "cpu"
     progress: Progress = silent
+    notes: tuple[str, ...] = ()
     views: InitVar[Views | None] = None
 
     def __post_init__(self, views: Views | None) -> None:
@@ -164,7 +165,8 @@ class MetricInputs:
     @cached_property
     def _subject_codes(self) -> dict[str, np.ndarray]:
         roles = self.real_roles
-        if not self.subjects and not np.intersect1d(self.row_ids["train"], self.row_ids["holdout"]).size:
+        unseen = np.concatenate([self.row_ids[role] for role in roles if role != "train"])
+        if not self.subjects and not np.intersect1d(self.row_ids["train"], unseen).size:
             return {role: self.row_ids[role] for role in roles}
         codes: dict[str, np.ndarray] = {}
         start = 1 + max((int(c.max()) for c in self.subjects.values() if len(c)), default=-1)
@@ -184,8 +186,16 @@ class MetricInputs:
     @cached_property
     def people(self) -> Subjects:
         """Whose the rows of train and holdout stacked are, numbered by the content of their rows."""
-        row_ids = np.concatenate([self.row_ids["train"], self.row_ids["holdout"]])
-        return Subjects.by_content(self.subject_codes("train", "holdout"), len(self.train), row_ids)
+        return self._people_of("train", "holdout")
+
+    @cached_property
+    def everyone(self) -> Subjects:
+        """Whose the rows of all real tables stacked are: where the reference serves for nothing else, it is unseen."""
+        return self._people_of(*self.real_roles)
+
+    def _people_of(self, *roles: str) -> Subjects:
+        row_ids = np.concatenate([self.row_ids[role] for role in roles])
+        return Subjects.by_content(self.subject_codes(*roles), len(self.train), row_ids)
 
     @cached_property
     def fingerprints(self) -> Mapping[str, str]:

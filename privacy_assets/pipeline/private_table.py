@@ -11,12 +11,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from privacy_assets.errors import InputError
 from privacy_assets.evaluation import joint_schema, subject_column
 from privacy_assets.metrics.inputs import REAL_ROLES
 from privacy_assets.tables.column import Column, stacked
 from privacy_assets.tables.roles import NOTHING, Declared, with_roles
-from privacy_assets.tables.schema import Kind, TableSchema, check_frame, infer_schema
+from privacy_assets.tables.schema import Kind, TableSchema, check_frame, check_subject, infer_schema
 from privacy_assets.tables.splitting import split_table
 from privacy_assets.tables.table import Table
 
@@ -109,7 +108,7 @@ def canonical_source(
     """
     check_frame(frame, where=where)
     declared.check(list(frame.columns))
-    frame = declared.left(frame)
+    frame = declared.left(frame, subject)
     schema = infer_schema(_without(frame, subject, where), kinds, where=where)
     return _in_roles({where: PrivateTable.of(frame, schema, subject, where=where)}, kinds, declared, where)[where]
 
@@ -122,7 +121,7 @@ def external_splits(
 ) -> dict[str, PrivateTable]:
     """Tables that the user split: the schema is inferred over all of them together, dtypes are those of train."""
     declared.check([name for role in REAL_ROLES if role in frames for name in frames[role].columns])
-    frames = {role: declared.left(frames[role]) for role in REAL_ROLES if role in frames}
+    frames = {role: declared.left(frames[role], subject) for role in REAL_ROLES if role in frames}
     real = {role: _without(frame, subject, role) for role, frame in frames.items()}
     schema = joint_schema(real, {role: role for role in real}, kinds)
     tables = {role: PrivateTable.of(frame, schema, subject, where=role) for role, frame in frames.items()}
@@ -141,6 +140,5 @@ def _in_roles(
 def _without(frame: pd.DataFrame, subject: str | None, where: str) -> pd.DataFrame:
     if subject is None:
         return frame
-    if subject not in frame.columns:
-        raise InputError("the subject column is missing", where=where, column=subject, fix="name an existing column")
+    check_subject(frame.columns, subject, where)
     return frame.drop(columns=[subject])

@@ -14,7 +14,7 @@ from privacy_assets.pipeline.plan import PARTITION_MARK, RowSource, TablePlan
 from privacy_assets.pipeline.private_table import PrivateTable, canonical_source, external_splits
 from privacy_assets.tables.given import given_frame
 from privacy_assets.tables.reading import read_table
-from privacy_assets.tables.schema import TableSchema
+from privacy_assets.tables.schema import TableSchema, check_not_published
 from privacy_assets.tables.table import Table
 
 Window = tuple[Any, Any]  # start and end of a partition that is a window of time
@@ -101,6 +101,7 @@ def user_synthetic(
     """The user's own synthetic table with the columns, precision and dtypes of the private one."""
     row_source = plan.row_sources["synthetic"]
     rows = plan.declared.left(read_source(row_source, given, partition))
+    check_not_published(rows.columns, plan.subject, "synthetic")
     table = Table.of(rows, schema, where="synthetic", synthetic=True)
     column = None if PARTITION_MARK in row_source.path else plan.partition_column
     chosen = select_partition(table.frame(), column, partition, window, where="synthetic")

@@ -13,12 +13,12 @@ from privacy_assets.settings import Dict, Tuple, problem
 from privacy_assets.storage.files import not_a_file
 from privacy_assets.storage.strict_yaml import load_yaml
 from privacy_assets.tables.schema import Kind
+from privacy_assets.tables.splitting import SHARES_EXAMPLE
 
 WorkerKind = Literal["local", "ray"]
 Rows = str | Path | None
 _GROUP = "a mapping of its settings"
 _ROWS = "a path of Parquet or CSV files, or nothing"
-SHORT = ("source", "subject")  # what may stand beside the groups in place of in `data`
 
 
 class Group(BaseModel):
@@ -54,7 +54,9 @@ class Data(Group):
         default_factory=dict, title="a kind for each column", description="column kinds that override the inferred ones"
     )
     drop: Annotated[tuple[str, ...], Tuple] = Field(
-        default=(), description="columns to leave out of every table, for example identifiers"
+        default=(),
+        title="a list of column names, for example [claim_id, note]",
+        description="columns to leave out of every table, for example identifiers",
     )
     generated: Annotated[dict[str, str], Dict] = Field(
         default_factory=dict,
@@ -95,8 +97,8 @@ class Split(Group):
 
     shares: Annotated[dict[str, float], Dict] | None = Field(
         default=None,
-        title="a share for each of train, holdout and reference",
-        description="shares of people; 60, 20 and 20 % without",
+        title=f"a share for each of train, holdout and reference, for example {SHARES_EXAMPLE}",
+        description="shares of people; 50, 30 and 20 % without",
     )
 
 
@@ -167,6 +169,7 @@ class TableSpec(Group):
     """
 
     part: ClassVar[str] = "table"
+    short: ClassVar[tuple[str, ...]] = ("source", "subject")  # may stand beside the groups in place of in `data`
 
     name: str = Field(
         pattern=r"^[A-Za-z][A-Za-z0-9_]*$",
@@ -243,7 +246,7 @@ GROUPS: tuple[type[Group], ...] = (Data, Split, GeneratorGroup, Attacks, Run)
 def _long(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The same settings with the short ones in their group."""
     found = {name: value for name, value in given.items() if value is not None or name == "name"}
-    short = {name: found.pop(name) for name in SHORT if name in found}
+    short = {name: found.pop(name) for name in TableSpec.short if name in found}
     data = found.get("data", {})
     if not short:
         return found

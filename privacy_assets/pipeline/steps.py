@@ -47,7 +47,6 @@ from privacy_assets.tables.table import Table
 
 if TYPE_CHECKING:
     from privacy_assets.embedding.embedder import Embedder
-    from privacy_assets.report.configuration import Protection
     from privacy_assets.report.report import Report
 
 Tables = Mapping[str, PrivateTable]  # the real ones, by role
@@ -63,21 +62,19 @@ class Synthetic(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """What one metric found, what its limits say of it, the signed record, and what protected the rows."""
+    """What one metric found, what its limits say of it, and the signed record."""
 
     result: MetricResult
     outcomes: list[LimitOutcome]
     sealed: Sealed
-    protections: list[Protection]
 
 
 class Attested(NamedTuple):
-    """The verdict, the signed record of it, the page of that record, and what protected the rows."""
+    """The verdict, the signed record of it, and the page of that record."""
 
     stated: Attestation
     sealed: Sealed
     report: Report
-    protections: list[Protection]
 
     @property
     def judgement(self) -> Judgement:
@@ -203,7 +200,7 @@ class Steps:
         limits = [limit for limit in plan.policy.limits if limit.metric == metric.name]
         outcomes = [judge_limit(limit, result, attempt) for limit in limits]
         sealed = gate.sign_result(result, snapshot, outcomes, plan.pool_partitions)
-        return Scored(result, outcomes, sealed, protections(snapshot))
+        return Scored(result, outcomes, sealed)
 
     def attestation(
         self, tables: Tables, encoded: Encoded | StoredEncoded, synthetic: Sealed, scores: Mapping[str, Sealed]
@@ -233,7 +230,7 @@ class Steps:
             remembered=tuple(stated.remembered),
             signed={"date": stated.made_at, "key": stated.keyid, "sha256": stated.sha256},
         )
-        return Attested(stated, sealed, report, protections(snapshot))
+        return Attested(stated, sealed, report)
 
     def publish(self, attestation: Sealed, synthetic: Sealed) -> Release:
         """Publish what was attested. It trusts nothing: the gate verifies attestation, policy and bytes itself."""
@@ -253,10 +250,3 @@ def protection_of(snapshot: Snapshot) -> dict[str, Any]:
     if snapshot.filter is None:
         return {**found, "filter": None}
     return {**found, "filter": {key: value for key, value in snapshot.filter.items() if key != "inputs"}}
-
-
-def protections(snapshot: Snapshot) -> list[Protection]:
-    """The same as a list of protections, each with its state."""
-    from privacy_assets.report.configuration import privacy_configuration
-
-    return privacy_configuration(protection_of(snapshot))

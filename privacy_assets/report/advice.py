@@ -43,7 +43,7 @@ class Advice:
 
 
 _LESS_FITTING = Action(
-    "Train for fewer epochs, or with larger leaves (settings of the generator such as epochs or min_leaf)",
+    "Train for fewer epochs, or with larger leaves (generator: {name: synthpop, settings: {min_leaf: 200}})",
     "fine dependencies between columns blur",
 )
 _PRIVATE = Action(
@@ -52,7 +52,7 @@ _PRIVATE = Action(
     ("differential privacy",),
     "Lower the epsilon of the generator",
 )
-ADVICE: dict[Cause, Advice] = {
+ADVICE: dict[str, Advice] = {  # by cause
     "copied rows": Advice(
         "The table holds copies, or near copies, of training rows. More training rows would be copied as well.",
         (
@@ -63,7 +63,7 @@ ADVICE: dict[Cause, Advice] = {
             ),
             Action(
                 "Where only a few rows are copied, leave out those that point at few people, measured against train and"
-                " holdout alike (filter: memorization)",
+                " holdout alike (generator: {filter: memorization})",
                 "combinations that are common anyway get a little rarer",
                 ("memorization", "similarity"),
                 "Let the filter leave out more: raise its quantile",
@@ -86,9 +86,10 @@ ADVICE: dict[Cause, Advice] = {
                 "Round, cap or group the rare values of the columns that single people out, before training",
                 "the detail of these columns goes for everybody",
             ),
-            Action("Leave out the columns that nobody needs (drop)", "these columns"),
+            Action("Leave out the columns that nobody needs (data: {drop: [column, column]})", "these columns"),
             Action(
-                "Leave out the synthetic rows that stand alone (filter: outliers); no help against singling out",
+                "Leave out the synthetic rows that stand alone (generator: {filter: outliers}); no help against"
+                " singling out",
                 "rare groups and extreme values get lost",
                 ("outliers",),
                 "Lower the quantile of the outlier filter; no help against singling out",
@@ -109,14 +110,17 @@ ADVICE: dict[Cause, Advice] = {
         "Identifiers or text of real people stand in generated columns.",
         (
             Action("Make these columns without a look at the real values", "nothing: they belong to one person each"),
-            Action("Leave them out (drop)", "these columns"),
+            Action("Leave them out (data: {drop: [column, column]})", "these columns"),
         ),
     ),
     "foreign values": Advice(
         "Cells hold values that no real row has: they could carry anything.",
         (
             Action("Keep to the values of real rows", "nothing: nobody needs a category that does not exist"),
-            Action("Declare the values that may stand in the column as well (domains)", "nothing"),
+            Action(
+                "Declare the values that may stand in the column as well (data: {domains: {column: [value, value]}})",
+                "nothing",
+            ),
         ),
     ),
     "earlier releases": Advice(
@@ -138,10 +142,14 @@ ADVICE: dict[Cause, Advice] = {
     "small holdout": Advice(
         "There are too few people to tell; the limits say how many more are needed, where that is known.",
         (
-            Action("Put more people into the holdout, and into train", "people of the holdout are not learnt from"),
             Action(
-                "Name the column that tells people apart (subject), if one person has several rows: nobody may stand on"
-                " both sides of the split",
+                "Put more people into the holdout (split: {shares: {train: 0.4, holdout: 0.4, reference: 0.2}}), or"
+                " take more people",
+                "people of the holdout are not learnt from",
+            ),
+            Action(
+                "Name the column that tells people apart (data: {subject: column}), if one person has several rows:"
+                " nobody may stand on both sides of the split",
                 "nothing",
             ),
         ),
@@ -152,7 +160,7 @@ ADVICE: dict[Cause, Advice] = {
     ),
     "few tests": Advice(
         "The generator was attacked too few times to tell.",
-        (Action("Attack more tables (setting tests)", "time"),),
+        (Action("Attack more tables (setting tests of the metric)", "time"),),
     ),
 }
 _ANY_LEAK = "any leak"
@@ -200,6 +208,6 @@ def _declared(outcome: LimitOutcome) -> Causes:
 
 
 def _record(cause: str, limits: list[str], on: set[str]) -> dict[str, Any]:
-    found = ADVICE[cause]  # type: ignore[index]  # _ANY_LEAK is none of them, and was replaced
+    found = ADVICE[cause]
     todo = [{"what": one.once_on if on & {*one.protections} else one.do, "cost": one.cost} for one in found.actions]
     return {"cause": cause, "means": found.means, "limits": limits, "todo": todo}

@@ -60,15 +60,16 @@ def evaluate(
     ``train`` are the rows the generator saw, ``holdout`` rows of the same population it did not see, ``reference``
     further unseen rows (optional), ``released`` tables of the same people that were released before. Tables are
     dataframes (pandas, polars, DuckDB, Arrow and all that narwhals knows) or paths of Parquet or CSV files.
-    ``subject`` names the column that tells people apart. ``drop`` are columns to leave out, ``generated`` those in
-    which new values are allowed, each with a reason, ``domains`` values that may stand in a column beside the real
-    ones: identifiers and free text are refused otherwise (docs/columns.md). ``policy`` is a Policy, a mapping or a YAML
-    file; ``metrics`` are names, or a mapping of names to settings; all default ones when None. ``generator`` is what
-    made ``synthetic``, for the metrics that attack it: a registered name, a mapping of ``name`` and ``settings``, or a
+    ``subject`` names the column that tells people apart. ``drop`` are columns to leave out (the subject, of
+    ``synthetic`` alone); the report names those that stand in ``synthetic``. ``generated`` are those in which new
+    values are allowed, each with a reason, ``domains`` values that may stand in a column beside the real ones:
+    identifiers and free text are refused otherwise (docs/columns.md). ``policy`` is a Policy, a mapping or a YAML file;
+    ``metrics`` are names, or a mapping of names to settings; all default ones when None. ``generator`` is what made
+    ``synthetic``, for the metrics that attack it: a registered name, a mapping of ``name`` and ``settings``, or a
     function. ``embedder=False`` leaves the embedded statistics out, and the time to train an encoder; the verdict names
-    them then. The same inputs and ``seed`` give the same report, but for the seconds it took. Raises InputError for
-    tables and ConfigError for settings that cannot be used, and MissingPackage where the embedder needs torch and it is
-    not installed; no error holds a cell of a table, or is chained to one.
+    them then. The same inputs and ``seed`` give the same report, but for the seconds it took. Raises InputError
+    for tables and ConfigError for settings that cannot be used, and MissingPackage where the embedder needs torch and
+    it is not installed; no error holds a cell of a table, or is chained to one.
 
     ``progress`` is a function that is told what happens. Without one bars are shown on a terminal and in a notebook.
     """
@@ -121,7 +122,9 @@ def as_policy(policy: Policy | Mapping[str, Any] | str | Path | None) -> Policy 
 def assemble(inputs: MetricInputs, results: Mapping[str, MetricResult], policy: Policy, **details: Any) -> Report:
     """Judge ``results`` and put the report together, for tables that nobody is about to publish."""
     sizes, fingerprint = sizes_of(inputs), inputs.fingerprints["synthetic"]
-    return put_together(sizes, fingerprint, inputs.seed, results, policy, title="Privacy report", **details)
+    return put_together(
+        sizes, fingerprint, inputs.seed, results, policy, title="Privacy report", notes=inputs.notes, **details
+    )
 
 
 def sizes_of(inputs: MetricInputs) -> dict[str, dict[str, int]]:

@@ -93,6 +93,7 @@ def _view(report: Report) -> dict[str, Any]:
         "verdict": report.verdict,
         "label": LABELS[report.verdict],
         "headline": headline(report),
+        "notes": report.notes,
         "facts": _facts(report),
         "answers": [_answer_view(answer, report) for answer in report.answers],
         "own_words": own_words(report.judgement.broken),

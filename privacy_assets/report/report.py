@@ -46,8 +46,8 @@ class Report:
     :func:`~privacy_assets.report.configuration.privacy_configuration` reads what protected the rows. ``remembered`` are
     earlier failures of the same rows: with any of them the verdict is "fail" whatever the statistics say. ``signed``
     says when the verdict was signed ("date"), by which key ("key") and on a file of which SHA-256 ("sha256"); None
-    where nobody signed. But for that date a report holds no time of day, and one report always gives the same bytes
-    (a second run takes other ``seconds``).
+    where nobody signed. ``notes`` say how the tables were read. But for the date a report holds no time of day, and one
+    report always gives the same bytes (a second run takes other ``seconds``).
     """
 
     title: str
@@ -64,6 +64,7 @@ class Report:
     attempt: int = 1
     remembered: Sequence[str] = ()
     signed: Mapping[str, str] | None = None
+    notes: Sequence[str] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -139,6 +140,7 @@ class Report:
             "versions": plain(self.versions),
             **({"remembered": list(self.remembered)} if self.remembered else {}),
             **({"signed": plain(self.signed)} if self.signed else {}),
+            **({"notes": list(self.notes)} if self.notes else {}),
         }
 
     @classmethod
@@ -156,7 +158,8 @@ class Report:
         if given != data["verdict"]:
             raise ConfigError(f"report: it states {shown(data['verdict'])}, but its statistics give {given!r}.")
         kept = ("title", "tables", "seed", "engine_version", "generator", "fingerprints", "versions", "embedder")
-        own = {name: data[name] for name in kept} | {"signed": data.get("signed")}
+        own = {name: data[name] for name in kept}
+        own |= {"signed": data.get("signed"), "notes": tuple(data.get("notes", ()))}
         return cls(policy=policy, judgement=judgement, results=results, attempt=attempt, remembered=remembered, **own)
 
     def to_html(self) -> str:

@@ -152,6 +152,7 @@ def report_table(report: Report) -> str:
     lines = [
         f"{LABELS[report.verdict].upper()}  {clean(report.title)}",
         *textwrap.wrap(headline(report), 100),
+        *(line for note in report.notes for line in textwrap.wrap(f"Note: {clean(note, 600)}", 100)),
         "",
         *aligned([("question", "answer"), *((x.title, x.word) for x in report.answers if x.shown)]),
         "",

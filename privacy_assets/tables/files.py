@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import glob
+from difflib import get_close_matches
 from pathlib import Path
 
-from privacy_assets.errors import InputError
+from privacy_assets.errors import InputError, shown
 from privacy_assets.storage.files import is_path, not_a_file
 from privacy_assets.storage.objects import Location, ObjectPath, location
 
@@ -49,7 +50,17 @@ def _on_disk(place: Path) -> list[Location]:
     if not found:
         raise InputError(missing, where=str(place), fix="check the path")
     for file in found:
-        wrong = not_a_file(file)
-        if wrong:
-            raise InputError(wrong, where=str(file), fix="give .parquet or .csv files")
+        if wrong := not_a_file(file):
+            raise InputError(wrong, where=str(file), fix=_instead(file) or "give .parquet or .csv files")
     return list(found)
+
+
+def _instead(missing: Path) -> str:
+    """What there is in place of a file that is not: tables of a near name in its folder; empty for none."""
+    if missing.exists():
+        return ""
+    if not missing.parent.is_dir():
+        return f"check the path: there is no folder {shown(missing.parent)}"
+    names = [file.name for file in missing.parent.iterdir() if file.suffix.lower() in SUFFIXES]
+    near = get_close_matches(missing.name, names, cutoff=0.7)
+    return f"check the path. Did you mean {' or '.join(map(shown, near))}?" if near else ""

@@ -14,12 +14,13 @@ from typing import Any, cast
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_datetime64_any_dtype, is_float_dtype
 
 from privacy_assets.errors import ConfigError, InputError, did_you_mean
 from privacy_assets.tables.column import Column, of_one_vocabulary, ranked, stacked
 from privacy_assets.tables.conversion import column_of
 from privacy_assets.tables.identifiers import identifier_in
-from privacy_assets.tables.schema import ColumnSchema, Kind, Role, TableSchema
+from privacy_assets.tables.schema import ColumnSchema, Kind, Role, TableSchema, option_text
 from privacy_assets.tables.table import Table
 
 FEW_VALUES = 20  # a number with at most so many values, each in so many rows on average, is closed
@@ -46,8 +47,9 @@ _KEY_TEXT = "whole numbers that are given out like a key, not measured"
 class Declared:
     """What the owner of a table says of its columns.
 
-    ``drop`` are left out of every table. ``generated`` gives, for columns in which new values are allowed, the reason,
-    which is signed. ``domains`` are values that may stand in a closed column whether a real row has them or not.
+    ``drop`` are left out of every table; the subject among them only of the synthetic one, where it must not be
+    published. ``generated`` gives, for columns in which new values are allowed, the reason, which is signed.
+    ``domains`` are values that may stand in a closed column whether a real row has them or not.
     """
 
     drop: tuple[str, ...] = ()
@@ -77,7 +79,7 @@ class Declared:
         for name in named:
             if named.count(name) > 1:
                 raise ConfigError(f"column {name!r} is named twice in drop, generated and domains.")
-            if name == subject:
+            if name == subject and name not in (drop or ()):
                 raise ConfigError(f"column {name!r} is the subject: it is never published, and needs no role.")
         return cls(tuple(drop or ()), dict(generated or {}), {name: tuple(x) for name, x in (domains or {}).items()})
 
@@ -100,13 +102,38 @@ class Declared:
                 if name not in columns:
                     raise ConfigError(f"{argument}: there is no column {name!r}.{did_you_mean(name, columns)}")
 
-    def left(self, frame: Any) -> Any:
-        """``frame``, a table with ``columns`` and ``drop``, without the columns to leave out."""
-        gone = [name for name in self.drop if name in frame.columns]
+    def left(self, frame: Any, subject: str | None = None) -> Any:
+        """``frame``, a table with ``columns`` and ``drop``, without the columns to leave out; a real one keeps
+        ``subject``.
+        """
+        gone = [name for name in self.drop if name in frame.columns and name != subject]
         return frame.drop(columns=gone) if gone else frame
 
 
 NOTHING = Declared()
+
+
+def may_tell_people_apart(frame: Any, drop: Sequence[str]) -> list[str]:
+    """Columns of a real table without a subject that look like the id of people with several rows each.
+
+    Most rows share their value with another one, and the column is called an id, or was left out and few rows share
+    a value.
+    """
+    found = []
+    for name in frame.columns:
+        called = name.lower().endswith("id")
+        if not called and name not in drop:
+            continue
+        values = frame[name]
+        if is_datetime64_any_dtype(values) or is_float_dtype(values) and (values % 1 > 0).any():
+            continue
+        codes, _ = pd.factorize(values)
+        codes = codes[codes >= 0]
+        rows = np.bincount(codes)
+        repeated = len(rows) >= _SOME and rows[rows > 1].sum() > _ALONE * len(codes)
+        if repeated and (called or _rarely_shared(codes, rows)):
+            found.append(name)
+    return found
 
 
 def with_roles(
@@ -292,7 +319,7 @@ def _refused(reasons: Mapping[str, str], where: str, no_subject: bool) -> InputE
     first = "name the one that tells people apart, if any does, as the subject, and " if no_subject else ""
     fix = (
         f"{first}leave {'the others' if no_subject else 'them'} out (data: {{drop: [{', '.join(reasons)}]}}; on the"
-        f" command line --drop for each); or, where a number is a measure or a text is a date, declare"
+        f" command line --drop {option_text(reasons)}); or, where a number is a measure or a text is a date, declare"
         f" what it is (kinds: {{column: integer}}); or, where the synthetic table has invented values of its own, say"
         f" so with a reason that is signed (generated: {{column: why}}); a public list of values is declared as domains"
     )

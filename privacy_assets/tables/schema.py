@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol, get_args
@@ -112,6 +113,29 @@ def check_frame(frame: Frame, *, where: str, smallest: int = 1) -> None:
     if len(frame) < smallest:
         problem = f"the table has {len(frame)} rows, at least {smallest} are needed"
         raise InputError(problem, where=where, fix="add rows")
+
+
+def option_text(names: Iterable[str]) -> str:
+    """Names of columns as an option of the command line takes them in a shell."""
+    return shlex.quote(",".join(f'"{name}"' if "," in name else name for name in names))
+
+
+def check_subject(columns: Iterable[str], subject: str, where: str) -> None:
+    """Raise InputError unless the column ``subject`` is there."""
+    if subject not in columns:
+        fix = f"name one of its columns.{did_you_mean(subject, columns)}"
+        raise InputError("the subject column is missing", where=where, column=subject, fix=fix)
+
+
+def check_not_published(columns: Iterable[str], subject: str | None, where: str) -> None:
+    """Raise InputError when ``subject`` is a column of the synthetic table: the id of a real person in it is a leak."""
+    if subject is not None and subject in columns:
+        fix = (
+            f"take the column out of the file; or drop it here (data: {{drop: [{subject}]}}, on the command line --drop"
+            f" {option_text([subject])}), and publish the table without it"
+        )
+        problem = "the subject column stands in the synthetic table, where a row belongs to nobody"
+        raise InputError(problem, where=where, column=subject, fix=fix)
 
 
 def check_same_columns(first: Iterable[str], first_where: str, names: Iterable[str], where: str, fix: str) -> None:

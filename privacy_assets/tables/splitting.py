@@ -9,18 +9,27 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.errors import ConfigError, InputError, shown
 from privacy_assets.tables.fingerprints import value_bytes
+from privacy_assets.tables.schema import check_subject
 
-DEFAULT_SHARES: Mapping[str, float] = {"train": 0.6, "holdout": 0.2, "reference": 0.2}
+DEFAULT_SHARES: Mapping[str, float] = {"train": 0.5, "holdout": 0.3, "reference": 0.2}
+SHARES_EXAMPLE = "{train: 0.5, holdout: 0.3, reference: 0.2}"
 
 
 def check_shares(shares: Mapping[str, float]) -> None:
     """Raise ConfigError unless ``shares`` are positive, name train and holdout, and sum to 1."""
-    if not {"train", "holdout"} <= set(shares) <= {"train", "holdout", "reference"}:
-        raise ConfigError("shares must name train and holdout, and may name reference.")
-    if any(not share > 0 for share in shares.values()) or abs(sum(shares.values()) - 1) > 1e-9:
-        raise ConfigError("shares must be positive and sum to 1.")
+    wrong, total = "", sum(shares.values())
+    if absent := [role for role in ("train", "holdout") if role not in shares]:
+        wrong = f"name train and holdout, and {' and '.join(absent)} {'are' if len(absent) > 1 else 'is'} missing"
+    elif odd := set(shares) - set(DEFAULT_SHARES):
+        wrong = f"name train, holdout and reference only, not {shown(min(odd))}"
+    elif small := [role for role, share in shares.items() if not share > 0]:
+        wrong = f"be positive, and that of {small[0]} is not"
+    elif abs(total - 1) > 1e-9:
+        wrong = f"sum to 1, and they sum to {total:.6g}"
+    if wrong:
+        raise ConfigError(f"shares must {wrong}. For example: shares: {SHARES_EXAMPLE}.")
 
 
 def assign_sides(ids: pd.Series, key: bytes, shares: Mapping[str, float] = DEFAULT_SHARES) -> np.ndarray:
@@ -55,8 +64,8 @@ def split_table(
     Without a ``subject`` column identical rows are kept on one side (the row's content is the id), so that a repeated
     record cannot stand on both. Raises InputError when a side comes out empty.
     """
-    if subject is not None and subject not in frame.columns:
-        raise InputError("the subject column is missing", where=where, column=subject, fix="name an existing column")
+    if subject is not None:
+        check_subject(frame.columns, subject, where)
     ids = frame[subject] if subject is not None else _row_keys(frame)
     sides = assign_sides(ids, key, shares)
     parts = {name: frame[sides == name] for name in shares}

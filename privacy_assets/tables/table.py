@@ -15,7 +15,7 @@ from privacy_assets.tables.column import Column, of_one_vocabulary, stacked
 from privacy_assets.tables.conversion import check_cells, column_of, restored, rounded
 from privacy_assets.tables.fingerprints import content_fingerprint
 from privacy_assets.tables.given import load
-from privacy_assets.tables.schema import Frame, Kind, TableSchema, check_frame, infer_schema
+from privacy_assets.tables.schema import Frame, Kind, TableSchema, check_frame, infer_schema, option_text
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,6 +146,7 @@ def _check_columns(frame: Frame | Table, schema: TableSchema, where: str) -> Non
         fix = "give every table the same columns"
         if len(absent) == len(names):  # this table or the private one may be turned, its names the cells of a row
             raise InputError("it has none of the columns of the private table", where=where, fix=fix)
+        fix += f", drop it (--drop {option_text(absent[:1])}), or, if it tells people apart, name it as the subject"
         raise InputError("the column is missing", where=where, column=absent[0], fix=fix)
     extra = [position for position, name in enumerate(frame.columns) if name not in names]
     if extra:

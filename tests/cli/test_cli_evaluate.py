@@ -14,6 +14,7 @@ from privacy_assets.errors import InputError
 from privacy_assets.metrics.base import Metric
 from privacy_assets.policy import Policy
 from privacy_assets.report import evaluate as report_evaluate
+from privacy_assets.report.report import Report
 from tests.cli.conftest import Command
 from tests.cli.people import SECRET
 
@@ -105,3 +106,56 @@ def test_drop_generated_and_domain(tmp_path: Path, command: Command, monkeypatch
 
 def test_the_default_policy_is_printed_as_a_policy_file(command: Command) -> None:
     assert Policy.from_dict(yaml.safe_load(command("policy").out)).digest() == Policy.default().digest()
+
+
+# --- ids --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def visits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A call for tables of people with three rows each; the synthetic one holds the id of a person, too."""
+    rng = np.random.default_rng(1)
+    monkeypatch.chdir(tmp_path)
+    for start, role in enumerate(ROLES):
+        frame = pd.DataFrame({"age": rng.integers(18, 90, 300), "patient": np.repeat(np.arange(100), 3) + 1000 * start})
+        frame["patient"] = "P" + frame["patient"].astype(str)
+        frame.assign(**{"note, long": [f"N-{role}-{row:05d}" for row in range(300)]}).to_csv(f"{role}.csv", index=False)
+    return evaluate({role: Path(f"{role}.csv") for role in ROLES}, "--metrics=dcr", "--quiet")
+
+
+def test_several_columns_to_drop_and_one_whose_name_holds_a_comma(visits: list[str], command: Command) -> None:
+    together = ['--drop=patient, "note, long"', "--kind=age=numeric", "--json=found.json"]
+    apart = ["--drop=patient", '--drop="note, long"', "--kind=age=numeric", "--json=other.json"]
+    for more in (together, apart):
+        command(*visits, *more, status=0)
+    found, other = (json.loads(Path(name).read_text())["tables"] for name in ("found.json", "other.json"))
+    assert found == other and found["train"]["columns"] == 1
+    refused = command(*visits, status=2).err
+    assert """--drop 'patient,"note, long"'""" in refused  # what it says can be copied
+
+
+def test_the_subject_of_a_synthetic_table_is_refused_or_dropped_and_told(visits: list[str], command: Command) -> None:
+    asked = [*visits, "--subject=patient", "--json=found.json", "--html=page.html"]
+    refused = command(*asked, '--drop="note, long"', status=2).err
+    assert "stands in the synthetic table" in refused and "--drop patient)" in refused
+    said = " ".join(command(*asked, '--drop="note, long",patient', status=0).out.split())
+    told = "also holds 'note, long', 'patient', dropped and not measured: the verdict is about the table without."
+    assert told in said and "Each row counts as one person" not in said
+    data = json.loads(Path("found.json").read_text())
+    assert data["tables"]["train"] == {"rows": 300, "columns": 1, "subjects": 100}
+    assert told in data["notes"][0] and Report.from_json(data).notes == tuple(data["notes"])
+    assert "dropped and not measured" in Path("page.html").read_text()
+
+
+def test_without_a_subject_it_says_that_a_row_is_a_person_and_what_looks_like_an_id(
+    visits: list[str], command: Command
+) -> None:
+    said = " ".join(command(*visits, '--drop="note, long",patient', status=0).out.split())
+    assert "Each row counts as one person." in said and "'patient' looks like one." in said and "P1" not in said
+    loud = command(*[word for word in visits if word != "--quiet"], '--drop="note, long",patient', status=0).err
+    assert "'patient' looks like one" in loud
+    for role in ROLES:
+        frame = pd.read_csv(f"{role}.csv")
+        frame.assign(patient=[f"{role}{row}" for row in range(300)]).to_csv(f"{role}.csv", index=False)
+    said = command(*visits, '--drop="note, long",patient', status=0).out
+    assert "Each row counts as one person." in said and "looks like one" not in said

@@ -25,7 +25,10 @@ COMMANDS = {
 }
 IN_EVERY_COMMAND = [
     ("--seed=-1", "seed"),
-    ("--subject=persn", "column 'persn': the subject column is missing"),
+    ("--subject=persn", "column 'persn': the subject column is missing. Fix: name one of its columns."),
+    ('--drop="town', "--drop: close every double quote"),
+    ("--drop=town,twn", "there is no column 'twn'. Did you mean 'town'?"),
+    ("--kind=town=categorical,age", "COLUMN=KIND"),
     ("--drop=twon", "Did you mean 'town'"),
     ("--kind=town", "COLUMN=KIND"),
     ("--kind=town=txt", "unknown kind 'txt'"),
@@ -46,7 +49,10 @@ OF_ONE_COMMAND = [
     ("evaluate", "--generated=town", "COLUMN=REASON"),
     ("evaluate", "--generated=town=", "no reason"),
     ("evaluate", "--domain=town=a --domain=town=b", "once for each column"),
+    ("evaluate", "--train=trian.parquet", "Did you mean 'train.parquet'?"),
+    ("evaluate", "--train=nowhere/train.csv", "there is no folder nowhere"),
     ("generate", "--data=absent.csv", "absent.csv: no such file"),
+    ("generate", "--subject=persom", "Did you mean 'person'?"),
     ("generate", "--from-model=m", "not allowed with argument --data"),
     ("generate", "--generator=copyy", "Did you mean 'copy'"),
     ("generate", "--generator=nowhere:made", "cannot be imported"),

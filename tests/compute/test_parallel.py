@@ -104,9 +104,39 @@ def test_libraries_are_told_of_a_quota_and_to_wait_asleep(
 
 
 @pytest.mark.parametrize(("own", "seen"), [(None, "passive"), ("active", "active")])
-def test_importing_the_package_says_how_to_wait(own: str | None, seen: str) -> None:
+@pytest.mark.parametrize(
+    "work",
+    [
+        "import privacy_assets.cli.main",
+        "import privacy_assets; privacy_assets.build_privacy_assets",
+        "import privacy_assets; privacy_assets.evaluate",
+        "from privacy_assets.compute import on_ray",
+    ],
+)
+def test_whatever_works_says_how_to_wait_before_libraries_are_loaded_that_read_it(
+    work: str, own: str | None, seen: str
+) -> None:
+    code = f"""
+import os, sys
+class Watch:
+    def find_spec(self, name, *_):
+        if name in ("torch", "faiss", "sklearn", "numba"):
+            assert os.environ.get("OMP_WAIT_POLICY"), name
+sys.meta_path.insert(0, Watch())
+{work}
+print(os.environ["OMP_WAIT_POLICY"])"""
+    assert fresh(code, own).split() == [seen]
+
+
+def test_importing_the_package_alone_leaves_the_environment_as_it_was() -> None:
+    code = "import os; before = dict(os.environ); import privacy_assets; print(before == dict(os.environ))"
+    assert fresh(code).split() == ["True"]
+
+
+def fresh(code: str, wait: str | None = None) -> str:
+    """What ``code`` prints in a process of its own, whose environment says how OpenMP waits, or does not."""
     environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    environment |= {"OMP_WAIT_POLICY": own} if own else {}
-    code = "import sys, os, privacy_assets; print(os.environ['OMP_WAIT_POLICY'], 'numpy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
-    assert done.stdout.split() == [seen, "False"], done.stderr
+    environment |= {"OMP_WAIT_POLICY": wait} if wait else {}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

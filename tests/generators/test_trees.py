@@ -42,6 +42,38 @@ def grid(kinds: int, n: int, seed: int, levels: int | None = None) -> tuple[np.n
 # Growing
 
 
+@pytest.mark.parametrize("kinds", [0, 3])
+def test_a_leaf_holds_as_many_people_and_no_other_split_is_taken_back(kinds: int) -> None:
+    places, goal = grid(kinds, 600, 3, 40)
+    people = np.repeat(np.arange(150), 4)
+    codes, levels = places.astype(np.int32), np.full(4, 40)
+    known = codes, levels, np.ones(4, dtype=bool), np.arange(600)
+    by_rows, by_people = (
+        fit_tree(*known, goal, kinds or 2, codes[0], 10, np.random.default_rng(0), whose) for whose in (None, people)
+    )
+    alone = fit_tree(*known, goal, kinds or 2, codes[0], 10, np.random.default_rng(0), np.arange(600))
+    assert all(np.array_equal(one, other) for one, other in zip(by_rows, alone, strict=True))
+
+    def held(tree: Tree, node: int, rows: np.ndarray) -> dict[int, np.ndarray]:
+        """Rows of each node, by walking the tree."""
+        if tree.feature[node] < 0:
+            return {node: rows}
+        first = 41 * tree.feature[node]
+        left = tree.tables[first + codes[tree.columns[tree.feature[node]], rows]] <= tree.threshold[node]
+        parts = held(tree, node + 1, rows[left]) | held(tree, int(tree.right[node]), rows[~left])
+        return {node: rows} | parts
+
+    nodes = held(by_people, 0, np.arange(600))
+    ends = {node for node in nodes if by_people.feature[node] < 0}
+    assert len(nodes) == len(by_people.feature) > 3 and len(nodes) < len(by_rows.feature)
+    assert all(len(np.unique(people[nodes[leaf]])) >= 10 for leaf in ends)
+    for leaf in ends:  # the donors of a leaf are those of its rows
+        donors = by_people.donors[by_people.start[leaf] : by_people.start[leaf + 1]]
+        assert sorted(donors) == sorted(codes[0, nodes[leaf]])
+    known_leaves = {frozenset(rows) for rows in held(by_rows, 0, np.arange(600)).values()}
+    assert {frozenset(rows) for rows in nodes.values()} <= known_leaves
+
+
 def cost(goal: np.ndarray, kinds: int) -> float:
     """Sum of squares, or rows times Gini."""
     if kinds == 0:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from golden import RELEASES, Golden, moved
+
+from privacy_assets.dagster.metadata import broken_metadata, limit_metadata
+from privacy_assets.report.report import Report
 
 QUICK = ("patients/copies",)  # by subject, with all metrics and an encoder
 EACH = [pytest.param(one, marks=[] if one.name in QUICK else pytest.mark.slow, id=one.name) for one in RELEASES]
@@ -33,3 +38,21 @@ def test_a_number_that_moves_is_told() -> None:
     path = "/metrics/dcr/estimates/member_excess/low"
     assert moved(report, other)[path] == (metric["low"], metric["low"] + 1e-5)
     assert len(moved(report, other)) > 1000  # what is missing counts
+
+
+@pytest.mark.parametrize("release", [one for one in RELEASES if one.leaks], ids=lambda release: release.name)
+def test_no_check_contradicts_the_cause_that_the_report_tells(release: Golden) -> None:
+    """A score asset knows its own metric only, so its checks tell none; with all limits known they tell the same."""
+    expected = release.expected()
+    metrics = {name: {**entry, "seconds": 0.0} for name, entry in expected["metrics"].items()}
+    absent: dict[str, Any] = {"engine_version": "", "fingerprints": {}, "versions": {}}
+    report = Report.from_json({**expected, **absent, "metrics": metrics})
+    told = {cause["cause"] for cause in report.advice}
+    assert told
+    for outcome in report.judgement.broken:
+        alone, beside = limit_metadata(outcome), limit_metadata(outcome, report.advice)
+        assert "see privacy_report" in alone["advice"]
+        causes = {record.data["cause"] for record in getattr(beside.get("advice"), "records", ())}
+        assert causes == {one["cause"] for one in report.advice if outcome.limit.key in one["limits"]}
+    held = broken_metadata(report.judgement.broken, report.advice)["advice"]
+    assert {record.data["cause"] for record in held.records} == told

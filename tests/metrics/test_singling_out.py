@@ -70,7 +70,7 @@ def test_hits_under_permuted_labels_follow_their_exact_law() -> None:
         run(*parts((300, 150, 300), 15), SinglingOut(columns=(2, 3), attacks=300, permutations=6_000, patience=5_000))
     found, people = attacked[0]
     for one in found:
-        chance = exactly_one(len(people), one.in_train + one.in_holdout, people.members).sum()
+        chance = exactly_one(len(people), one.in_train + one.in_unseen, people.members).sum()
         error = one.null_hits.std() / np.sqrt(len(one.null_hits))
         assert abs(one.null_hits.mean() - chance) < 4.5 * error
 
@@ -125,6 +125,32 @@ def test_fresh_rows_sit_at_the_null_whatever_the_sizes_and_rows_of_a_person(
         estimate = run(*tables, SMALL, subjects=subjects).estimate("risk")
         assert (estimate.n, estimate.subjects) == (rows * sum(people[:2]), sum(people[:2]))
         z.append(estimate.value / ((estimate.high - estimate.low) / 2 / 1.96))
+    assert abs(np.mean(z)) < 3.5 / np.sqrt(24)
+    assert 0.6 < np.std(z, ddof=1) < 1.5
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_reference_counts_as_unseen_and_makes_the_interval_narrower(rows: int) -> None:
+    """Fresh rows stay at the null, and with the people of a small holdout the rest is one statistic of them all."""
+    z, narrower = [], []
+    for seed in range(24):
+        train, holdout, fresh = parts((300, 400, 300), seed + 40)
+        codes = np.arange(700) // rows
+        sides = {"train": (train, codes[:300]), "holdout": (holdout[:101], codes[300:401])}
+        pieces = {"reference": (holdout[101:].reset_index(drop=True), 10_000 + codes[401:])}
+        whole = {"train": sides["train"], "holdout": (holdout, np.append(codes[300:401], pieces["reference"][1]))}
+        few, more, same = (
+            run(
+                **{role: frame for role, (frame, _) in given.items()}, synthetic=fresh, metric=SMALL,
+                subjects={role: codes for role, (_, codes) in given.items()},
+            ).estimate("risk")
+            for given in (sides, sides | pieces, whole)
+        )  # fmt: skip
+        assert (more.value, more.low, more.high) == (same.value, same.low, same.high)
+        assert more.subjects == same.subjects > few.subjects
+        z.append(more.value / ((more.high - more.low) / 2 / 1.96))
+        narrower.append((more.high - more.low) / (few.high - few.low))
+    assert np.median(narrower) < 0.8
     assert abs(np.mean(z)) < 3.5 / np.sqrt(24)
     assert 0.6 < np.std(z, ddof=1) < 1.5
 

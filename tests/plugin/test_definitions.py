@@ -139,8 +139,8 @@ def test_assets_stand_in_the_groups_data_attacks_and_gate() -> None:
         for spec in asset.specs:
             found.setdefault(spec.group_name, set()).add(spec.key.path[-1])
     assert found == {
-        "data": {"source", "train", "holdout", "reference", "generator", "synthetic"},
-        "attacks": {"embedder", "encoded", "leaky_study", *default_metrics()},
+        "data": {"source", "train", "holdout", "reference", "embedder", "generator", "synthetic"},
+        "attacks": {"encoded", "leaky_study", *default_metrics()},
         "gate": {"attestation", "privacy_report", "published"},
     }
 
@@ -224,6 +224,15 @@ def test_short_keywords_are_those_of_the_groups() -> None:
         ({"data": {"sorce": "demo"}}, "table people, data has no setting 'sorce'. Did you mean 'source'?"),
         ({"run": {"workers": "rya"}}, "table people, run: workers must be one of 'local', 'ray'. Did you mean 'ray'?"),
         ({"attcks": {}}, "table people has no setting 'attcks'. Did you mean 'attacks'?"),
+        ({"subjekt": "pid"}, "table people has no setting 'subjekt'. Did you mean 'subject'?"),
+        (
+            {"zzz": 1},
+            "table people has no setting 'zzz'. Known: attacks, data, generator, name, policy, run, source, split"
+            ", subject.",
+        ),
+        ({"drop": ["pid"]}, "table people has no setting 'drop'. It belongs to data: write data: {drop: [...]}."),
+        ({"seed": 3}, "table people has no setting 'seed'. It belongs to run: write run: {seed: ...}."),
+        ({"data": {"drop": "pid"}}, "table people, data: drop must be a list of column names, for example [claim_id, "),
         ({"name": 3}, "table: name must be letters, digits and underscores, a letter first."),
         ({"split": {"shares": {"train": "half"}}}, "table people, split: shares must be a share for each"),
     ],
@@ -244,6 +253,11 @@ def test_a_file_that_cannot_be_read_as_a_table_names_itself(tmp_path: Path) -> N
         ("name: people\nname: others", "line 2: the key 'name' stands twice, first in line 1"),
         ("name: people\nrun: {seed: x}", "people.yaml: table people, run: seed must be a whole number"),
         ("name: people\n3: x", "has no setting int"),
+        ("name: people\n\trun: 3", "people.yaml, line 2: cannot be read as YAML (found character a tab"),
+        ("name: people\nsource x\nrun: 3", "line 3: cannot be read as YAML, in what begins in line 2 (could not find"),
+        ("name: *secret", "line 1: cannot be read as YAML (found undefined alias …)"),
+        ("name: !secret x", "line 1: cannot be read as YAML (could not determine a constructor for the tag …)"),
+        ("name: [1, 2}", "line 1: cannot be read as YAML (expected ',' or ']', but got '}')"),
     ):
         file.write_text(text)
         with pytest.raises(ConfigError, match=re.escape(told)):

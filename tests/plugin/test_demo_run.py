@@ -28,6 +28,7 @@ def test_the_run_names_its_code_location_so_that_the_timeline_shows_it(
     said: list[str] = []
     assert [demo.run_demo(leak=leak, say=said.append) for leak in (False, True)] == [0, 1]
     text = "\n".join(said)
+    assert "run " in said[0] and "refused" in text
     assert "PASS  patients" in text and "release      none: publication was blocked" in text
     with dg.DagsterInstance.get() as instance:
         found = {run.job_name: run for run in instance.get_runs()}
@@ -40,10 +41,10 @@ def test_the_run_names_its_code_location_so_that_the_timeline_shows_it(
 
 
 @pytest.mark.parametrize("text", [None, "[project]\nname = 'x'\n", "[tool.dg.project]\nroot_module = 'x'\n", "no toml"])
-def test_a_folder_without_a_named_location_has_no_origin(
+def test_a_folder_without_a_named_location_is_no_location(
     text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if text is not None:
         (tmp_path / "pyproject.toml").write_text(text)
     monkeypatch.chdir(tmp_path)
-    assert demo._origin("patients_pipeline") is None
+    assert demo._location() is None

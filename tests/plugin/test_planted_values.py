@@ -252,7 +252,8 @@ def sensors_and_schedules_that_raise(world: World, monkeypatch: pytest.MonkeyPat
         ticks[repository.get_schedule_def("people_schedule")] = dg.build_schedule_context
         for definition, build in ticks.items():
             try:
-                definition.evaluate_tick(build(**given))
+                with build(**given) as context:  # else it enters its instance again and leaves when it is collected
+                    definition.evaluate_tick(context)
             except Exception:
                 told.append(serializable_error_info_from_exc_info(sys.exc_info()).to_string())
     assert len(told) == 3 and all("ValueError at" in text for text in told), told

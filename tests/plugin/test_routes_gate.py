@@ -176,7 +176,7 @@ def test_route_24_definitions_without_any_checks(world: World) -> None:
     stripped = with_checks(external(world, "stripped"), specs=False)
     result = world.run(stripped)
     assert checks(result) == {}
-    refused(result, "stripped", HOLDS, check=None)
+    refused(result, "stripped", HOLDS, "attestation", check=None)
     layers = {"verdict": HOLDS, "memory": BEFORE}
     withstood(world, lambda: world.run(stripped, "stripped/published"), "stripped", layers, check=None)
 

@@ -160,7 +160,7 @@ def test_great_expectations_and_the_limit_see_the_same(world: World) -> None:
     [
         ({"generated": WHY}, "synthpop copies real ones"),
         ({"generated": {"note": ""}}, "'note' has no reason"),
-        ({"drop": ["pid"], "subject": "pid"}, "is the subject"),
+        ({"domains": {"pid": ["a"]}, "subject": "pid"}, "is the subject"),
         ({"generated": WHY, "generator": invent, "metrics": ["shadow_membership"]}, "cannot attack"),
         ({"drop": ["region"], "partitions_def": dg.StaticPartitionsDefinition(["a"]), "partition_column": "region"},
          "partition_column cannot be left out"),

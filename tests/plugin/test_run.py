@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pandas as pd
 import pytest
 import yaml
 from standins import LENIENT, failures, people, resources, run
@@ -95,7 +96,8 @@ def test_the_same_bytes_as_dagster_makes(
 def test_a_table_that_leaks_has_a_page_and_no_release(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ours(place, written(place, generator="drawing:memorise")) == 1
     told = capsys.readouterr().out
-    assert "refused" in told and "release      none: The policy does not hold" in told
+    assert "refused" in told and "release      none: the policy does not hold (" in told
+    assert told.rstrip().endswith(" limits; the table above names them)") and "dcr.identical_excess" in told
     assert not ReleaseStore(place / "alone/releases").history(Place("people"))
     assert json.loads((place / "reports/people/report.json").read_text())["verdict"] == "fail"
 
@@ -113,6 +115,23 @@ def test_bad_input_is_told_in_one_line(
     assert ours(place, written(place, **changes)) == 2
     said = capsys.readouterr().err
     assert told in said and len(said.splitlines()) == 1
+
+
+def test_a_synthetic_table_with_the_subject_is_refused_or_published_without(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = people()
+    side = rows["pid"].rank(method="dense").astype(int) % 3
+    files = {role: f"{role}.parquet" for role in ("train", "holdout", "synthetic")}
+    for number, file in enumerate(files.values()):
+        rows[side == number].to_parquet(file)
+    given = {"data": files, "source": None}
+    assert ours(place, written(place, **given)) == 2
+    told = capsys.readouterr().err
+    assert "column 'pid': the subject column stands in the synthetic table" in told and "--drop pid)" in told
+    assert ours(place, written(place, data={**files, "drop": ["pid"]}, source=None)) == 0
+    release = ReleaseStore(place / "alone/releases").current(Place("people")).table
+    assert set(pd.read_parquet(release).columns) == set(rows.columns) - {"pid"}
 
 
 @pytest.mark.slow

@@ -109,7 +109,7 @@ def test_settings_restored_after_the_attestation_do_not_publish(world: World) ->
     "change",
     [
         {"run": {"seed": 3}},
-        {"split": {"shares": {"train": 0.5, "holdout": 0.3, "reference": 0.2}}},
+        {"split": {"shares": {"train": 0.5, "holdout": 0.25, "reference": 0.25}}},
         {"data": {"source": "demo", "kinds": {"age": "numeric"}}},
         {"data": {"source": "demo", "subject": "person"}},
         {"attacks": {"metrics": {"dcr": {"permutations": 199}}}},

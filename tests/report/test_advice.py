@@ -5,13 +5,16 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import re
 from pathlib import Path
 from typing import get_args
 
 import pytest
+import yaml
 
 from privacy_assets.metrics.declarations import Cause
 from privacy_assets.metrics.registry import METRICS, statistic_specs
+from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.policy import Policy
 from privacy_assets.report.advice import ADVICE, advice
 from privacy_assets.report.configuration import privacy_configuration
@@ -169,6 +172,17 @@ def test_what_is_on_is_not_asked_for_again_but_can_be_turned_up(configuration, a
     (found,) = advice([broken(LIMITS["dcr.identical_excess"])], configuration)
     words = " ".join(action["what"] for action in found["todo"])
     assert asked in words and not_asked not in words and len(found["todo"]) == 3
+
+
+def test_what_stands_in_braces_can_be_pasted_into_the_yaml_file_of_a_table() -> None:
+    found = [
+        text for one in ADVICE.values() for action in one.actions for text in re.findall(r"[(](.*{.*})[)]", action.do)
+    ]
+    assert len(found) > 5 and any("min_leaf" in text for text in found)
+    for text in found:
+        given = yaml.safe_load(text)
+        data = {"source": "rows.csv", **given.pop("data", {})}
+        TableSpec(name="people", data=data, **given)
 
 
 @pytest.mark.parametrize("make", [failing, not_assessable, passing])

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from privacy_assets.cli.verify import limits_table
-from privacy_assets.dagster.metadata import limit_metadata
+from privacy_assets.dagster.metadata import limit_metadata, report_metadata
 from privacy_assets.gate.attestation import refusal
 from privacy_assets.metrics.registry import METRICS
 from privacy_assets.report.answers import TITLES
 from privacy_assets.report.plots import interval_svg
-from privacy_assets.report.text import LABELS, headline, interval, judged_text, limit_text, number
+from privacy_assets.report.text import LABELS, clean, headline, interval, judged_text, limit_text, number
 from privacy_assets.stats.limits import Limit, judge_limit, tally
 from privacy_assets.stats.results import Estimate, MetricResult
 from tests.report.report_examples import ALL, Page, dcr, estimate, failing, not_assessable, passing, report
@@ -237,3 +237,18 @@ def test_values_are_told_on_hover_without_a_script() -> None:
     assert f"<title>{words}</title>" in page
     assert "<title>0.012 [" in page or "<title>0.02: " in page or re.search(r"<title>[\d.]+: [\d.]+</title>", page)
     assert page.count("<title>") > 20 and "<script" not in page
+
+
+def test_verdict_and_judged_numbers_have_room_in_the_ui() -> None:
+    """At 1,200 pixels it shows about 300 of each row, or 36 letters."""
+    for make in ALL:
+        told = report_metadata(make())
+        rows = [record.data for record in told["limits"].value.records]
+        assert list(told)[:2] == ["verdict", "limits"] and list(rows[0]) == ["judged", "limit"]
+        signs = {"pass": "✓", "fail": "✗", "not_assessable": "?"}
+        found = {
+            f"{limit_text(x.limit)} {clean(x.limit.key, 60)}": f"{signs[x.status]} {number(x.measured)}"
+            for x in make().judgement.outcomes
+        }
+        assert {row["limit"]: row["judged"] for row in rows} == found
+        assert max(len(row["judged"]) for row in rows) <= 12

@@ -103,7 +103,7 @@ def test_every_generator_tells_how_it_protects_its_rows(name):
 
 def test_the_protection_of_trees_and_networks_goes_by_their_settings():
     leaf = [build_generator("synthpop", {"min_leaf": n}).overfitting_protection() for n in (1, 5, 50)]
-    assert leaf == ["", "every leaf holds at least 5 training rows", "every leaf holds at least 50 training rows"]
+    assert leaf == ["", *(f"every leaf holds rows of at least {n} training people" for n in (5, 50))]
     assert "at most 3 parents" in build_generator("baynet", {"degree": 3}).overfitting_protection()
 
 

@@ -57,7 +57,7 @@ def estimates(patients: pd.DataFrame, name: str, **settings: int) -> dict[str, E
 
 @pytest.mark.slow
 def test_large_leaves_are_honest_here_and_small_ones_are_not(patients: pd.DataFrame) -> None:
-    """Leaves count rows, and a person has four of them: 50 rows a leaf still repeat members' rows.
+    """Without a subject leaves count rows, and a person has four of them: 50 rows still repeat members' rows.
 
     Ties cap the score of the paper, which is why identical_excess is limited beside it.
     """

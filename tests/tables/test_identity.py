@@ -140,7 +140,7 @@ def test_split_is_disjoint_complete_and_in_proportion() -> None:
     assert sorted(index for part in parts.values() for index in part.index) == list(frame.index)
     sides = [set(part["id"]) for part in parts.values()]
     assert sum(map(len, sides)) == len(set.union(*sides)) == 4000
-    for part, share in zip(parts.values(), (0.6, 0.2, 0.2), strict=True):
+    for part, share in zip(parts.values(), (0.5, 0.3, 0.2), strict=True):
         spread = np.sqrt(4000 * share * (1 - share))
         assert abs(part["id"].nunique() - 4000 * share) < 4 * spread
         assert part.index.is_monotonic_increasing
@@ -187,8 +187,13 @@ def test_split_errors_name_place_and_no_value() -> None:
         split_table(pd.DataFrame({"id": [SECRET]}), "id", KEY)
     assert SECRET not in str(caught.value)
     unnamed, zero = {"train": 0.5, "holdout": 0.3, "test": 0.2}, {"train": 1.0, "holdout": 0.0}
-    for shares in ({"train": 1.0}, {"train": 0.9, "holdout": 0.2}, unnamed, zero):
-        with pytest.raises(ConfigError, match="shares must"):
+    for shares, told in (
+        ({"train": 1.0}, "name train and holdout, and holdout is missing"),
+        ({"train": 0.9, "holdout": 0.2}, "sum to 1, and they sum to 1.1"),
+        (unnamed, "name train, holdout and reference only, not 'test'"),
+        (zero, "be positive, and that of holdout is not"),
+    ):
+        with pytest.raises(ConfigError, match=f"shares must {told}. For example: shares: .train: 0.5, holdout: 0.3"):
             split_table(frame, "id", KEY, shares)
 
 

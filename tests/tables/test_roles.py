@@ -152,7 +152,7 @@ def test_evaluate_refuses_the_same_columns_and_sets_generated_ones_apart() -> No
     with pytest.raises(InputError, match="2 columns hold.*'id'.*'e' \\(e-mail addresses\\)"):
         evaluate(*parts, parts[0], metrics="value_disclosure")
     with pytest.raises(ConfigError, match="is the subject"):
-        evaluate(*parts, parts[0], subject="id", drop=["id"])
+        evaluate(*parts, parts[0], subject="id", generated={"id": "made up"})
     report = evaluate(*parts, parts[0], metrics="value_disclosure", drop=["id", "e"], embedder=False)
     assert report.verdict == "pass" and report.tables["synthetic"]["columns"] == 1
     given = Declared(drop=("e",), generated={"id": "made up"})

@@ -35,14 +35,14 @@ def label_sets(people: Subjects, permutations: int, rng: np.random.Generator) ->
 class Configuration:
     """The queries of one kind and how many people they match.
 
-    ``in_train`` and ``in_holdout`` int64 (queries,), how many members and other people match; ``null_hits`` int64
+    ``in_train`` and ``in_unseen`` int64 (queries,), how many members and other people match; ``null_hits`` int64
     (permutations,), how many queries match exactly one member under permuted labels.
     """
 
     attack: str
     columns: int
     in_train: np.ndarray
-    in_holdout: np.ndarray
+    in_unseen: np.ndarray
     null_hits: np.ndarray
 
     def __len__(self) -> int:
@@ -66,7 +66,7 @@ def risks(groups: Sequence[Sequence[Configuration]], people: Subjects) -> Eviden
 def _risk(group: Sequence[Configuration], people: Subjects) -> tuple[float, np.ndarray]:
     """Observed, and under permuted labels (permutations,)."""
     queries = sum(len(found) for found in group)
-    matched = np.concatenate([found.in_train + found.in_holdout for found in group])
+    matched = np.concatenate([found.in_train + found.in_unseen for found in group])
     chance = exactly_one(len(people), matched, people.members).mean()
     scale = 1 / (1 - people.members / len(people))
     hits = sum(int((found.in_train == 1).sum()) for found in group)
@@ -76,23 +76,23 @@ def _risk(group: Sequence[Configuration], people: Subjects) -> tuple[float, np.n
 
 def describe(found: Configuration, people: Subjects) -> dict[str, Any]:
     """The row of a configuration in the table of the result, without its risk: counts and rates only."""
-    attacks, hits = len(found), (found.in_train == 1, found.in_holdout == 1)
+    attacks, hits = len(found), (found.in_train == 1, found.in_unseen == 1)
     return {
         "attack": found.attack,
         "columns": found.columns,
         "attacks": attacks,
         "hits_train": int(hits[0].sum()),
-        "hits_holdout": int(hits[1].sum()),
+        "hits_unseen": int(hits[1].sum()),
         "rate_train": wilson(hits[0].sum(), attacks)[0],
-        "rate_holdout": wilson(hits[1].sum(), attacks)[0],
+        "rate_unseen": wilson(hits[1].sum(), attacks)[0],
         "risk": math.nan,
         "low": math.nan,
         "high": math.nan,
-        "giomi": giomi_risk(found.in_train, found.in_holdout, people.members, len(people) - people.members),
+        "giomi": giomi_risk(found.in_train, found.in_unseen, people.members, len(people) - people.members),
     }
 
 
-def giomi_risk(in_train: np.ndarray, in_holdout: np.ndarray, members: int, others: int) -> float:
+def giomi_risk(in_train: np.ndarray, in_unseen: np.ndarray, members: int, others: int) -> float:
     """Giomi's R (Palacios eq. 6-7) at the size of the smaller side; NaN without queries.
 
     The hits of the larger side are replaced by their expectation on a random subset as large as the smaller one. At
@@ -101,5 +101,5 @@ def giomi_risk(in_train: np.ndarray, in_holdout: np.ndarray, members: int, other
     size, queries = min(members, others), len(in_train)
     if queries == 0:
         return math.nan
-    hits = exactly_one(members, in_train, size).sum(), exactly_one(others, in_holdout, size).sum()
+    hits = exactly_one(members, in_train, size).sum(), exactly_one(others, in_unseen, size).sum()
     return float(beyond(*(wilson_centre(found, queries) for found in hits)))

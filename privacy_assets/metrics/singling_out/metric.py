@@ -53,7 +53,8 @@ class SinglingOut(Metric):
 
         risk = mean over its queries of ([k = 1] - h(k + m)) / (1 - n_T / (n_T + n_H)),
 
-    where k members and m other people match, n counts people, and h(K) is the probability of drawing exactly one of K
+    where k members and m unseen people match, n counts people (H: of the holdout, and of the reference where there is
+    one: the more people, the narrower the interval), and h(K) is the probability of drawing exactly one of K
     when n_T of all n_T + n_H are drawn. It is 0 on average for a table that does not depend on who was in train, at any
     sizes, and 1 when every query hits one member and nobody else. It can exceed 1 when others match too (h falls), so
     statistics are cut off at 1. Intervals permute the labels of people; h is exact under that law, with several rows a
@@ -72,7 +73,7 @@ class SinglingOut(Metric):
     name: ClassVar[str] = "singling_out"
     summary: ClassVar[str] = "How often queries that isolate a synthetic row isolate a real person."
     needs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
-    optional: ClassVar[frozenset[str]] = frozenset({"embedder"})
+    optional: ClassVar[frozenset[str]] = frozenset({"reference", "embedder"})
     statistics: ClassVar[tuple[StatisticSpec, ...]] = (
         StatisticSpec("risk", "Share of multivariate queries (6 to 12 columns) that isolate a member beyond chance."),
         StatisticSpec(
@@ -130,7 +131,7 @@ class SinglingOut(Metric):
 
     def measure(self, inputs: MetricInputs) -> Measured:
         """Attack with every configuration; see the class for the definitions."""
-        people = inputs.people
+        people = inputs.everyone
         if people.smallest_side == 0 or len(inputs.synthetic) == 0:
             note = "train, holdout and synthetic need at least one row each"
             estimates = tuple(spec.missing(note, people.counts) for spec in self.statistics)
@@ -173,7 +174,7 @@ class SinglingOut(Metric):
         # Distinct synthetic rows, shuffled from an order that only their content decides.
         distinct = np.unique(inputs.row_ids["synthetic"], return_index=True)[1]
         rows = inputs.rng("singling_out rows").permutation(distinct)
-        table, real = code_tables([[inputs.synthetic], [inputs.train, inputs.holdout]], inputs.schema, rows)
+        table, real = code_tables([[inputs.synthetic], inputs.real], inputs.schema, rows)
         widths = sorted({min(width, len(table.start)) for width in self.columns})
         plans: list[_Plan] = [("univariate", 1, partial(univariate, table, self.attacks))]
         aims = [("multivariate", threshold_scheme(table), np.arange(len(rows)))]
