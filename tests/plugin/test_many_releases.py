@@ -20,6 +20,7 @@ from privacy_assets.gate.statements import Place
 from privacy_assets.storage.files import create_once, private_folder
 
 NIGHTS = 5
+SHARES = {"train": 0.6, "holdout": 0.2, "reference": 0.2}
 POLICY = {
     "limits": [
         {"statistic": "dcr.identical_excess", "at_most": 0.2, "bound": "lower"},
@@ -45,7 +46,7 @@ class Deployment:
         settings = {"dcr": {"bootstraps": 50, "permutations": 199}, "cumulative_disclosure": {"permutations": 199}}
         table = table_of(
             "drops", source=more.pop("from_", folder / "people.parquet"), subject="pid", generator=nightly_other,
-            metrics=settings, policy=POLICY, embedder=False, **more,
+            metrics=settings, policy=POLICY, embedder=False, shares=SHARES, **more,
         )  # fmt: skip
         nightly = dg.ScheduleDefinition(name="nightly", job_name="drops_pipeline", cron_schedule="0 2 * * *")
         schedules = [] if more else [nightly]

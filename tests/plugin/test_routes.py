@@ -121,7 +121,8 @@ def test_route_05_a_failed_check_with_severity_warn(world: World) -> None:
     result = world.run(with_checks(gated(world, "leaky_warned"), warn))
     found = checks(result)["attestation", "policy_holds"]
     assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
-    refused(result, "leaky_warned", HOLDS)
+    refused(result, "leaky_warned", HOLDS, "attestation", check=None)  # fails by itself as well
+    refused(world.run(gated(world, "leaky_warned"), "leaky_warned/published"), "leaky_warned", HOLDS)
     nothing_published(world, "leaky_warned")
 
 
@@ -141,7 +142,8 @@ def test_route_06_a_check_that_omits_its_result(world: World) -> None:
 
     result = world.run(with_checks(gated(world, "leaky_omitted"), omit))
     assert ("attestation", "policy_holds") not in checks(result)
-    refused(result, "leaky_omitted", HOLDS)
+    refused(result, "leaky_omitted", HOLDS, "attestation", check=None)  # fails by itself as well
+    refused(world.run(gated(world, "leaky_omitted"), "leaky_omitted/published"), "leaky_omitted", HOLDS)
     nothing_published(world, "leaky_omitted")
 
 
