@@ -28,7 +28,7 @@ from privacy_assets.evaluation import attach_embedder, choose_metrics, fit_embed
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.tables.demo import load_patients
 
-BUDGETS = (10, 50, 120, 200, 400, 800, None)  # steps; None: without
+BUDGETS = (10, 50, 80, 120, 200, 400, 800, None)  # steps; None: without
 RELEASES = {  # share of the release that stems from training rows, and what was done to these
     "fresh": (0.0, Noise()),
     "2 % copies": (0.02, Noise()),

@@ -10,7 +10,7 @@ from pydantic import Field
 from privacy_assets.settings import declared
 
 _PRESETS: dict[str, dict[str, int | None]] = {  # units of a layer, steps and rows at most
-    "default": {"width": 256, "max_steps": 120, "max_rows": 50_000},
+    "default": {"width": 256, "max_steps": 80, "max_rows": 50_000},
     "paper": {"width": 1024, "max_steps": None, "max_rows": None},
 }
 

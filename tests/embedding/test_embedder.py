@@ -239,7 +239,7 @@ def test_a_large_table_is_learnt_from_a_part_of_its_rows_that_their_order_does_n
 
 def test_the_default_preset_has_a_budget_and_what_is_given_comes_first():
     default, paper = EmbedderSettings(), EmbedderSettings(preset="paper", max_steps=7)
-    assert (default.width, default.max_steps, default.max_rows) == (256, 120, 50_000)
+    assert (default.width, default.max_steps, default.max_rows) == (256, 80, 50_000)
     assert (paper.width, paper.max_steps, paper.max_rows) == (1024, 7, None)
 
 
