@@ -118,7 +118,7 @@ def _notes(frames: Mapping[str, Frame], subject: str | None, declared: Declared)
     if gone := [name for name in declared.drop if name in frames["synthetic"].columns]:
         found.append(
             f"The synthetic table also holds {', '.join(map(shown, gone))}, dropped and not measured: the verdict is"
-            " about the table without. Take this out before you publish it."
+            f" about the table without. Take {'it' if len(gone) == 1 else 'them'} out before you publish the table."
         )
     return tuple(found)
 

@@ -165,8 +165,8 @@ def judge_limit(limit: Limit, result: MetricResult | None, attempt: int = 1) -> 
         and math.isfinite(estimate.minimum_detectable_effect)
         and limit.exceeded_by(estimate.minimum_detectable_effect)
     ):
-        shows = f"{estimate.minimum_detectable_effect:.4g}, beyond the limit {limit.value:.4g}"
-        reason = f"underpowered: a release of these sizes without any leak can show {shows}{needed}"
+        reached = f"{estimate.minimum_detectable_effect:.4g}, beyond the limit {limit.value:.4g}"
+        reason = f"underpowered: without any leak it can reach {reached}{needed}"
         return LimitOutcome(limit, "not_assessable", measured, reason, estimate)
     if limit.exceeded_by(measured):
         return LimitOutcome(limit, "fail", measured, broken, estimate)
