@@ -172,9 +172,10 @@ def advice(outcomes: Iterable[LimitOutcome], configuration: Iterable[Protection]
 
     ``configuration`` are the protections of the table: what is on already is not asked for again. All outcomes of a
     table tell more than some: a limit on singling out alone is broken by copies as well. Too few people are no cause
-    while rows leak: that has to be mended first.
+    while rows leak: that has to be mended first. What broke a limit comes before what left one open.
     """
-    causes = {outcome.limit.key: cause_of(outcome) for outcome in outcomes}
+    broken_first = sorted(outcomes, key=lambda outcome: outcome.status != "fail")
+    causes = {outcome.limit.key: cause_of(outcome) for outcome in broken_first}
     leak = next((cause for cause in _LEAKS if cause in causes.values()), "over-fitting")
     leaks = {_ANY_LEAK, *_LEAKS} & {*causes.values()}
     limits: dict[str, list[str]] = {}

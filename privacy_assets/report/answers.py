@@ -37,6 +37,7 @@ _WORDS: dict[Status, str] = {
     "not_assessable": "Cannot tell",
     "not_tested": "Not tested",
 }
+_UNKNOWN = "foreign values"  # cells that no real row has could carry anything, which is not to say that they do
 _WORDS_OF_GATE: dict[Status, str] = {"pass": "Yes", "fail": "No", "not_assessable": "Not shown"}
 _WORDS_OF_OTHER: dict[Status, str] = {"pass": "Within limits", "fail": "Broken", "not_tested": "No limit"}
 
@@ -108,9 +109,12 @@ def _answer(
     words = _WORDS | {_GATE: _WORDS_OF_GATE, _OTHER: _WORDS_OF_OTHER}.get(group, {})
     saw_one = group == _GATE and status == "not_assessable" and report.verdict == "fail"
     strongest = min(outcomes, key=_strength, default=None)
+    word = "Yes, it saw one" if saw_one else words[status]
+    if status == "fail" and {cause_of(outcome) for outcome in outcomes if outcome.status == "fail"} == {_UNKNOWN}:
+        word = "Not ruled out"
     return Answer(
         title=title,
-        word="Yes, it saw one" if saw_one else words[status],
+        word=word,
         status=status,
         outcomes=tuple(outcomes),
         strongest=strongest,

@@ -171,6 +171,13 @@ def test_members_who_are_avoided_are_recognised_as_members() -> None:
     assert members.strongest.limit.key == "dcr.member_excess"
 
 
+def test_values_of_no_real_row_alone_trace_nobody_but_rule_nothing_out() -> None:
+    foreign = MetricResult("value_disclosure", (estimate("foreign_cells", 0.002, 0.0, null=0.0),))
+    limits = (Limit("value_disclosure.foreign_cells", at_most=0.0), Limit("dcr.member_excess", at_most=0.05))
+    (copies, *_), (worse, *_) = (report(dcr(excess), foreign, limits=limits).answers for excess in (0.004, 0.31))
+    assert [(one.word, one.status) for one in (copies, worse)] == [("Not ruled out", "fail"), ("Yes", "fail")]
+
+
 def test_the_smallest_leak_is_that_of_planted_copies_or_what_could_be_detected() -> None:
     assert passing().answers[0].smallest_leak == "dcr.member_excess of 0.03"
     planted = tuple(
