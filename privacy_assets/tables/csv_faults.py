@@ -17,6 +17,7 @@ from privacy_assets.errors import InputError
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null")
 _WIDE = {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}
 _NO_HEADER = "give the file a first line with the names of the columns"
+_SIGNS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _LONG = 19  # digits
 _FEWEST_NAMES = 3  # that count up: two numbers always do
 
@@ -29,6 +30,14 @@ def csv_fault(stream: BinaryIO, where: str) -> InputError | None:
         stream.seek(0)
         fault = _shape_fault(stream, where)
     return fault
+
+
+def _separator_fault(names: Sequence[str], where: str) -> InputError | None:
+    found = [word for sign, word in _SIGNS.items() if len(names) == 1 and sign in names[0]]
+    if not found:
+        return None
+    fix = "save it with commas between the columns, and with points in decimals"
+    return InputError(f"its columns are separated by {found[0]}", where=where, fix=fix)
 
 
 def _encoding_fault(stream: BinaryIO, where: str) -> InputError | None:
@@ -54,6 +63,8 @@ def _shape_fault(stream: BinaryIO, where: str) -> InputError | None:
         for fields in records:
             if fields and not wanted:
                 wanted = len(fields)
+                if (fault := _separator_fault(fields, where)) is not None:
+                    return fault
             elif fields:
                 row += 1
                 if len(fields) != wanted:
@@ -70,12 +81,15 @@ def _shape_fault(stream: BinaryIO, where: str) -> InputError | None:
 
 
 def check_header(table: pa.Table, where: str) -> None:
-    """Raise InputError when the first line of a CSV file holds cells of a row, or a name twice; no name is told.
+    """Raise InputError when the first line of a CSV file holds cells of a row, or a name twice, or other separators
+    than commas; no name is told.
 
     A row: its names are numbers, dates, booleans and texts as in the column below, and no name stands above a column of
     another kind. Numbers that count up (years, positions) can be names.
     """
     names = table.column_names
+    if (fault := _separator_fault(names, where)) is not None:
+        raise fault
     repeated = [position for position, name in enumerate(names) if name in names[:position]]
     if repeated:
         first, second = names.index(names[repeated[0]]), repeated[0]

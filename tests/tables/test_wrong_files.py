@@ -47,6 +47,9 @@ def refused(path: Path, message: str) -> InputError:
         (b"a,b\n" + b"1,x\n" * 400_000 + b"2,\xe9\n", None, r"line 400002 is not UTF-8 text \(byte 1600006 of"),
         (f"a,b\n1,{SECRET}\n".encode("utf-16"), None, "UTF-16 text, not UTF-8"),
         (f"a,b\n1,{SECRET}\n2,caf\u00e9".encode()[:-1], None, "line 3 is not UTF-8 text"),
+        (f"a;b\n1;2\n3;{SECRET}\n", None, "its columns are separated by semicolons.*save it with commas"),
+        (f"a;b\n1,5;2\n3,5;{SECRET}\n", None, "its columns are separated by semicolons.*points in decimals"),
+        (f"a\tb\n1\t2\n3\t{SECRET}\n", None, "its columns are separated by tabs"),
         (f"{SECRET},1,{SECRET}\nx,2,y\n", None, "line 1 names columns 0 and 2 alike.*if line 1 is a row"),
     ],
 )
