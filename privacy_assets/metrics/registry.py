@@ -11,6 +11,7 @@ from privacy_assets.stats.estimates import StatisticSpec
 
 METRICS: dict[str, type[Metric]] = parts_at(
     "privacy_assets.metrics.dcr:Dcr",
+    "privacy_assets.metrics.copies:Copies",
     "privacy_assets.metrics.singling_out:SinglingOut",
     "privacy_assets.metrics.linkability:Linkability",
     "privacy_assets.metrics.attribute_inference:AttributeInference",

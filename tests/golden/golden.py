@@ -37,7 +37,7 @@ SEED = 7
 REAL = ("train", "holdout", "reference")
 ENDS = ("low", "high", "minimum_detectable_effect", "measured")
 _UNSTABLE = ("seconds", "versions", "engine_version", "fingerprints", "inputs")  # not what the engine finds
-_ALSO = ("memorization", "vulnerability", "fidelity", "cumulative_disclosure")
+_ALSO = ("copies", "memorization", "vulnerability", "fidelity", "cumulative_disclosure")
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from privacy_assets.stats.results import MetricResult
 
 SHORT: dict[str, dict[str, object]] = {
     "dcr": {"bootstraps": 100, "permutations": 199},
+    "copies": {"permutations": 199},
     "singling_out": {"attacks": 400, "permutations": 199, "outliers": 100},
     "linkability": {"attacks": 200, "permutations": 199},
     "attribute_inference": {"permutations": 199},
@@ -39,7 +40,8 @@ SHORT: dict[str, dict[str, object]] = {
     },
 }  # fmt: skip
 TRAIN, HOLDOUT, REFERENCE = 160, 120, 80  # people, two rows each
-DRAWS_LITTLE = {"fidelity", "vulnerability"}  # whose statistics do not depend on the seed, only tables and intervals
+# Whose statistics do not depend on the seed, only tables and intervals; of these tables no row is copied.
+DRAWS_LITTLE = {"copies", "fidelity", "vulnerability"}
 # Those that do not set the rows beside train: a copy of it changes nothing that they say.
 NOT_OF_COPIES = {name for name, metric in METRICS.items() if not {"train", "synthetic"} <= metric.needs}
 # A copy is useful, invents nothing, and is no canary.

@@ -1,0 +1,130 @@
+"""Copies: against sums written out in loops, and shares that were planted."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from privacy_assets.evaluation import prepare_inputs
+from privacy_assets.metrics.copies import Copies, copied
+from privacy_assets.stats.results import Estimate
+from privacy_assets.stats.subjects import Subjects
+
+
+def by_hand(train: dict[str, list[str]], others: dict[str, list[str]], synthetic: Sequence[str]) -> float:
+    """The estimate, rows by person, where no cell counts less than it holds."""
+    everybody = {**train, **others}
+    real, found = Counter(row for rows in everybody.values() for row in rows), Counter(synthetic)
+    weight = {who: sum(found[row] / real[row] for row in rows) / len(rows) for who, rows in everybody.items()}
+    inside, outside = ([weight[who] for who in side] for side in (train, others))
+    moved = [sum(Counter(rows)[row] ** 2 / real[row] for row in {*rows}) / len(rows) for rows in everybody.values()]
+    return (sum(inside) / len(inside) - sum(outside) / len(outside)) / (sum(moved) / len(moved))
+
+
+def measured(
+    train: dict[str, list[str]], others: dict[str, list[str]], synthetic: Sequence[str], permutations: int = 199
+) -> tuple[float, np.ndarray]:
+    """The metric's estimate, and its values under permuted labels."""
+    names = sorted({*synthetic, *(row for rows in [*train.values(), *others.values()] for row in rows)})
+    held = [(who, row) for side in (train, others) for who, rows in side.items() for row in rows]
+    codes = np.unique([who for who, _ in held], return_inverse=True)[1]
+    cells, ids = (np.array([names.index(row) for row in rows]) for rows in ([row for _, row in held], synthetic))
+    people = Subjects.of(codes, sum(map(len, train.values())))
+    found = copied(cells, ids, people, permutations, np.random.default_rng(0))
+    return float(found.observed[0]), found.null[:, 0]
+
+
+@pytest.mark.parametrize(
+    ("train", "others", "synthetic"),
+    [
+        ({"a": ["1"], "b": ["2"]}, {"c": ["3"], "d": ["4"]}, ["1", "9"]),
+        ({"a": ["1"], "b": ["1"], "c": ["2"]}, {"d": ["1"], "e": ["3"]}, ["1", "2"]),
+        ({"a": ["1", "1", "2"], "b": ["3"]}, {"c": ["1"], "d": ["4", "5"]}, ["1", "3", "8", "8"]),
+        ({"a": ["1", "2"], "b": ["2"]}, {"c": ["2", "2", "2"], "d": ["3"]}, ["2"]),
+    ],
+)
+def test_the_estimate_is_that_of_sums_written_out(train, others, synthetic) -> None:
+    assert measured(train, others, synthetic)[0] == pytest.approx(by_hand(train, others, synthetic), rel=1e-12)
+
+
+def test_permuted_labels_have_the_law_of_all_labellings() -> None:
+    train, others = {"a": ["1"], "b": ["2", "2"], "c": ["3"]}, {"d": ["2"], "e": ["4"], "f": ["5"]}
+    synthetic = ["1", "2", "6"]
+    people = {**train, **others}
+    every = [
+        by_hand({x: people[x] for x in "abcdef" if x in chosen}, {x: people[x] for x in "abcdef" if x not in chosen},
+                synthetic)
+        for chosen in itertools.combinations("abcdef", 3)
+    ]  # fmt: skip
+    observed, null = measured(train, others, synthetic, permutations=4000)
+    # D speaks of the release where cells are full, so that laws agree up to their scale.
+    scale = observed / by_hand(train, others, synthetic)
+    assert sorted({*np.round(null / scale, 9)}) == sorted({*np.round(every, 9)})
+    assert null.mean() == pytest.approx(0, abs=4 * null.std() / 4000**0.5) and np.mean(every) == pytest.approx(0)
+
+
+def rows(number: int, levels: int, rng: np.random.Generator) -> pd.DataFrame:
+    """Few levels make many equal rows; of many hardly any two are."""
+    drawn = {name: np.minimum(rng.geometric(3 / levels, number), levels) for name in "abcd"}
+    kind = pd.CategoricalDtype(range(1, levels + 1))
+    return pd.DataFrame(drawn).astype({"d": kind}).mask(rng.random((number, 4)) < 0.02)
+
+
+def release(share: float, levels: int, seed: int, each: int = 1, people: int = 600) -> tuple[Estimate, float]:
+    """A release of which some rows are training rows: the estimate, and the share of training rows that it repeats."""
+    rng = np.random.default_rng(seed)
+    train, holdout, reference = (
+        rows(number, levels, rng).loc[lambda frame: np.arange(len(frame)).repeat(each)].reset_index(drop=True)
+        for number in (people, people // 2, people // 4)
+    )
+    repeated = rng.random(len(train)) < share
+    synthetic = pd.concat([train[repeated], rows((~repeated).sum(), levels, rng)])
+    tables = [frame.assign(who=np.arange(len(frame)) // each + first)
+              for first, frame in zip((0, 10_000, 20_000), (train, holdout, reference), strict=True)]  # fmt: skip
+    inputs = prepare_inputs(tables[0], tables[1], synthetic, reference=tables[2], subject="who", seed=seed)
+    return Copies(permutations=199).measure(inputs).estimates[0], float(repeated.mean())
+
+
+@pytest.mark.parametrize("levels", [4, 60])
+@pytest.mark.parametrize("each", [1, 3])
+def test_planted_shares_lie_in_the_interval_and_are_met_on_average(levels: int, each: int) -> None:
+    inside, errors = [], []
+    for seed, share in enumerate([0.0, 0.05, 0.2, 0.5, 1.0] * 4):
+        found, truth = release(share, levels, seed, each, people=300)
+        inside.append(found.low <= truth <= found.high)
+        errors.append((found.value - truth) / max(found.high - found.low, 0.01))
+    assert sum(inside) >= 17  # of 20: fewer with a probability of 0.016 at 95 %
+    assert abs(np.mean(errors)) < 0.2
+
+
+def test_a_copy_is_one_and_an_avoided_train_is_negative() -> None:
+    assert release(1.0, 60, 0)[0].value == pytest.approx(1, abs=0.02)
+    rng = np.random.default_rng(1)
+    train, holdout = rows(400, 60, rng), rows(400, 60, rng)
+    inputs = prepare_inputs(train, holdout, holdout.copy(), seed=1)
+    found = Copies(permutations=199).measure(inputs).estimates[0]
+    assert found.value < -0.9 and found.high < -0.5
+
+
+def test_one_row_repeated_a_hundred_times_is_one_row() -> None:
+    rng = np.random.default_rng(2)
+    train, holdout, fresh = (rows(500, 60, rng) for _ in range(3))
+    repeated = train.iloc[[7]].loc[lambda one: one.index.repeat(100)]
+    synthetic = pd.concat([fresh, repeated])
+    found = Copies(permutations=199).measure(prepare_inputs(train, holdout, synthetic, seed=2)).estimates[0]
+    assert found.value < 0.02
+
+
+def test_people_of_the_reference_are_unseen_too() -> None:
+    rng = np.random.default_rng(3)
+    train, holdout, reference, fresh = (rows(400, 4, rng) for _ in range(4))
+    alone, both = (
+        Copies(permutations=199).measure(prepare_inputs(train, holdout, fresh, reference=more, seed=3)).estimates[0]
+        for more in (None, reference)
+    )
+    assert both.subjects > alone.subjects and both.high - both.low < alone.high - alone.low
