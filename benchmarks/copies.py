@@ -43,7 +43,7 @@ def cells_of(name: str, few: bool) -> tuple[np.ndarray, np.ndarray]:
 
 def drawn(cells: np.ndarray, whose: np.ndarray, people: int, dose: float, seed: int) -> list[float]:
     """Truth, estimate, low and high of one split and release, and CPU seconds."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng([seed, DOSES.index(dose)])
     place = rng.permutation(whose.max() + 1)[whose]
     train, unseen, others = (
         np.flatnonzero(side) for side in (place < people, (place >= people) & (place < 2 * people), place >= 2 * people)

@@ -18,7 +18,7 @@ from privacy_assets.stats.inference import REPLICATES, Evidence
 from privacy_assets.stats.limits import Limit
 from privacy_assets.stats.subjects import SMALLEST_SIDE, Subjects
 
-_BEYOND = 3.0  # Poisson deviations of a cell without copies that are still counted
+_BEYOND = 4.0  # deviations of a cell without copies that are still counted
 _ROUNDS = 10  # of correcting D for cells that are full anyway
 _MOSTLY_FULL = 0.9  # share of cells at their bound, at most: where all are, nothing can be seen
 
@@ -40,7 +40,7 @@ class Copies(Metric):
     copy of train, negative where the release keeps away from train.
 
     A cell counts at most a copy of each of its rows beyond what is usual for cells of its size (the median over cells
-    of as many rows to a power of two, and three Poisson deviations), so that one row repeated a hundred times is one
+    of as many rows to a power of two, and four deviations of both counts), so that one row repeated a hundred times is one
     row. What would be at that bound without a copy hides one: D is corrected for it.
 
     The people of the reference are unseen too. Labels permuted by subject and subjects resampled give the interval, at
@@ -89,7 +89,7 @@ def copied(
     real, hits = np.bincount(cell), np.bincount(place[known[place] == synthetic], minlength=len(known))
     size = np.log2(real).astype(np.int64)
     usual = real * _by(size, hits / real, np.median)
-    most = real + usual + _BEYOND * np.sqrt(usual)
+    most = real + usual + _BEYOND * np.sqrt(usual * (1 + usual / real))  # both counts vary by chance
     rows = people.totals()
     weights = people.totals((np.minimum(hits, most) / real)[cell]) / rows
 
