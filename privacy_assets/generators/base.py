@@ -104,8 +104,8 @@ class Generator(ABC):
         ``seed`` >= 0: the same seed gives the same generator. ``device`` is a torch device name, ``progress`` is told
         what happens in words without values. ``checkpoint`` is a folder where long training keeps what it has done: an
         interrupted one goes on where it was, with the same result. ``people`` int64 (n,) tell whose each row is, so
-        that rows held out for early stopping are of people who are not trained on (None: each row is a person).
-        Raises InputError for no rows.
+        that rows held out for early stopping are of people who are not trained on, and leaves of trees hold enough of
+        them (None: each row is a person). Raises InputError for no rows.
         """
         if len(train) == 0:
             raise InputError("a generator cannot be fitted to no rows", where="train", fix="give more rows")
