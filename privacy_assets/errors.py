@@ -158,9 +158,14 @@ def require(package: str, what: str, extra: str, otherwise: str = "") -> None:
 def did_you_mean(name: object, options: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the closest of ``options``, or the whole list when nothing is close."""
     known = sorted(options)
+    return near_name(name, known) or f" Known: {', '.join(known) or 'none'}."
+
+
+def near_name(name: object, options: Iterable[str]) -> str:
+    """The same without the list: names of a file's columns can be the cells of a row, where the header is missing."""
     text = str.__str__(name)[:_LONGEST_SHOWN] if isinstance(name, str) else ""
-    close = get_close_matches(text, known, n=1, cutoff=0.65)
-    return f" Did you mean {close[0]!r}?" if close else f" Known: {', '.join(known) or 'none'}."
+    close = get_close_matches(text, sorted(options), n=1, cutoff=0.65)
+    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def without_chain(error: E) -> E:

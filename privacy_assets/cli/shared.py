@@ -36,8 +36,8 @@ def kinds(pairs: Sequence[str]) -> dict[str, Kind] | None:
 
 def parts(option: str, given: Sequence[str]) -> list[str]:
     """What stands between the commas of each text, as in a line of CSV: a part that holds a comma is quoted."""
-    try:
-        return [part.strip() for line in csv.reader(given, skipinitialspace=True, strict=True) for part in line]
+    try:  # a reader for each text, or a quote that one leaves open would go on in the next
+        return [part for text in given for part in next(csv.reader([text], skipinitialspace=True, strict=True), [])]
     except csv.Error:
         raise ConfigError(f"--{option}: close every double quote.") from None
 
@@ -58,7 +58,7 @@ def declared_columns(options: argparse.Namespace) -> Declared:
 
     reasons = _pairs("generated", getattr(options, "generated", []), "COLUMN=REASON")
     domains = _pairs("domain", getattr(options, "domain", []), "COLUMN=A,B")
-    values = {name: parts("domain", [text]) for name, text in domains.items()}
+    values = {name: [value.strip() for value in parts("domain", [text])] for name, text in domains.items()}
     return Declared.of(parts("drop", options.drop), reasons, values, subject=options.subject)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_datetime64_any_dtype, is_float_dtype
 
-from privacy_assets.errors import ConfigError, InputError, did_you_mean
+from privacy_assets.errors import ConfigError, InputError, near_name
 from privacy_assets.tables.column import Column, of_one_vocabulary, ranked, stacked
 from privacy_assets.tables.conversion import column_of
 from privacy_assets.tables.identifiers import identifier_in
@@ -100,7 +100,7 @@ class Declared:
         for argument, names in (("drop", self.drop), ("generated", self.generated), ("domains", self.domains)):
             for name in names:
                 if name not in columns:
-                    raise ConfigError(f"{argument}: there is no column {name!r}.{did_you_mean(name, columns)}")
+                    raise ConfigError(f"{argument}: there is no column {name!r}.{near_name(name, columns)}")
 
     def left(self, frame: Any, subject: str | None = None) -> Any:
         """``frame``, a table with ``columns`` and ``drop``, without the columns to leave out; a real one keeps
@@ -127,7 +127,10 @@ def may_tell_people_apart(frame: Any, drop: Sequence[str]) -> list[str]:
         values = frame[name]
         if is_datetime64_any_dtype(values) or is_float_dtype(values) and (values % 1 > 0).any():
             continue
-        codes, _ = pd.factorize(values)
+        try:
+            codes, _ = pd.factorize(values)
+        except TypeError:  # lists and mappings are no ids
+            continue
         codes = codes[codes >= 0]
         rows = np.bincount(codes)
         repeated = len(rows) >= _SOME and rows[rows > 1].sum() > _ALONE * len(codes)

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 import pandas as pd
 
-from privacy_assets.errors import ConfigError, InputError, did_you_mean, shown
+from privacy_assets.errors import ConfigError, InputError, did_you_mean, near_name, shown
 from privacy_assets.tables.conversion import precision_of
 from privacy_assets.tables.precision import Precision
 
@@ -117,13 +117,18 @@ def check_frame(frame: Frame, *, where: str, smallest: int = 1) -> None:
 
 def option_text(names: Iterable[str]) -> str:
     """Names of columns as an option of the command line takes them in a shell."""
-    return shlex.quote(",".join(f'"{name}"' if "," in name else name for name in names))
+    return shlex.quote(",".join(map(_quoted, names)))
+
+
+def _quoted(name: str) -> str:
+    plain = name and not name.startswith((" ", '"')) and not set(name) & {",", "\n", "\r"}
+    return name if plain else '"' + name.replace('"', '""') + '"'
 
 
 def check_subject(columns: Iterable[str], subject: str, where: str) -> None:
     """Raise InputError unless the column ``subject`` is there."""
     if subject not in columns:
-        fix = f"name one of its columns.{did_you_mean(subject, columns)}"
+        fix = f"name one of its columns.{near_name(subject, columns)}"
         raise InputError("the subject column is missing", where=where, column=subject, fix=fix)
 
 
@@ -164,7 +169,7 @@ def infer_schema(
     overrides = dict(overrides or {})
     for name, kind in overrides.items():
         if name not in frame.columns:
-            hint = did_you_mean(name, frame.columns)
+            hint = near_name(name, frame.columns)
             raise ConfigError(f"{where}: kind given for unknown column {shown(name)}.{hint}")
         if kind not in get_args(Kind):
             hint = did_you_mean(kind, get_args(Kind))

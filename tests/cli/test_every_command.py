@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from privacy_assets.cli.shared import parts
+from privacy_assets.errors import ConfigError
 from privacy_assets.gate.releases import TRUSTED_VARIABLE
 from privacy_assets.shadow.plan import AuditPlan
 from privacy_assets.storage.objects import PRIVATE_VARIABLE, RELEASES_VARIABLE
+from privacy_assets.tables.schema import option_text
 from tests.cli.conftest import Command
 from tests.cli.people import SECRET
 
@@ -170,3 +174,15 @@ def test_every_command_is_listed_with_the_statuses(command: Command, tables: Pat
     assert "0 the policy holds, 1 it is broken or cannot be assessed, 2 bad input" in " ".join(text.split())
     assert "--train" in command("evaluate", status=2).err
     assert "`privacy-assets generators`" in command("generate", f"--data={tables}", "--out=s.csv", status=2).err
+
+
+@pytest.mark.parametrize(
+    "names", [["a", "b, c"], [" a", "b "], ['"q"', "x"], ['5" disk', 'a,"b"'], ["it's"], ["two\nlines"], ["a"]]
+)
+def test_the_option_that_a_message_shows_names_the_same_columns(names: list[str]) -> None:
+    assert parts("drop", shlex.split(option_text(names))) == names
+
+
+def test_a_quote_that_is_left_open_does_not_go_on_in_the_next_option() -> None:
+    with pytest.raises(ConfigError, match="close every double quote"):
+        parts("drop", ['"a', 'b"'])

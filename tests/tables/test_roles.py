@@ -194,3 +194,18 @@ def test_noise_paid_for_by_a_budget_stays_so_where_the_few_values_are_public() -
         "few values of level",
     )
     assert set(known.sample(500, seed=0).frame()["level"]) <= {0, 2.5, 5, 10} and known.privacy.outside_guarantee == ()
+
+
+@pytest.mark.parametrize("asked", [{"subject": "pid"}, {"drop": ["pid"]}, {"kinds": {"pid": "integer"}}])
+def test_a_file_without_a_header_shows_no_cell_where_a_column_is_missing(asked: dict[str, Any]) -> None:
+    frame = pd.DataFrame({"Jane Doe": np.arange(60.0), "cardiology": np.arange(60.0)})
+    with pytest.raises((InputError, ConfigError), match="pid") as caught:
+        evaluate(frame, frame, frame, embedder=False, **asked)
+    assert "Jane" not in str(caught.value) and "cardiology" not in str(caught.value)
+
+
+def test_a_dropped_column_of_lists_is_no_id() -> None:
+    rng = np.random.default_rng(0)
+    parts = [pd.DataFrame({"x": rng.normal(size=200), "tags": [[1, 2]] * 200}) for _ in range(3)]
+    report = evaluate(*parts, metrics="dcr", drop=["tags"], embedder=False)
+    assert report.tables["train"]["columns"] == 1 and "looks like one" not in report.notes[0]
