@@ -89,7 +89,7 @@ def _add_evaluate(commands: Commands) -> None:
     command.option("--train", trained, required=True, metavar="FILE")
     command.option("--holdout", "rows of the same population it has not seen", required=True, metavar="FILE")
     command.option("--synthetic", "the table to be published", required=True, metavar="FILE")
-    command.option("--reference", "further unseen rows, for calibrated attacks", metavar="FILE")
+    command.option("--reference", "further unseen rows of the same population", metavar="FILE")
     earlier = "a table of the same people that was released before; once for each"
     command.option("--released", earlier, metavar="FILE", action="append", default=[])
     command.option("--subject", "column that tells people apart (real tables); without it each row is one person")

@@ -36,7 +36,7 @@ def demo_table(*, leak: bool = False) -> dg.Definitions:
     """The demo table with sequential trees: leaves of 250 people, or, as ``leak``, of a single one.
 
     A person has about four rows that differ in little but the visits. With leaves of 50 people, the default, the gate
-    refuses about every second split. Train and holdout are of equal size: the more people were not seen, the more
+    refuses some splits. Train and holdout are of equal size: the more people were not seen, the more
     surely singling out is shown to hold 0.09.
     """
     return build_privacy_assets(demo_spec(leak=leak))

@@ -40,8 +40,8 @@ class Copies(Metric):
     copy of train, negative where the release keeps away from train.
 
     A cell counts at most a copy of each of its rows beyond what is usual for cells of its size (the median over cells
-    of as many rows to a power of two, and four deviations of both counts), so that one row repeated a hundred times is one
-    row. What would be at that bound without a copy hides one: D is corrected for it.
+    of as many rows to a power of two, and four deviations of both counts), so that one row repeated a hundred times is
+    one row. What would be at that bound without a copy hides one: D is corrected for it.
 
     The people of the reference are unseen too. Labels permuted by subject and subjects resampled give the interval, at
     95 %. No limit by default: a table whose rows all have many equals cannot show its frequencies without the copies

@@ -61,6 +61,9 @@ def _instead(missing: Path) -> str:
         return ""
     if not missing.parent.is_dir():
         return f"check the path: there is no folder {shown(missing.parent)}"
-    names = [file.name for file in missing.parent.iterdir() if file.suffix.lower() in SUFFIXES]
+    try:
+        names = [file.name for file in missing.parent.iterdir() if file.suffix.lower() in SUFFIXES]
+    except OSError:  # a folder that may be entered, and not listed
+        return ""
     near = get_close_matches(missing.name, names, cutoff=0.7)
     return f"check the path. Did you mean {' or '.join(map(shown, near))}?" if near else ""
