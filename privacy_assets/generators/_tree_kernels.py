@@ -24,13 +24,12 @@ def count_levels(
     weights: np.ndarray,
     shares: np.ndarray,
 ) -> int:
-    """Group int64 (levels,) of each level, 0 for those with fewer than ``smallest`` rows; returns how many there are.
+    """Group int64 (levels,) of each level, 0 for those with fewer than ``smallest``; returns how many there are.
 
-    ``weights`` float64 (groups,) become their rows, and ``shares`` float64 (groups, width) by how much the mean goal of
-    each, or the share of each class where there are more than two, is above that of all. All come in as zeros.
+    ``group`` comes in with the rows of each level, or the people where these are counted. ``weights`` float64 (groups,)
+    become their rows, and ``shares`` float64 (groups, width) by how much the mean goal of each, or the share of each
+    class where there are more than two, is above that of all. Both come in as zeros.
     """
-    for code in codes:
-        group[code] += 1
     groups = 1
     for level in range(len(group)):
         if group[level] >= smallest:
@@ -55,13 +54,20 @@ def count_levels(
 
 
 def grow(
-    places: np.ndarray, spans: np.ndarray, goal: np.ndarray, kinds: int, smallest: int, rng: np.random.Generator
+    places: np.ndarray,
+    spans: np.ndarray,
+    goal: np.ndarray,
+    kinds: int,
+    smallest: int,
+    rng: np.random.Generator,
+    people: np.ndarray | None = None,
 ) -> tuple[np.ndarray, ...]:
     """Grow a CART on features that stand as ``places`` int32 (f, n), 0..spans - 1; ``spans`` int64 (f,).
 
     ``goal`` float64 (n,) holds numbers (squared error; with ``kinds`` 0, or 2 for two classes 0 and 1, where Gini gives
     the same splits) or, with more ``kinds``, the class of each row (Gini). Every leaf keeps at least ``smallest`` rows,
-    or all when there are fewer; a node is split as long as a split is possible and its goal is not constant, as in
+    or all when there are fewer; with ``people`` int64 (n,), codes below n of whose each row is, rows of as many people.
+    A node is split as long as a split is possible and its goal is not constant, as in
     scikit-learn. ``rng`` decides between equal splits of different features; of one feature the lowest is taken.
 
     Returns (feature, low, high, right, start, rows) of the nodes, each before those below it, the left one first: rows
@@ -75,8 +81,9 @@ def grow(
     stack, side, spare = np.empty((len(nodes), 4), dtype=np.int64), np.empty(n, np.uint8), np.empty(n, np.uint32)
     live, inverse, counts = np.arange(f), 1 / np.maximum(np.arange(n + 1), 1), np.zeros((2, max(kinds, 1)), np.int64)
     ends = np.zeros(int(spans.max(initial=0)) + 1, dtype=np.int64)
-    work = (nodes, stack, side, spare, live, inverse, counts, ends)
-    found = _grow(places, spans, goal, kinds, smallest, rng, lists, *work)
+    whose = np.zeros(0, np.int64) if people is None else people
+    work = (nodes, stack, side, spare, live, inverse, counts, ends, np.zeros(len(whose), np.int64))
+    found = _grow(places, spans, goal, kinds, smallest, rng, whose, lists, *work)
     nodes[found, 4] = n
     return (*nodes[:found, :4].T, nodes[: found + 1, 4], lists[f])
 
@@ -89,6 +96,7 @@ def _grow(
     kinds: int,
     smallest: int,
     rng: np.random.Generator,
+    whose: np.ndarray,
     lists: np.ndarray,
     nodes: np.ndarray,
     stack: np.ndarray,
@@ -98,13 +106,16 @@ def _grow(
     inverse: np.ndarray,
     counts: np.ndarray,
     ends: np.ndarray,
+    met: np.ndarray,
 ) -> int:
     """Fill ``nodes`` int64 (nodes, 5) by feature, low, high, right and start, and return their number.
 
     ``lists`` uint32 (f + 1, n): the rows of each node next to each other, sorted by each feature, and as they came.
-    ``live`` int64 (f,): the features; those that are constant in a node, and so below it, come first.
+    ``live`` int64 (f,): the features; those that are constant in a node, and so below it, come first. ``whose`` has the
+    people of :func:`grow`, or nothing where rows are counted, and ``met`` int64 as many zeros.
     """
     f, n = places.shape
+    walks = 0
     for j in range(f):
         place_of, row_of = places[j], lists[j]
         for place in range(spans[j] + 1):
@@ -159,25 +170,30 @@ def _grow(
                 live[a], live[constant] = live[constant], j
                 constant += 1
                 continue
+            least, most = smallest, s - smallest  # rows on the left
+            if len(whose) > 0:
+                least = _rows_of(smallest, whose, row_of, False, met, walks + 1)
+                most = s - _rows_of(smallest, whose, row_of, True, met, walks + 2)
+                walks += 2
             most_gain, at = -np.inf, 0
             if kinds > 2:
                 one, other = 0, int(squares)
                 for kind in range(kinds):
                     left[kind] = 0
-                for i in range(s - smallest):
+                for i in range(most):
                     c = int(goal[row_of[i]])
                     one += 2 * left[c] + 1
                     other -= 2 * (total[c] - left[c]) - 1
                     left[c] += 1
-                    if i + 1 >= smallest and place_of[row_of[i]] != place_of[row_of[i + 1]]:
+                    if i + 1 >= least and place_of[row_of[i]] != place_of[row_of[i + 1]]:
                         gain = one * inverse[i + 1] + other * inverse[s - i - 1]
                         if gain > most_gain:
                             most_gain, at = gain, i + 1
             else:
                 part = 0.0
-                for i in range(s - smallest):
+                for i in range(most):
                     part += goal[row_of[i]]
-                    if i + 1 >= smallest and place_of[row_of[i]] != place_of[row_of[i + 1]]:
+                    if i + 1 >= least and place_of[row_of[i]] != place_of[row_of[i + 1]]:
                         rest = whole - part
                         gain = part * part * inverse[i + 1] + rest * rest * inverse[s - i - 1]
                         if gain > most_gain:
@@ -214,12 +230,66 @@ def _grow(
     return found
 
 
-def draw_codes(tree: Tree, codes: np.ndarray, out: np.ndarray, rng: np.random.Generator) -> None:
+@compiled
+def _rows_of(smallest: int, whose: np.ndarray, rows: np.ndarray, backwards: bool, met: np.ndarray, walk: int) -> int:
+    """How many of the ``rows``, from one end on, it takes to meet ``smallest`` people; one more than all if never.
+
+    ``met`` has for each person the last ``walk`` on which they were met, all below this one.
+    """
+    people = 0
+    for i in range(len(rows)):
+        person = whose[rows[len(rows) - 1 - i if backwards else i]]
+        people += met[person] != walk
+        met[person] = walk
+        if people >= smallest:
+            return i + 1
+    return len(rows) + 1
+
+
+def reach_of_donors(start: np.ndarray, values: np.ndarray, people: np.ndarray, smallest: int) -> np.ndarray:
+    """How far each donor's value may be moved, float64 (rows,): to that of a fifth of the people of its leaf.
+
+    The rows start[v] : start[v + 1] are those of leaf v, sorted by ``values`` float64 (rows,); ``people`` int64 (rows,)
+    are codes below the number of rows. It is the distance to the nearest k other people, k a fifth of the rows of the
+    leaf, between 1 and ``smallest``; 0 where nobody else is in the leaf.
+    """
+    reach, met = np.zeros(len(values)), np.full(len(values), -1)
+    _reach(start, values, people, smallest, met, reach)
+    return reach
+
+
+@compiled
+def _reach(
+    start: np.ndarray, values: np.ndarray, people: np.ndarray, smallest: int, met: np.ndarray, reach: np.ndarray
+) -> None:
+    for leaf in range(len(start) - 1):
+        first, end = start[leaf], start[leaf + 1]
+        wanted = max(1, min((end - first) // 5, smallest))
+        for i in range(first, end):
+            met[people[i]] = i
+            below, above, found = i - 1, i + 1, 0
+            while found < wanted and (below >= first or above < end):
+                down = values[i] - values[below] if below >= first else np.inf
+                up = values[above] - values[i] if above < end else np.inf
+                if down <= up:
+                    other, away = below, down
+                    below -= 1
+                else:
+                    other, away = above, up
+                    above += 1
+                if met[people[other]] != i:
+                    met[people[other]] = i
+                    found += 1
+                    reach[i] = away
+
+
+def draw_codes(tree: Tree, codes: np.ndarray, out: np.ndarray, moves: np.ndarray, rng: np.random.Generator) -> None:
     """Write one donor for each of the rows ``codes`` (f, rows) into ``out`` int32 (rows,), where that is still below 0.
 
-    It is drawn uniformly from the leaf of the row.
+    It is drawn uniformly from the leaf of the row. ``moves`` float64 (rows,) become, where the tree has a reach, by how
+    much its value is to be moved: uniform within the reach.
     """
-    _draw(*tree, codes, out, rng)  # numba looks longer at a tuple than at its parts
+    _draw(*tree, codes, out, moves, rng)  # numba looks longer at a tuple than at its parts
 
 
 @compiled
@@ -232,8 +302,10 @@ def _draw(
     right: np.ndarray,
     start: np.ndarray,
     donors: np.ndarray,
+    reach: np.ndarray,
     codes: np.ndarray,
     out: np.ndarray,
+    moves: np.ndarray,
     rng: np.random.Generator,
 ) -> None:
     for i in range(len(out)):
@@ -244,4 +316,7 @@ def _draw(
                 first = ends[j - 1] if j > 0 else 0
                 low = tables[first + codes[columns[j], i]] <= threshold[node]
                 node = node + 1 if low else right[node]
-            out[i] = donors[start[node] + int(rng.random() * (start[node + 1] - start[node]))]
+            donor = start[node] + int(rng.random() * (start[node + 1] - start[node]))
+            out[i] = donors[donor]
+            if len(reach) > 0:
+                moves[i] = reach[donor] * (2 * rng.random() - 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,28 +14,31 @@ from privacy_assets.compute.progress import advance
 from privacy_assets.errors import ConfigError, did_you_mean, shown
 from privacy_assets.generators.base import FittedGenerator, Training, read_arrays, write_arrays
 from privacy_assets.generators.shadow_fits import CodedGenerator, Draw
-from privacy_assets.generators.trees import Tree, trees_of
+from privacy_assets.generators.trees import Tree, moved, trees_of
 from privacy_assets.settings import Tuple, declared
 from privacy_assets.tables.coding import Coding
-from privacy_assets.tables.column import Column, ranked
+from privacy_assets.tables.column import DAY, Column, ranked
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
 
 @declared
 class SynthPop(CodedGenerator):
-    """Sequential classification and regression trees; a value is drawn from the training rows of its leaf.
+    """Sequential classification and regression trees; a value is drawn from the training rows of its leaf, and moved.
 
     The first column is a bootstrap draw. For each further column one tree is grown on the columns before it (Gini for
     categories and booleans, squared error for numbers, whole numbers and dates), and the value is copied from a row
     drawn uniformly from the leaf. ``min_leaf`` is the smallest number of training people in a leaf: where a person has
-    several rows, splits that leave fewer people on a side are taken back. Without a subject, and on the coded cells of
-    shadow sets, each row is a person. ``visit`` is the order of the columns, by default that of the table.
+    several rows, no split leaves fewer people on a side. Without a subject, and on the coded cells of shadow sets, each
+    row is a person. With ``smoothing`` numbers and times are moved inside their leaves, by at most the distance to the
+    nearest fifth of its people, so that they are nobody's; values that ``min_leaf`` people of the column share, or a
+    fifth of the leaf, stay, and so do the precision and the ends of the column. ``visit`` is the order of the columns,
+    by default that of the table.
 
     Missing is a value like any other: of a number a first tree decides whether it is missing, a second its value.
     As a predictor a number is its rank (missing: mean rank and an indicator); a category is its place in an order by
     the target (Coppersmith et al. 1999), where categories of fewer than ``min_leaf`` rows share one place, so that
-    columns with very many categories cost no more than others. Values are those of the training rows: drop names
+    columns with very many categories cost no more than others. Categories are those of the training rows: drop names
     and other identifiers first.
     """
 
@@ -42,6 +46,7 @@ class SynthPop(CodedGenerator):
     summary = "Sequential trees: each column is drawn from training rows that agree in the columns before it."
 
     min_leaf: int = Field(default=50, ge=1, description="training people of a leaf, at least")
+    smoothing: bool = Field(default=True, description="whether numbers and times are moved inside their leaves")
     visit: Annotated[tuple[str, ...] | None, Tuple] = Field(
         default=None, description="columns in the order in which they are drawn; the table's without"
     )
@@ -52,10 +57,10 @@ class SynthPop(CodedGenerator):
 
     def _fit(self, train: Table, training: Training) -> FittedGenerator:
         order = self._order(train.schema.names)
-        found = [ranked([train[name]]) for name in order]
-        values = {name: known for name, (_, known) in zip(order, found, strict=True)}
+        places = [ranked([train[name]]) for name in order]
+        values = {name: known for name, (_, known) in zip(order, places, strict=True)}
         levels = np.array([len(known) for known in values.values()], dtype=np.int64)
-        codes = np.stack([ranks for (ranks,), _ in found]).astype(np.int32)
+        codes = np.stack([ranks for (ranks,), _ in places]).astype(np.int32)
         codes = np.where(codes < 0, levels[:, None], codes).astype(np.int32)  # missing is the code after the last
         is_number = np.array([known.values is None for known in values.values()], dtype=np.bool_)
         people = training.people
@@ -65,7 +70,8 @@ class SynthPop(CodedGenerator):
         for place, name in enumerate(order):
             numbers = train[name].floats() if is_number[place] else np.zeros(len(train))
             rng = np.random.default_rng(np.random.SeedSequence(training.seed, spawn_key=(place,)))
-            steps.append(list(trees_of(codes, levels, is_number, numbers, place, self.min_leaf, rng, people)))
+            found = trees_of(codes, levels, is_number, numbers, place, self.min_leaf, rng, people, self.smoothing)
+            steps.append(list(found))
             advance(training.progress, "growing trees: columns", place + 1, len(order))
         return FittedSynthPop(self, train.schema, order, values, steps)
 
@@ -88,10 +94,15 @@ class SynthPop(CodedGenerator):
                 known.append(own[column, first])  # ascending, missing at last
             levels = np.array([len(values) - int(np.isnan(values[-1])) for values in known])
             drawn, out = np.full((len(order), size), -1, dtype=np.int32), np.empty((len(order), size))
+            settings = {"smallest": self.min_leaf, "rng": rng, "smoothing": self.smoothing}
             for column, values in enumerate(known):
-                for tree in trees_of(codes, levels, is_number, own[column], column, self.min_leaf, rng):
-                    draw_codes(tree, drawn[:column], drawn[column], rng)
-                out[order[column]] = values[drawn[column]]
+                moves = np.zeros(size)
+                for tree in trees_of(codes, levels, is_number, own[column], column, **settings):
+                    draw_codes(tree, drawn[:column], drawn[column], moves, rng)
+                cells = values[drawn[column]]
+                if moves.any():
+                    cells = coding.rounded(order[column], moved(cells, moves, values[0], values[levels[column] - 1]))
+                out[order[column]] = cells
             return out
 
         return draw
@@ -145,14 +156,14 @@ class FittedSynthPop(FittedGenerator):
     def _sample(self, rows: int, seed: int) -> Table:
         from privacy_assets.generators._tree_kernels import draw_codes
 
-        codes = np.full((len(self.order), rows), -1, dtype=np.int32)
-        for place, trees in enumerate(self.steps):
-            rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(place,)))
+        codes, columns = np.full((len(self.order), rows), -1, dtype=np.int32), {}
+        for place, (name, trees) in enumerate(zip(self.order, self.steps, strict=True)):
+            rng, moves = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(place,))), np.zeros(rows)
             for tree in trees:
-                draw_codes(tree, codes[:place], codes[place], rng)
-        drawn = dict(zip(self.order, codes, strict=True))
-        places = {name: np.where(own == len(self.values[name]), -1, own) for name, own in drawn.items()}
-        return Table.of_columns(self.schema, {name: self.values[name].at(own) for name, own in places.items()})
+                draw_codes(tree, codes[:place], codes[place], moves, rng)
+            known = self.values[name]
+            columns[name] = _moved(known.at(np.where(codes[place] == len(known), -1, codes[place])), moves, known)
+        return Table.of_columns(self.schema, columns)
 
     def _save(self, folder: Path) -> dict[str, Any]:
         arrays: dict[str, np.ndarray] = {}
@@ -167,3 +178,18 @@ class FittedSynthPop(FittedGenerator):
                 arrays |= {f"tree.{place}.{part}.{name}": array for name, array in tree._asdict().items()}
         write_arrays(folder, arrays)
         return {"visit": self.order, "trees": [len(trees) for trees in self.steps], "texts": texts}
+
+
+def _moved(column: Column, moves: np.ndarray, known: Column) -> Column:
+    """Numbers or times moved by ``moves`` (n,), times in days, between the ends of the ``known`` values."""
+    at = np.flatnonzero(moves)
+    if len(at) == 0:
+        return column
+    own, ends = column.take(at).floats(), known.floats()[[0, -1]]
+    cells = column.cells.copy()
+    by = moved(own, moves[at], *ends.tolist()) - own
+    if column.kind == "numeric":
+        cells[at] = own + by
+    else:
+        cells[at] += np.rint(by * (DAY if column.kind == "datetime" else 1)).astype(np.int64)
+    return replace(column, cells=cells)

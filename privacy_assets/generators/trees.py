@@ -20,7 +20,8 @@ class Tree(NamedTuple):
     Value of feature f for each code of column columns[f] is a table (float32); the tables stand one after the other in
     ``tables`` and end at ``ends``. Node v sends a row to node v + 1 when its feature ``feature[v]`` is <=
     ``threshold[v]``, else to ``right[v]``; a leaf has feature -1, and its donors (codes, int32) are
-    ``donors[start[v] : start[v + 1]]``.
+    ``donors[start[v] : start[v + 1]]``. ``reach`` says of each donor how far its value may be moved; it is empty where
+    values stay as they are.
     """
 
     columns: np.ndarray
@@ -31,6 +32,7 @@ class Tree(NamedTuple):
     right: np.ndarray
     start: np.ndarray
     donors: np.ndarray
+    reach: np.ndarray
 
 
 def trees_of(
@@ -42,10 +44,13 @@ def trees_of(
     smallest: int,
     rng: np.random.Generator,
     people: np.ndarray | None = None,
+    smoothing: bool = False,
 ) -> Iterator[Tree]:
     """Grow the trees of ``column`` given those before it; ``numbers`` (n,) are its values, if it is a number.
 
-    A leaf holds at least ``smallest`` rows; with ``people`` int64 (n,), whose each row is, rows of as many people.
+    A leaf holds at least ``smallest`` rows; with ``people`` int64 (n,), whose each row is, rows of as many people. With
+    ``smoothing`` the donors of a number have a reach, but for values that as many people share: these are what a column
+    is made of.
 
     A category has one tree, whose donors are codes. A number has one when it misses values, whose donors are
     ``levels`` (missing) or -1 (not), and one for the rows that are there, if any.
@@ -61,7 +66,8 @@ def trees_of(
         yield fit_tree(*before, every, missing.astype(np.float64), 2, np.where(missing, own, -1), smallest, rng, people)
     if not missing.all():
         rows = np.flatnonzero(~missing)
-        yield fit_tree(*before, rows, _standardised(numbers[rows]), 2, own[rows], smallest, rng, people)
+        goal, values = _standardised(numbers[rows]), numbers[rows] if smoothing else None
+        yield fit_tree(*before, rows, goal, 2, own[rows], smallest, rng, people, values)
 
 
 def fit_tree(
@@ -75,15 +81,18 @@ def fit_tree(
     smallest: int,
     rng: np.random.Generator,
     people: np.ndarray | None = None,
+    numbers: np.ndarray | None = None,
 ) -> Tree:
     """Tree of ``goal`` on all columns ``codes`` (f, n), grown on some ``rows``, that keeps their ``donors``.
 
     A number is its rank, missing the mean rank, with an indicator where there is missing; a category has its
-    :func:`level_scores`. ``goal`` and ``kinds`` as in :func:`_tree_kernels.grow`.
+    :func:`level_scores`. ``goal`` and ``kinds`` as in :func:`_tree_kernels.grow`. With ``numbers`` (rows,), the values
+    of the donors, these have a reach.
     """
     from privacy_assets.generators._tree_kernels import grow
 
     here = codes if len(rows) == codes.shape[1] else codes[:, rows]
+    whose = None if people is None else np.unique(people[rows], return_inverse=True)[1]
     columns: list[int] = []
     tables, ranked = [np.zeros(0, np.float32)], [np.zeros(0, np.float32)]
     places = np.empty((2 * len(codes), len(rows)), np.int32)
@@ -91,7 +100,7 @@ def fit_tree(
         if is_number[column]:
             found = _ranks(codes[column], known)
         else:
-            found = [level_scores(here[column], known + 1, goal, kinds, smallest)]
+            found = [level_scores(here[column], known + 1, goal, kinds, smallest, whose)]
         for table in found:
             if is_number[column] and len(found) == 1:  # codes stand in the order of their ranks
                 ordered, places[len(columns)] = table, here[column]
@@ -103,15 +112,12 @@ def fit_tree(
             tables.append(table)
             ranked.append(ordered)
     spans = np.array([len(table) for table in tables[1:]], np.int64)
-    nodes = grow(places[: len(columns)], spans, goal, kinds, smallest, rng)
-    if people is not None:
-        nodes = _pruned(nodes, people[rows], smallest)
-    feature, low, high, right, start, order = nodes
+    feature, low, high, right, start, order = grow(places[: len(columns)], spans, goal, kinds, smallest, rng, whose)
     ends = np.cumsum(spans)
     split, values = feature >= 0, np.concatenate(ranked).astype(np.float64)
     first, threshold = (ends - spans)[feature[split]], np.zeros(len(feature))
     threshold[split] = (values[first + low[split]] + values[first + high[split]]) / 2
-    return Tree(
+    tree = Tree(
         columns=np.array(columns, np.int64),
         ends=ends,
         tables=np.concatenate(tables),
@@ -120,30 +126,37 @@ def fit_tree(
         right=right.astype(np.int32),
         start=start.copy(),
         donors=donors.astype(np.int32)[order],
+        reach=np.zeros(0),
     )
+    if numbers is None:
+        return tree
+    return _with_reach(tree, numbers[order], (np.arange(len(rows)) if whose is None else whose)[order], smallest)
 
 
-def _pruned(nodes: tuple[np.ndarray, ...], people: np.ndarray, smallest: int) -> tuple[np.ndarray, ...]:
-    """The tree without the splits that leave fewer than ``smallest`` people on a side; ``people`` int64 (rows,).
+def moved(values: np.ndarray, moves: np.ndarray, low: float, high: float) -> np.ndarray:
+    """``values`` float64 (n,) moved by ``moves``, thrown back at ``low`` and ``high``, the ends of the column.
 
-    ``nodes`` as :func:`_tree_kernels.grow` gives them.
+    What is not moved is the same bit for bit.
     """
-    feature, low, high, right, start, order = nodes
-    whose, below = people[order], np.ones(len(feature), dtype=np.int64)  # nodes of the subtree
-    kept = np.ones(len(feature), dtype=bool)
-    for node in reversed(range(len(feature))):
-        if feature[node] < 0:
-            continue
-        one, other = node + 1, right[node]
-        below[node] += below[one] + below[other]
-        ends = start[one], start[other], start[node + below[node]]
-        if min(len(np.unique(whose[ends[0] : ends[1]])), len(np.unique(whose[ends[1] : ends[2]]))) < smallest:
-            feature[node] = -1
-            kept[node + 1 : node + below[node]] = False
-    moved = np.cumsum(kept) - 1
-    feature, low, high = feature[kept], low[kept], high[kept]
-    right = np.where(feature >= 0, moved[right[kept]], -1)
-    return feature, low, high, right, np.append(start[:-1][kept], start[-1]), order
+    found = values + moves
+    found = np.where(found < low, 2 * low - found, np.where(found > high, 2 * high - found, found))
+    return np.where(moves == 0, values, np.clip(found, low, high))
+
+
+def _with_reach(tree: Tree, values: np.ndarray, whose: np.ndarray, smallest: int) -> Tree:
+    """The tree of a number whose donors have a reach, see :func:`_tree_kernels.reach_of_donors`.
+
+    ``values`` (rows,) and ``whose`` int64 (rows,), codes of people, are those of the donors, leaf by leaf.
+    """
+    from privacy_assets.generators._tree_kernels import reach_of_donors
+
+    starts = tree.start[np.append(tree.feature < 0, True)]
+    order = np.lexsort((values, np.repeat(np.arange(len(starts) - 1), np.diff(starts))))
+    codes = tree.donors[order]
+    pairs = np.unique(codes * np.int64(len(whose)) + whose[order]) // len(whose)  # each value of a person once
+    shared = np.bincount(pairs, minlength=int(codes.max()) + 1) >= smallest
+    reach = reach_of_donors(starts, values[order], whose[order], smallest)
+    return tree._replace(donors=codes, reach=np.where(shared[codes], 0.0, reach))
 
 
 def classes(codes: np.ndarray, levels: int) -> tuple[np.ndarray, int]:
@@ -155,17 +168,20 @@ def classes(codes: np.ndarray, levels: int) -> tuple[np.ndarray, int]:
     return place[codes], len(order)
 
 
-def level_scores(codes: np.ndarray, levels: int, goal: np.ndarray, kinds: int, smallest: int) -> np.ndarray:
+def level_scores(
+    codes: np.ndarray, levels: int, goal: np.ndarray, kinds: int, smallest: int, people: np.ndarray | None = None
+) -> np.ndarray:
     """A number for each of ``levels`` codes, float32 (levels,), that orders them by ``goal`` (n,) of :func:`fit_tree`.
 
     A goal of numbers or two classes: the mean of the level's rows. More classes: the projection of the level's class
     shares on their first principal component, weighted by rows (Coppersmith, Hong and Hosking 1999). Levels with fewer
-    than ``smallest`` rows are taken together, levels without rows stand with them: the mean goal of a level of few rows
-    is that of its rows, and would let the tree look the target up.
+    than ``smallest`` rows (or people, see :func:`trees_of`) are taken together, levels without rows stand with them:
+    the mean goal of a level of few rows is that of its rows, and would let the tree look the target up.
     """
     from privacy_assets.generators._tree_kernels import count_levels
 
-    group, weights = np.zeros(levels, np.int64), np.zeros(levels + 1)
+    held = codes if people is None else np.unique(people * levels + codes) % levels  # each level of a person once
+    group, weights = np.bincount(held, minlength=levels), np.zeros(levels + 1)
     shares = np.zeros((levels + 1, kinds if kinds > 2 else 1))
     groups = count_levels(codes, goal, kinds, smallest, group, weights, shares)
     if kinds <= 2:

@@ -10,6 +10,7 @@ import numpy as np
 
 from privacy_assets.errors import InputError
 from privacy_assets.tables.column import MISSING, Column, looked_up, vocabulary
+from privacy_assets.tables.conversion import rounded
 from privacy_assets.tables.schema import ColumnSchema, TableSchema
 from privacy_assets.tables.table import Table
 
@@ -50,6 +51,11 @@ class Coding:
             own, known = table[column.name], len(values or ())
             cells[place] = own.floats() if values is None else own.places_in(values, unknown=known + 1, missing=known)
         return cells
+
+    def rounded(self, place: int, cells: np.ndarray) -> np.ndarray:
+        """Cells (n,) of the number at ``place``, at the precision of its column."""
+        column = self.schema.columns[place]
+        return rounded(_column(column, None, cells), column).floats()
 
     def plain_values(self) -> list[list[object] | None]:
         """The ``values`` as JSON can hold them; :meth:`of_plain` takes them back."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from privacy_assets.tables.schema import Kind
 
 MISSING = int(np.iinfo(np.int64).min)  # a whole number or a time that is not there; no table can hold it as a value
-_DAY = 86_400e6  # microseconds
+DAY = 86_400e6  # microseconds
 _TRUTH = (False, True)
 
 
@@ -58,7 +58,7 @@ class Column:
             return self.cells
         floats = self.cells.astype(np.float64)
         floats[self.missing] = np.nan
-        return floats / _DAY if self.kind == "datetime" else floats
+        return floats / DAY if self.kind == "datetime" else floats
 
     def present(self) -> Column:
         """The cells that are not missing, in their order."""

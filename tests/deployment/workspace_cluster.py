@@ -12,7 +12,7 @@ PATIENTS = TableSpec(
     source="demo",
     subject="person",
     split={"shares": {"train": 0.4, "holdout": 0.4, "reference": 0.2}},
-    generator={"name": "synthpop", "settings": {"min_leaf": 250}},
+    generator={"name": "synthpop"},
     run={"workers": "ray"},
 )
 

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from privacy_assets.errors import ConfigError
-from privacy_assets.generators._tree_kernels import draw_codes, grow
+from privacy_assets.generators._tree_kernels import draw_codes, grow, reach_of_donors
 from privacy_assets.generators.synthpop import FittedSynthPop, SynthPop
 from privacy_assets.generators.trees import Tree, classes, fit_tree, level_scores
 from privacy_assets.tables.coding import Coding
@@ -18,9 +18,11 @@ from tests.generators.known import SCHEMA, TRAIN, table
 Grown = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
-def grown(places: np.ndarray, goal: np.ndarray, kinds: int, smallest: int, seed: int = 0) -> Grown:
-    spans = places.max(axis=1).astype(np.int64) + 1
-    return grow(places.astype(np.int32), spans, goal.astype(float), kinds, smallest, np.random.default_rng(seed))  # type: ignore[no-any-return]
+def grown(
+    places: np.ndarray, goal: np.ndarray, kinds: int, smallest: int, seed: int = 0, people: np.ndarray | None = None
+) -> Grown:
+    spans, rng = places.max(axis=1).astype(np.int64) + 1, np.random.default_rng(seed)
+    return grow(places.astype(np.int32), spans, goal.astype(float), kinds, smallest, rng, people)  # type: ignore[return-value]
 
 
 def leaves(tree: Grown) -> set[frozenset[int]]:
@@ -42,38 +44,6 @@ def grid(kinds: int, n: int, seed: int, levels: int | None = None) -> tuple[np.n
 # Growing
 
 
-@pytest.mark.parametrize("kinds", [0, 3])
-def test_a_leaf_holds_as_many_people_and_no_other_split_is_taken_back(kinds: int) -> None:
-    places, goal = grid(kinds, 600, 3, 40)
-    people = np.repeat(np.arange(150), 4)
-    codes, levels = places.astype(np.int32), np.full(4, 40)
-    known = codes, levels, np.ones(4, dtype=bool), np.arange(600)
-    by_rows, by_people = (
-        fit_tree(*known, goal, kinds or 2, codes[0], 10, np.random.default_rng(0), whose) for whose in (None, people)
-    )
-    alone = fit_tree(*known, goal, kinds or 2, codes[0], 10, np.random.default_rng(0), np.arange(600))
-    assert all(np.array_equal(one, other) for one, other in zip(by_rows, alone, strict=True))
-
-    def held(tree: Tree, node: int, rows: np.ndarray) -> dict[int, np.ndarray]:
-        """Rows of each node, by walking the tree."""
-        if tree.feature[node] < 0:
-            return {node: rows}
-        first = 41 * tree.feature[node]
-        left = tree.tables[first + codes[tree.columns[tree.feature[node]], rows]] <= tree.threshold[node]
-        parts = held(tree, node + 1, rows[left]) | held(tree, int(tree.right[node]), rows[~left])
-        return {node: rows} | parts
-
-    nodes = held(by_people, 0, np.arange(600))
-    ends = {node for node in nodes if by_people.feature[node] < 0}
-    assert len(nodes) == len(by_people.feature) > 3 and len(nodes) < len(by_rows.feature)
-    assert all(len(np.unique(people[nodes[leaf]])) >= 10 for leaf in ends)
-    for leaf in ends:  # the donors of a leaf are those of its rows
-        donors = by_people.donors[by_people.start[leaf] : by_people.start[leaf + 1]]
-        assert sorted(donors) == sorted(codes[0, nodes[leaf]])
-    known_leaves = {frozenset(rows) for rows in held(by_rows, 0, np.arange(600)).values()}
-    assert {frozenset(rows) for rows in nodes.values()} <= known_leaves
-
-
 def cost(goal: np.ndarray, kinds: int) -> float:
     """Sum of squares, or rows times Gini."""
     if kinds == 0:
@@ -82,12 +52,24 @@ def cost(goal: np.ndarray, kinds: int) -> float:
     return float(len(goal) * (1 - (shares**2).sum()))
 
 
+PEOPLE = {
+    "rows": np.arange(250),
+    "four rows each": np.repeat(np.arange(63), 4)[:250],
+    "one person with many": np.maximum(np.arange(250) - 60, 0),
+}
+
+
 @pytest.mark.parametrize("kinds", [0, 2, 3, 40])
 @pytest.mark.parametrize(("smallest", "levels"), [(1, 3), (2, 12), (5, 50), (20, 4)])
-def test_every_split_is_a_best_one_and_none_is_left_out(kinds: int, smallest: int, levels: int) -> None:
+@pytest.mark.parametrize("whose", PEOPLE)
+def test_every_split_is_a_best_one_and_none_is_left_out(kinds: int, smallest: int, levels: int, whose: str) -> None:
     places, goal = grid(kinds, 250, 1, levels)
-    feature, low, high, right, start, rows = grown(places, goal, kinds, smallest)
+    people = PEOPLE[whose]
+    feature, low, high, right, start, rows = grown(places, goal, kinds, smallest, people=people)
     seen = 0
+    if whose == "rows":
+        counted = feature, low, high, right, start, rows
+        assert all(map(np.array_equal, counted, grown(places, goal, kinds, smallest)))
 
     def check(node: int, end: int) -> None:
         nonlocal seen
@@ -96,7 +78,7 @@ def test_every_split_is_a_best_one_and_none_is_left_out(kinds: int, smallest: in
             cost(goal[own[left]], kinds) + cost(goal[own[~left]], kinds)
             for place in places
             for left in (place[own] <= value for value in np.unique(place[own])[:-1])
-            if min(left.sum(), (~left).sum()) >= smallest
+            if min(len(np.unique(people[own[left]])), len(np.unique(people[own[~left]]))) >= smallest
         ]
         if feature[node] < 0:
             assert not costs or len(set(goal[own])) == 1
@@ -110,7 +92,7 @@ def test_every_split_is_a_best_one_and_none_is_left_out(kinds: int, smallest: in
         check(int(right[node]), end)
 
     check(0, 250)
-    assert seen > 3 and sorted(rows.tolist()) == list(range(250))
+    assert seen > 1 and sorted(rows.tolist()) == list(range(250))
 
 
 def test_equal_splits_of_different_features_are_drawn() -> None:
@@ -133,14 +115,32 @@ def test_constant_goals_constant_features_and_no_features_are_one_leaf() -> None
         assert leaves(tree) == {frozenset(range(len(goal)))}
 
 
+def test_a_person_with_many_outlying_rows_takes_no_split_from_the_others() -> None:
+    rng = np.random.default_rng(0)
+    first = rng.normal(size=2000)
+    both = np.stack([first, first + 0.3 * rng.normal(size=2000)])
+    heavy = np.concatenate([both, np.tile([[40.0], [-40.0]], 20)], axis=1)
+    frame = pd.DataFrame(heavy.T, columns=["a", "b"])
+    people = np.minimum(np.arange(2020), 2000)
+    drawn = (
+        SynthPop(min_leaf=10, smoothing=False)
+        .fit(Table.read(frame), seed=0, people=people)
+        .sample(2000, seed=1)
+        .frame()
+    )
+    drawn = drawn[drawn.abs().max(axis=1) < 20]
+    assert drawn["a"].corr(drawn["b"]) > 0.9
+
+
 # Features
 
 
-def twin_scores(codes: np.ndarray, levels: int, goal: np.ndarray, kinds: int, smallest: int) -> np.ndarray:
+def twin_scores(
+    codes: np.ndarray, levels: int, goal: np.ndarray, kinds: int, smallest: int, people: np.ndarray
+) -> np.ndarray:
     """Order of the levels by the first principal component, with numpy's singular values."""
     shares = np.eye(kinds)[goal.astype(int)] if kinds > 2 else goal[:, None]
-    counts = np.bincount(codes, minlength=levels)
-    rare = counts < smallest
+    rare = np.array([len(set(people[codes == level])) < smallest for level in range(levels)])
     scores = np.zeros((levels, shares.shape[1]))
     for level in range(levels):
         rows = np.flatnonzero(rare[codes] if rare[level] else codes == level)
@@ -151,12 +151,14 @@ def twin_scores(codes: np.ndarray, levels: int, goal: np.ndarray, kinds: int, sm
 
 @pytest.mark.parametrize("kinds", [0, 2, 3, 20])
 @pytest.mark.parametrize("smallest", [1, 5, 60])
-def test_levels_are_ordered_by_the_first_component(kinds: int, smallest: int) -> None:
+@pytest.mark.parametrize("people", [None, np.repeat(np.arange(40), 10)], ids=["rows", "people"])
+def test_levels_are_ordered_by_the_first_component(kinds: int, smallest: int, people: np.ndarray | None) -> None:
     rng = np.random.default_rng(kinds)
     codes = np.minimum(rng.geometric(0.25, 400), 11).astype(np.int32)
     goal = rng.normal(size=400) if kinds == 0 else (codes * 3 + rng.integers(0, kinds, 400)) % kinds
-    ours = level_scores(codes, 13, goal.astype(float), kinds, smallest).astype(float)
-    twin = twin_scores(codes, 13, goal.astype(float), kinds, smallest)
+    ours = level_scores(codes, 13, goal.astype(float), kinds, smallest, people).astype(float)
+    whose = np.arange(400) if people is None else people
+    twin = twin_scores(codes, 13, goal.astype(float), kinds, smallest, whose)
     twin *= np.sign(twin[np.abs(twin).argmax()] * ours[np.abs(twin).argmax()])
     np.testing.assert_allclose(ours, twin, atol=2e-6)
     assert ours[0] == ours[12], "levels without rows stand together"
@@ -190,7 +192,7 @@ def test_rows_go_down_to_their_own_leaves() -> None:
     for v in np.flatnonzero(tree.feature < 0):
         for donor in tree.donors[tree.start[v] : tree.start[v + 1]]:
             out = np.full(1, -1, dtype=np.int32)
-            draw_codes(tree, codes[:, [donor]], out, np.random.default_rng(0))
+            draw_codes(tree, codes[:, [donor]], out, np.zeros(1), np.random.default_rng(0))
             assert out[0] in tree.donors[tree.start[v] : tree.start[v + 1]]
     ranks = [t for f, t in zip(tree.feature, tree.threshold, strict=True) if f == 0]
     assert ranks[0] == 7.0 and all(2 * rank == int(2 * rank) for rank in ranks)
@@ -201,7 +203,7 @@ def test_rows_go_down_to_their_own_leaves() -> None:
 
 def test_every_value_comes_from_the_leaf_of_its_row() -> None:
     """Twin: rebuild each leaf from the training rows one by one, without the stored donors."""
-    fitted = SynthPop(min_leaf=20).fit(TRAIN, seed=0)
+    fitted = SynthPop(min_leaf=20, smoothing=False).fit(TRAIN, seed=0)
     assert isinstance(fitted, FittedSynthPop)
     trained, sample = TRAIN.frame(), fitted.sample(400, seed=3).frame()
     codes = {
@@ -248,10 +250,60 @@ def test_every_value_comes_from_the_leaf_of_its_row() -> None:
 
 def test_donors_are_drawn_uniformly_from_the_leaf() -> None:
     train = table(g=["a"] * 60 + ["b"] * 60, x=list(range(120)))
-    sample = SynthPop(min_leaf=60).fit(train, seed=0).sample(24_000, seed=0).frame()
+    sample = SynthPop(min_leaf=60, smoothing=False).fit(train, seed=0).sample(24_000, seed=0).frame()
     assert ((sample["x"] < 60) == (sample["g"] == "a")).all()
     counts = np.bincount(sample["x"].to_numpy(dtype=int), minlength=120)
     assert stats.chisquare(counts).pvalue > 1e-4
+
+
+def twin_reach(values: np.ndarray, people: np.ndarray, smallest: int) -> list[float]:
+    """How far each of the rows of one leaf may be moved, by sorting all distances."""
+    wanted, found = max(1, min(len(values) // 5, smallest)), []
+    for value, person in zip(values, people, strict=True):
+        nearest = sorted(
+            {other: np.abs(values[people == other] - value).min() for other in set(people) - {person}}.items(),
+            key=lambda x: x[1],
+        )
+        found.append(float(nearest[:wanted][-1][1]) if nearest else 0.0)
+    return found
+
+
+@pytest.mark.parametrize("people", [np.arange(90), np.repeat(np.arange(30), 3), np.zeros(90, dtype=int)])
+@pytest.mark.parametrize("smallest", [1, 6, 40])
+def test_a_value_is_moved_as_far_as_a_fifth_of_its_leaf(people: np.ndarray, smallest: int) -> None:
+    values = np.random.default_rng(1).lognormal(size=90).round(1)
+    parts = [slice(0, 50), slice(50, 90)]
+    order = np.concatenate([part.start + np.argsort(values[part], kind="stable") for part in parts])
+    found = reach_of_donors(np.array([0, 50, 90]), values[order], people[order], smallest)
+    twin = [twin_reach(values[order][part], people[order][part], smallest) for part in parts]
+    np.testing.assert_allclose(found, np.concatenate(twin))
+
+
+def test_smoothed_numbers_are_nobodys_and_spikes_stay() -> None:
+    rng = np.random.default_rng(0)
+    pay = np.where(rng.random(2000) < 0.3, 0.0, rng.lognormal(8, 1, 2000).round(2))
+    train = table(
+        group=rng.choice(["a", "b"], 2000),
+        pay=pay,
+        days=pd.Timestamp("2020-01-01") + pd.to_timedelta(pay * 99 // 1, "s"),
+        gap=np.where(pay > 5000, np.nan, pay * 10),
+    )
+    whole, kept = (SynthPop(smoothing=on).fit(train, seed=0).sample(4000, seed=0).frame() for on in (True, False))
+    for name in ("pay", "days", "gap"):
+        real = train.frame()[name]
+        rare = real.value_counts().index[real.value_counts() < 20]
+        assert whole[name].isin(rare).mean() < 0.05 < 0.4 < kept[name].isin(rare).mean()
+        assert real.min() <= whole[name].min() and whole[name].max() <= real.max()
+        assert abs(whole[name].isna().mean() - real.isna().mean()) < 0.04
+        assert (
+            stats.ks_2samp(
+                *(x[name].dropna().astype(float if name != "days" else "int64") for x in (whole, train.frame()))
+            ).pvalue
+            > 1e-4
+        )
+    assert abs((whole["pay"] == 0).mean() - (pay == 0).mean()) < 0.03, "a value that many share stays"
+    assert (whole["pay"].round(2) == whole["pay"]).all() and (whole["days"].dt.microsecond == 0).all()
+    assert whole["pay"].rank().corr(whole["days"].astype("int64").rank()) > 0.97
 
 
 def test_fewer_rows_than_a_leaf_are_drawn_independently() -> None:
@@ -331,18 +383,22 @@ CELLS = CODING.code(TRAIN)
 
 
 @pytest.mark.parametrize("visit", [None, SCHEMA.names[::-1]])
-def test_drawn_cells_are_distributed_as_those_of_the_fitted_generator(visit: list[str] | None) -> None:
-    generator = SynthPop(min_leaf=20, visit=visit)
+@pytest.mark.parametrize("smoothing", [False, True])
+def test_drawn_cells_are_distributed_as_those_of_the_fitted_generator(visit: list[str] | None, smoothing: bool) -> None:
+    generator = SynthPop(min_leaf=20, visit=visit, smoothing=smoothing)
     rows = np.arange(20, 380)
     fitted = generator.fit(TRAIN.take(rows), seed=0)
     theirs = CODING.code(fitted.sample(20_000, seed=1))
     ours = generator.drawer(CELLS, CODING)(rows, 20_000, 2)
     assert ours.shape == (12, 20_000)
     for own, other, train in zip(ours, theirs, CELLS[:, rows], strict=True):
-        assert set(own[~np.isnan(own)]) <= set(train) and np.isnan(own).any() == np.isnan(train).any()
-        both = np.unique(np.concatenate([own, other]), return_inverse=True)[1]
-        counts = np.array([np.bincount(part, minlength=both.max() + 1) for part in np.split(both, 2)])
-        assert (counts > 0).sum() < 4 or stats.chi2_contingency(counts[:, counts.sum(axis=0) > 10]).pvalue > 1e-4
+        assert smoothing or set(own[~np.isnan(own)]) <= set(train)
+        assert np.isnan(own).any() == np.isnan(train).any()
+        if not np.isnan(train).all():
+            edges = np.unique(np.nanquantile(other, np.linspace(0, 1, 30)))
+            counts = np.array([np.bincount(np.searchsorted(edges, part), minlength=31) for part in (own, other)])
+            counts = counts[:, counts.sum(axis=0) > 10]
+            assert counts.shape[1] < 2 or stats.chi2_contingency(counts).pvalue > 1e-4
     for a in range(8):
         for b in range(a):
             ab = [
