@@ -1,12 +1,14 @@
-"""Copies: whether the estimated share of copied training rows is the true one, and lies in its interval.
+"""Copies: whether the estimated shares of copies are the true ones and lie in their intervals, and what passes.
 
     python -m benchmarks.copies --results copies.jsonl tests/data/adult.parquet tests/data/uk_census.parquet demo
+    python -m benchmarks.copies --results copies.jsonl --people 1700 --generators tests/data/adult.parquet demo
     python -m benchmarks.copies --report copies.jsonl
 
-Each table is taken whole, and again with the five columns that have the fewest values, so that many rows are equal.
---people of it are train, six tenths as many unseen in the holdout and four tenths in the reference. Each training row
-is copied with the probability of the dose; the other synthetic rows are real ones of people who stand in no table, so
-that the truth is certain. --draws split and copy anew. Each table and dose is one line and is never measured twice.
+Each table is taken whole, and with the eight and the five columns that have the fewest values, so that many rows are
+equal. --people of it are train and as many unseen. Each training row is copied with the probability of the dose; the
+other synthetic rows are real ones of people who stand in no table, so that the truth is certain. With --generators the
+releases are those of generators in place of doses. --draws split and copy anew. Each table and release is one line and
+is never measured twice.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,75 +25,119 @@ import pandas as pd
 
 from benchmarks.dimensions import lines
 from benchmarks.measured import cost
-from privacy_assets.metrics.copies import copied
+from privacy_assets.generators import build_generator
+from privacy_assets.metrics.copies import Copies, copied
 from privacy_assets.stats.subjects import Subjects
 from privacy_assets.tables.demo import load_patients
+from privacy_assets.tables.table import Table
 
 DOSES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-FEW = 5  # columns
+GENERATORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "synthpop": ("synthpop", {}),
+    "synthpop, leaf 200": ("synthpop", {"min_leaf": 200}),
+    "synthpop, leaf 5": ("synthpop", {"min_leaf": 5}),
+    "baynet": ("baynet", {}),
+}
+COLUMNS = (None, 8, 5)
 PERMUTATIONS = 1000
+METRIC = Copies()
+Drawn = list[float]  # truth, estimate, low and high of exact_share, then of rare_share, and CPU seconds
 
 
-def cells_of(name: str, few: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Ids of the rows of a file, or of the demo, and whose they are: int64 (n,) each."""
+def table_of(name: str, columns: int | None) -> tuple[pd.DataFrame, np.ndarray]:
+    """Rows of a file, or of the demo, and whose they are: int64 (n,)."""
     frame = load_patients() if name == "demo" else pd.read_parquet(name)
     whose = pd.factorize(frame.pop("person"))[0] if name == "demo" else np.arange(len(frame))
-    if few:
-        frame = frame[frame.nunique().nsmallest(FEW).index]
-    return frame.groupby(list(frame.columns), dropna=False, observed=True).ngroup().to_numpy(), whose
+    frame = frame.drop(columns="Person ID", errors="ignore")
+    return (frame if columns is None else frame[frame.nunique().nsmallest(columns).index]), whose
 
 
-def drawn(cells: np.ndarray, whose: np.ndarray, people: int, dose: float, seed: int) -> list[float]:
-    """Truth, estimate, low and high of one split and release, and CPU seconds."""
-    rng = np.random.default_rng([seed, DOSES.index(dose)])
+def cells_of(*frames: pd.DataFrame) -> list[np.ndarray]:
+    """Ids of the rows of each, equal where rows are equal: int64 (n,)."""
+    whole = pd.concat(frames, ignore_index=True)
+    ids = whole.groupby(list(whole.columns), dropna=False, observed=True, sort=False).ngroup().to_numpy()
+    return np.split(ids, np.cumsum([len(frame) for frame in frames])[:-1])
+
+
+def drawn(frame: pd.DataFrame, whose: np.ndarray, people: int, release: float | str, seed: int) -> Drawn:
+    """One split and release."""
+    rng = np.random.default_rng([seed, 0 if isinstance(release, str) else DOSES.index(release)])
     place = rng.permutation(whose.max() + 1)[whose]
     train, unseen, others = (
         np.flatnonzero(side) for side in (place < people, (place >= people) & (place < 2 * people), place >= 2 * people)
     )
-    taken = rng.random(len(train)) < dose
-    synthetic = np.concatenate([cells[train[taken]], rng.choice(cells[others], (~taken).sum())])
     rows = np.concatenate([train, unseen])
-    subjects = Subjects.by_content(np.unique(whose[rows], return_inverse=True)[1], len(train), cells[rows])
-    seconds, found = cost(lambda: copied(cells[rows], synthetic, subjects, PERMUTATIONS, rng))
-    band = found.band()
-    return [float(taken.mean()), float(found.observed[0]), float(band.low[0]), float(band.high[0]), seconds]
+    codes = np.unique(whose[rows], return_inverse=True)[1]
+    taken = np.zeros(len(train), dtype=bool)
+    if isinstance(release, str):
+        name, settings = GENERATORS[release]
+        own = Table.read(frame.iloc[train].reset_index(drop=True))
+        fitted = build_generator(name, settings).fit(own, seed=seed, people=codes[: len(train)])
+        synthetic = fitted.sample(len(train), seed=seed).restored().astype(frame.dtypes.to_dict())
+    else:
+        taken = rng.random(len(train)) < release
+        fresh = rng.choice(others, (~taken).sum())
+        synthetic = frame.iloc[np.concatenate([train[taken], fresh])]
+    real, made = cells_of(frame.iloc[rows], synthetic)
+    subjects = Subjects.by_content(codes, len(train), real)
+    holders = pd.Series(codes).groupby(real).transform("nunique").to_numpy()[: len(train)]
+    seconds, found = cost(lambda: copied(real, made, subjects, METRIC.few, PERMUTATIONS, rng))
+    out: Drawn = []
+    for at, copies in enumerate((taken, taken & (holders <= METRIC.few))):
+        shares = pd.Series(copies).groupby(codes[: len(train)]).mean()
+        band = found[[at]].band()
+        out += [float(shares.mean()), float(found.observed[at]), float(band.low[0]), float(band.high[0])]
+    return [*out, seconds]
 
 
 def run(options: argparse.Namespace) -> None:
     """Add the lines that the results do not hold yet."""
-    held = {(line["table"], line["dose"]) for line in lines(options.results)}
+    held = {(line["table"], line["people"], line["release"]) for line in lines(options.results)}
     for name in options.tables:
-        for few in (False, True):
-            cells, whose = cells_of(name, few)
+        for columns in COLUMNS:
+            frame, whose = table_of(name, columns)
             people = min(options.people, (int(whose.max()) + 1) // 3)
-            table = Path(name).stem + (f", {FEW} columns" if few else "")
-            for dose in DOSES:
-                if (table, dose) in held:
+            table = Path(name).stem + (f", {columns} columns" if columns else "")
+            distinct = len(frame.drop_duplicates()) / len(frame)
+            for release in GENERATORS if options.generators else DOSES:
+                if (table, people, release) in held:
                     continue
-                found = [drawn(cells, whose, people, dose, seed) for seed in range(options.draws)]
-                told = {"table": table, "people": people, "dose": dose, "distinct": len(np.unique(cells)) / len(cells)}
+                found = [drawn(frame, whose, people, release, seed) for seed in range(options.draws)]
+                told = {"table": table, "people": people, "release": release, "distinct": distinct, "drawn": found}
                 with options.results.open("a") as file:
-                    file.write(json.dumps({**told, "drawn": found}) + "\n")
-                sys.stderr.write(f"{table}, {100 * dose:g} % copied\n")
+                    file.write(json.dumps(told) + "\n")
+                sys.stderr.write(f"{table}, {people} people, {release}\n")
+
+
+def verdicts(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where the default limits on ``rare_share`` hold, and where one is broken for sure."""
+    upper, lower = METRIC.default_limits
+    if upper.at_most is None or lower.at_most is None:
+        raise ValueError("the limits are ceilings")
+    fails = (low > lower.at_most) | (low > upper.at_most)
+    return ~fails & (high <= upper.at_most), fails
 
 
 def report_text(found: list[dict[str, Any]]) -> str:
-    """Markdown: a row for each table and dose."""
-    head = ["table", "copied", "estimated", "half of the interval", "holds the truth", "seen"]
+    """Markdown: a row for each table and release."""
+    head = ["table", "release", "exact_share", "holds", "rare_share", "holds", "pass", "fail"]
     out = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    every = []
+    inside: tuple[list[bool], list[bool]] = ([], [])
     for line in found:
-        truth, value, low, high, _ = np.array(line["drawn"]).T
-        inside = (low <= truth + 1e-9) & (truth <= high + 1e-9)
-        every.extend(inside)
-        numbers = [f"{100 * truth.mean():.1f} %", f"{100 * value.mean():.1f} %", f"{50 * (high - low).mean():.1f} %"]
-        shares = [f"{100 * np.mean(share):.0f} %" for share in (inside, low > 0)]
+        every = np.array(line["drawn"])
+        certain, cells = not isinstance(line["release"], str), []
+        for held, (truth, value, low, high) in zip(inside, (every[:, :4].T, every[:, 4:8].T), strict=True):
+            within = (low <= truth + 1e-9) & (truth <= high + 1e-9)
+            told = f"{100 * value.mean():.1f} [{100 * low.mean():.1f}, {100 * high.mean():.1f}]"
+            cells += [told, f"{100 * within.mean():.0f} %" if certain else ""]
+            held.extend(within if certain else ())
+        shares = [f"{100 * np.mean(share):.0f} %" for share in verdicts(every[:, 6], every[:, 7])]
         name = f"{line['table']} ({line['people']:,} people, {100 * line['distinct']:.0f} % of rows distinct)"
-        out.append(f"| {' | '.join([name, *numbers, *shares])} |")
-    seconds = np.concatenate([np.array(line["drawn"])[:, 4] for line in found])
-    out.append(
-        f"\n{100 * np.mean(every):.1f} % of {len(every):,} intervals hold the truth; {seconds.mean():.2f} CPU s each"
-    )
+        made = f"{100 * line['release']:g} % copied" if certain else line["release"]
+        out.append(f"| {' | '.join([name, made, *cells, *shares])} |")
+    seconds = np.concatenate([np.array(line["drawn"])[:, 8] for line in found])
+    told = " and ".join(f"{100 * np.mean(held):.1f} %" for held in inside if held) or "none"
+    out.append(f"\n{told} of {len(inside[0]):,} intervals of each hold the truth; {seconds.mean():.2f} CPU s each")
     return "\n".join(out) + ".\n"
 
 
@@ -100,7 +146,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="*", help='Parquet files, or "demo"')
     parser.add_argument("--people", type=int, default=8_000, help="in train; a third of all at most")
-    parser.add_argument("--draws", type=int, default=40, help="splits and releases of each table and dose")
+    parser.add_argument("--draws", type=int, default=20, help="splits and releases of each table and dose")
+    parser.add_argument("--generators", action="store_true", help="releases of generators in place of doses")
     parser.add_argument("--results", type=Path, default=Path("copies.jsonl"), help="where lines are added")
     parser.add_argument("--report", type=Path, help="a file to report on; nothing is run")
     options = parser.parse_args(arguments)

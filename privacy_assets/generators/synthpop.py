@@ -94,10 +94,10 @@ class SynthPop(CodedGenerator):
                 known.append(own[column, first])  # ascending, missing at last
             levels = np.array([len(values) - int(np.isnan(values[-1])) for values in known])
             drawn, out = np.full((len(order), size), -1, dtype=np.int32), np.empty((len(order), size))
-            settings = {"smallest": self.min_leaf, "rng": rng, "smoothing": self.smoothing}
             for column, values in enumerate(known):
                 moves = np.zeros(size)
-                for tree in trees_of(codes, levels, is_number, own[column], column, **settings):
+                at = codes, levels, is_number, own[column], column
+                for tree in trees_of(*at, self.min_leaf, rng, smoothing=self.smoothing):
                     draw_codes(tree, drawn[:column], drawn[column], moves, rng)
                 cells = values[drawn[column]]
                 if moves.any():

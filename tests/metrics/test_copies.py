@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -16,27 +17,36 @@ from privacy_assets.stats.results import Estimate
 from privacy_assets.stats.subjects import Subjects
 
 
-def by_hand(train: dict[str, list[str]], others: dict[str, list[str]], synthetic: Sequence[str]) -> float:
-    """The estimate, rows by person, where no cell counts less than it holds."""
+def by_hand(
+    train: dict[str, list[str]], others: dict[str, list[str]], synthetic: Sequence[str], few: float = math.inf
+) -> float:
+    """The estimate, rows by person, where no cell counts less than it holds; of rows that at most ``few`` have."""
     everybody = {**train, **others}
     real, found = Counter(row for rows in everybody.values() for row in rows), Counter(synthetic)
+    holders = Counter(row for rows in everybody.values() for row in {*rows})
+    real = Counter({row: times if holders[row] <= few else 10**15 for row, times in real.items()})
+    held = sum(sum(holders[row] <= few for row in rows) / len(rows) for rows in everybody.values()) / len(everybody)
     weight = {who: sum(found[row] / real[row] for row in rows) / len(rows) for who, rows in everybody.items()}
     inside, outside = ([weight[who] for who in side] for side in (train, others))
     moved = [sum(Counter(rows)[row] ** 2 / real[row] for row in {*rows}) / len(rows) for rows in everybody.values()]
-    return (sum(inside) / len(inside) - sum(outside) / len(outside)) / (sum(moved) / len(moved))
+    return held * (sum(inside) / len(inside) - sum(outside) / len(outside)) / (sum(moved) / len(moved))
 
 
 def measured(
-    train: dict[str, list[str]], others: dict[str, list[str]], synthetic: Sequence[str], permutations: int = 199
-) -> tuple[float, np.ndarray]:
-    """The metric's estimate, and its values under permuted labels."""
+    train: dict[str, list[str]],
+    others: dict[str, list[str]],
+    synthetic: Sequence[str],
+    permutations: int = 199,
+    few: int = 1,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The metric's two estimates, and the first under permuted labels."""
     names = sorted({*synthetic, *(row for rows in [*train.values(), *others.values()] for row in rows)})
     held = [(who, row) for side in (train, others) for who, rows in side.items() for row in rows]
     codes = np.unique([who for who, _ in held], return_inverse=True)[1]
     cells, ids = (np.array([names.index(row) for row in rows]) for rows in ([row for _, row in held], synthetic))
     people = Subjects.of(codes, sum(map(len, train.values())))
-    found = copied(cells, ids, people, permutations, np.random.default_rng(0))
-    return float(found.observed[0]), found.null[:, 0]
+    found = copied(cells, ids, people, few, permutations, np.random.default_rng(0))
+    return found.observed, found.null[:, 0]
 
 
 @pytest.mark.parametrize(
@@ -48,8 +58,16 @@ def measured(
         ({"a": ["1", "2"], "b": ["2"]}, {"c": ["2", "2", "2"], "d": ["3"]}, ["2"]),
     ],
 )
-def test_the_estimate_is_that_of_sums_written_out(train, others, synthetic) -> None:
-    assert measured(train, others, synthetic)[0] == pytest.approx(by_hand(train, others, synthetic), rel=1e-12)
+@pytest.mark.parametrize("few", [1, 2])
+def test_the_estimates_are_those_of_sums_written_out(train, others, synthetic, few) -> None:
+    twin = by_hand(train, others, synthetic), by_hand(train, others, synthetic, few)
+    assert measured(train, others, synthetic, few=few)[0] == pytest.approx(twin, rel=1e-9)
+
+
+def test_where_everybody_shares_their_row_no_row_is_ones_own() -> None:
+    shared = {who: ["1"] for who in "abc"}
+    found = measured(shared, {who.upper(): rows for who, rows in shared.items()}, ["1"] * 5)[0]
+    assert found.tolist() == [0, 0]
 
 
 def test_permuted_labels_have_the_law_of_all_labellings() -> None:
@@ -63,7 +81,7 @@ def test_permuted_labels_have_the_law_of_all_labellings() -> None:
     ]  # fmt: skip
     observed, null = measured(train, others, synthetic, permutations=4000)
     # D speaks of the release where cells are full, so that laws agree up to their scale.
-    scale = observed / by_hand(train, others, synthetic)
+    scale = observed[0] / by_hand(train, others, synthetic)
     assert sorted({*np.round(null / scale, 9)}) == sorted({*np.round(every, 9)})
     assert null.mean() == pytest.approx(0, abs=4 * null.std() / 4000**0.5) and np.mean(every) == pytest.approx(0)
 
@@ -77,6 +95,19 @@ def rows(number: int, levels: int, rng: np.random.Generator) -> pd.DataFrame:
 
 def release(share: float, levels: int, seed: int, each: int = 1, people: int = 600) -> tuple[Estimate, float]:
     """A release of which some rows are training rows: the estimate, and the share of training rows that it repeats."""
+    both, whole, _ = _released(share, levels, seed, each, people)
+    return both[0], whole
+
+
+def rare_release(share: float, levels: int, seed: int, each: int = 1) -> tuple[Estimate, float, float]:
+    """The estimate of rows that few have, the share of rows and that of people's own rows which it repeats."""
+    both, whole, own = _released(share, levels, seed, each, 300)
+    return both[1], whole, own
+
+
+def _released(
+    share: float, levels: int, seed: int, each: int, people: int
+) -> tuple[tuple[Estimate, ...], float, float]:
     rng = np.random.default_rng(seed)
     train, holdout, reference = (
         rows(number, levels, rng).loc[lambda frame: np.arange(len(frame)).repeat(each)].reset_index(drop=True)
@@ -87,7 +118,10 @@ def release(share: float, levels: int, seed: int, each: int = 1, people: int = 6
     tables = [frame.assign(who=np.arange(len(frame)) // each + first)
               for first, frame in zip((0, 10_000, 20_000), (train, holdout, reference), strict=True)]  # fmt: skip
     inputs = prepare_inputs(tables[0], tables[1], synthetic, reference=tables[2], subject="who", seed=seed)
-    return Copies(permutations=199).measure(inputs).estimates[0], float(repeated.mean())
+    real = pd.concat(tables).astype(str)
+    holders = real.groupby(list("abcd"))["who"].transform("nunique").to_numpy()[: len(train)]
+    own = repeated & (holders <= 2)
+    return Copies(permutations=199).measure(inputs).estimates, float(repeated.mean()), float(own.mean())
 
 
 @pytest.mark.parametrize("levels", [4, 60])
@@ -128,3 +162,15 @@ def test_people_of_the_reference_are_unseen_too() -> None:
         for more in (None, reference)
     )
     assert both.subjects > alone.subjects and both.high - both.low < alone.high - alone.low
+
+
+@pytest.mark.parametrize("levels", [7, 60])
+@pytest.mark.parametrize("each", [1, 3])
+def test_copied_rows_that_few_have_are_counted_in_people(levels: int, each: int) -> None:
+    """Truth: the mean share of a training person's rows that at most two people have and that were repeated."""
+    inside = []
+    for seed, share in enumerate([0.0, 0.05, 0.2, 0.5, 1.0] * 4):
+        found, _, truth = rare_release(share, levels, seed, each)
+        inside.append(found.low - 1e-9 <= truth <= found.high + 1e-9)
+        assert truth <= share + 0.05 and (levels < 60 or truth >= 0.5 * share)
+    assert sum(inside) >= 17  # of 20: fewer with a probability of 0.016 at 95 %
