@@ -19,6 +19,7 @@ from privacy_assets.stats.limits import Limit
 from privacy_assets.stats.subjects import SMALLEST_SIDE, Subjects
 
 _BEYOND = 4.0  # deviations of a cell without copies that are still counted
+_OFTEN = 10  # times as often as among real rows
 _ROUNDS = 10  # of correcting D for cells that are full anyway
 _MOSTLY_FULL = 0.9  # share of cells at their bound, at most: where all are, nothing can be seen
 
@@ -48,6 +49,10 @@ class Copies(Metric):
     of as many rows to a power of two, and four deviations of both counts), so that one row repeated a hundred times is
     one row. What would be at that bound without a copy hides one: D is corrected for it.
 
+    Either counts a row once, however often it is repeated. ``repeated_share`` is the share of the synthetic rows that
+    equal a row which one person alone has, somebody of train, and which stands in the release more than ten times as
+    often as among the real rows. It needs no interval: in an unseen person's rows that happens to nobody.
+
     The people of the reference are unseen too. Labels permuted by subject and subjects resampled give each interval, at
     95 %. Where no row is as rare, ``rare_share`` is 0, exactly. Not measurable with fewer than 20 people on a side, or
     without synthetic rows.
@@ -69,6 +74,7 @@ class Copies(Metric):
         StatisticSpec(
             "rare_share", "Share of the training people whose own row the release repeats, beyond chance.", "two_sided"
         ),
+        StatisticSpec("repeated_share", "Share of synthetic rows that repeat one training person's row many times."),
     )
     default_limits: ClassVar[tuple[Limit, ...]] = (
         Limit(
@@ -81,6 +87,11 @@ class Copies(Metric):
             at_most=0.022,
             bound="lower",
             source="significant at 95 %; tolerated: what trees with leaves of 50 rows show (see the lab report)",
+        ),
+        Limit(
+            "copies.repeated_share",
+            at_most=0.01,
+            source="chosen: where nobody is repeated on purpose there are no such rows",
         ),
     )
     causes: ClassVar[Causes] = Causes("copied rows")
@@ -95,8 +106,11 @@ class Copies(Metric):
         cells = np.concatenate([inputs.row_ids[role] for role in inputs.real_roles])
         rng = inputs.rng("copies labels")
         found = copied(cells, inputs.row_ids["synthetic"], people, self.few, self.permutations, rng)
-        specs = enumerate(self.statistics)
-        return Measured(tuple(found[[at]].estimate(spec, people.counts, within=(-1, 1)) for at, spec in specs))
+        specs = enumerate(self.statistics[:2])
+        shares = [found[[at]].estimate(spec, people.counts, within=(-1, 1)) for at, spec in specs]
+        share = repeated(cells, inputs.row_ids["synthetic"], people)
+        last = self.statistics[2].estimate(share, share, share, people.counts, minimum_detectable_effect=0.0)
+        return Measured((*shares, last))
 
 
 def copied(
@@ -134,6 +148,17 @@ def copied(
     scale = np.array([every, here / held if held > 0 else 1.0])
     resampled = None if found.resampled is None else found.resampled / scale
     return Evidence(found.observed / scale, found.null / scale, resampled)
+
+
+def repeated(cells: np.ndarray, synthetic: np.ndarray, people: Subjects) -> float:
+    """Share of ``synthetic`` (n,), n > 0, that is ``repeated_share``, see :class:`Copies`; ids as in :func:`copied`."""
+    known, cell = np.unique(cells, return_inverse=True)
+    holders = np.bincount(np.unique(people.codes * len(known) + cell) % len(known))
+    others = np.bincount(cell[~people.member[people.codes]], minlength=len(known))
+    own = known[(holders == 1) & (others == 0)]
+    place = np.minimum(np.searchsorted(known, synthetic), len(known) - 1)
+    hits = np.bincount(place[np.isin(synthetic, own)], minlength=len(known))
+    return float(hits[hits > _OFTEN * np.bincount(cell)].sum() / len(synthetic))
 
 
 def _moved(difference: float, parts: np.ndarray, full: np.ndarray, members: float) -> float:

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from privacy_assets.evaluation import prepare_inputs
-from privacy_assets.metrics.copies import Copies, copied
+from privacy_assets.metrics.copies import Copies, copied, repeated
 from privacy_assets.stats.results import Estimate
 from privacy_assets.stats.subjects import Subjects
 
@@ -174,3 +174,21 @@ def test_copied_rows_that_few_have_are_counted_in_people(levels: int, each: int)
         inside.append(found.low - 1e-9 <= truth <= found.high + 1e-9)
         assert truth <= share + 0.05 and (levels < 60 or truth >= 0.5 * share)
     assert sum(inside) >= 17  # of 20: fewer with a probability of 0.016 at 95 %
+
+
+def test_a_few_people_repeated_many_times_are_seen() -> None:
+    rng = np.random.default_rng(4)
+    train, holdout, fresh = (rows(500, 60, rng) for _ in range(3))
+    for real, seen in ((train, 0.2), (holdout, 0.0)):
+        ten = real.iloc[np.repeat(np.arange(10), 12)]
+        inputs = prepare_inputs(train, holdout, pd.concat([fresh.iloc[:480], ten]), seed=4)
+        assert Copies(permutations=199).measure(inputs).estimates[2].value == pytest.approx(seen, abs=0.03)
+
+
+def test_only_rows_of_one_training_person_count_as_repeated() -> None:
+    """Rows 1 to 5: of one member, of two members, of a member and another, of another, of nobody; each 11 times."""
+    cells, codes = np.array([1, 2, 2, 3, 1, 3, 4]), np.array([0, 1, 2, 3, 0, 4, 5])
+    people = Subjects(codes, np.array([True, True, True, True, False, False]))
+    synthetic = np.repeat([1, 2, 3, 4, 5], [21, 11, 11, 11, 46])
+    assert repeated(cells, synthetic, people) == 0.21
+    assert repeated(cells, np.repeat([1, 5], [20, 80]), people) == 0, "ten times as often is not more"

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from privacy_assets.metrics.membership_inference.outliers import MOST_EXPOSED, outlier_excess
+from privacy_assets.metrics.membership_inference.outliers import MOST_EXPOSED, outlier_excess, outlier_matches
 from privacy_assets.metrics.membership_inference.scores import Population
 from privacy_assets.stats.leaked import leaked_interval
 
@@ -105,3 +105,60 @@ def test_few_outliers_are_not_measurable():
     assert math.isnan(estimate.value)
     assert "fewer than 20 outliers" in estimate.note
     assert outlier_excess(drawn(0, people=600, share=0.5)).measurable
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+@pytest.mark.parametrize("rows", [1, 4])
+def test_matches_against_a_naive_twin(share, rows):
+    for seed in range(6):
+        found = drawn(seed, share=share, rows=rows, copied=seed * 5)
+        if seed % 2:  # many ties
+            found = population(
+                np.round(found.scores["distance / neighbour"], 1), np.round(found.neighbour), found.codes, found.member
+            )
+        cut = sorted(found.neighbour)[math.ceil(0.9 * len(found.neighbour)) - 1]
+        every = zip(found.scores["distance / neighbour"], found.neighbour, found.codes, strict=True)
+        apart = [(near, code) for near, alone, code in every if alone > cut]
+        outliers, matched = {code for _, code in apart}, {code for near, code in apart if near <= 0.25}
+        u, k = len(outliers), len(matched)
+        u_t, k_t = (sum(found.member[code] for code in some) for some in (outliers, matched))
+        estimate = outlier_matches(found)
+        value = (k_t - k * u_t / u) / ((1 - u_t / u) if k_t > k * u_t / u else u_t / u)
+        (low,), (high,) = leaked_interval(k, np.array([k_t]), u, u_t, 0.99)
+        told = (estimate.value, estimate.low, estimate.high)
+        assert told == pytest.approx((value / u_t, min(low, value) / u_t, max(high, value) / u_t), abs=1e-12)
+        assert estimate.note == f"{k} of {u} outliers"
+
+
+def far(seed, copied):
+    """8,000 people of whom nobody is met by chance, five in eight of them in train; some outlying members copied."""
+    found = drawn(seed, people=8000, share=0.625)
+    near = np.maximum(found.scores["distance / neighbour"], 0.3)
+    outliers = np.flatnonzero((found.neighbour > np.quantile(found.neighbour, 0.9)) & found.member[found.codes])
+    near[outliers[:copied]] = 0.0
+    return population(near, found.neighbour, found.codes, found.member)
+
+
+def test_fifteen_of_the_most_isolated_are_seen_and_fresh_rows_are_none():
+    for seed in range(10):
+        assert outlier_matches(far(seed, 15)).low > 0
+        fresh = outlier_matches(far(seed, 0))
+        assert (fresh.value, fresh.low, fresh.high) == (0, 0, 0)
+
+
+def test_where_nobody_stands_apart_nobody_is_matched():
+    member = np.arange(1000) < 500
+    equally = population(np.zeros(1000), np.ones(1000), np.arange(1000), member)
+    assert outlier_matches(equally).value == 0
+    one = population(np.zeros(1000), np.append(np.ones(999), 2.0), np.arange(1000), member)
+    assert (outlier_matches(one).low, outlier_matches(one).note) == (0, "0 of 1 outliers")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [1, 4])
+def test_coverage_of_matches_when_nothing_leaks(rows):
+    estimates = [outlier_matches(drawn(seed, rows=rows)) for seed in range(400)]
+    missed = sum(not estimate.low <= 0 <= estimate.high for estimate in estimates)
+    assert missed <= 11  # 4 expected at most; 11 has a chance of 0.3 %
+    beyond = sum(max(-estimate.low, estimate.high) > estimate.minimum_detectable_effect for estimate in estimates)
+    assert beyond <= 7  # 2 expected at most

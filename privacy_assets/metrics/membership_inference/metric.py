@@ -157,6 +157,7 @@ _SPECS = {
         ),
         outliers.ADVANTAGE_OUTLIERS,
         outliers.OUTLIER_EXCESS,
+        outliers.OUTLIER_MATCHES,
         ADVANTAGE_SUBGROUPS,
         StatisticSpec(
             "precision",
@@ -219,6 +220,12 @@ class MembershipInference(Metric):
             bound="lower",
             source=f"significant at 95 %; {_TOLERATED} (more in 6 of 400 splits of Adult and UK census)",
         ),
+        Limit(
+            "membership_inference.outlier_matches",
+            at_most=0.0,
+            bound="lower",
+            source="significant at 99 %, by an exact interval; nothing is tolerated",
+        ),
         Limit("membership_inference.precision", at_most=0.65, source=_CALIBRATED),
         Limit("membership_inference.protection_score", at_least=75.0, source=_CALIBRATED),
     )
@@ -250,10 +257,12 @@ class MembershipInference(Metric):
         ),
     )
     question = "membership"
-    causes = Causes("over-fitting", dict.fromkeys(("advantage_outliers", "outlier_excess"), "rare values"))
+    causes = Causes(
+        "over-fitting", dict.fromkeys(("advantage_outliers", "outlier_excess", "outlier_matches"), "rare values")
+    )
     protections = (
         Protected("memorization", ("precision",), mainly=False),
-        Protected("outliers", ("advantage_outliers", "outlier_excess")),
+        Protected("outliers", ("advantage_outliers", "outlier_excess", "outlier_matches")),
         Protected("over-fitting", ("advantage", "protection_score")),
     )
     compared = Compared("precision", "attack precision", "Precision of the best membership attack: 0.5 is guessing.")
@@ -280,7 +289,8 @@ class MembershipInference(Metric):
         others = no_box.auc_estimates(population, found, self.permutations, inputs.rng("membership_inference.no_box"))
         epsilon = one_run.epsilon_one_run(population, inputs.rng("membership_inference.pairs"))
         remote = outliers.advantage_outliers(population, self.permutations, inputs.rng("membership_inference.isolated"))
-        every = (*leaks, remote, outliers.outlier_excess(population), grouped, protection, *others, epsilon)
+        matches = outliers.outlier_matches(population)
+        every = (*leaks, remote, outliers.outlier_excess(population), matches, grouped, protection, *others, epsilon)
         tables, by_name = {"curve": curve, **tables}, {estimate.name: estimate for estimate in every}
         tables |= {"subgroups": groups} if groups else {}
         return Measured(tuple(by_name[name] for name in _SPECS), tables)
