@@ -45,7 +45,7 @@ class SynthPop(CodedGenerator):
     name = "synthpop"
     summary = "Sequential trees: each column is drawn from training rows that agree in the columns before it."
 
-    min_leaf: int = Field(default=50, ge=1, description="training people of a leaf, at least")
+    min_leaf: int = Field(default=100, ge=1, description="training people of a leaf, at least")
     smoothing: bool = Field(default=True, description="whether numbers and times are moved inside their leaves")
     visit: Annotated[tuple[str, ...] | None, Tuple] = Field(
         default=None, description="columns in the order in which they are drawn; the table's without"

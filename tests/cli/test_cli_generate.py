@@ -76,7 +76,10 @@ def test_the_list_is_that_of_the_registry(command: Command) -> None:
     assert "Needs an environment of its own, whose python is a setting: python -m venv rtf" in text
     by_name = {one["name"]: one for one in json.loads(command("generators", "--json").out)["generators"]}
     assert list(by_name) == list(GENERATORS)
-    assert by_name["synthpop"]["settings"] == {"min_leaf": 50, "smoothing": True, "visit": None} and by_name["synthpop"]["repeatable"]
+    assert (
+        by_name["synthpop"]["settings"] == {"min_leaf": 100, "smoothing": True, "visit": None}
+        and by_name["synthpop"]["repeatable"]
+    )
     assert by_name["command"]["required"] == ["command"] and not by_name["command"]["repeatable"]
 
 

@@ -194,11 +194,11 @@ def build() -> None:
     made = {
         "adult": {
             "fresh": makers.fresh, "copy": makers.copies(1.0), "copies": makers.copies(0.05),
-            "moved": makers.moved(0.2), "overfitted": makers.generated("synthpop", min_leaf=5), "filtered": away,
+            "moved": makers.moved(0.2), "overfitted": makers.generated("synthpop", min_leaf=5, smoothing=False), "filtered": away,
         },
         "census": {
             "fresh": makers.fresh, "copies": makers.copies(0.1),
-            "overfitted": makers.generated("synthpop", min_leaf=5),
+            "overfitted": makers.generated("synthpop", min_leaf=5, smoothing=False),
         },
         "patients": {
             "honest": makers.generated("synthpop", min_leaf=300), "copies": makers.people_copied(0.1, 1),
