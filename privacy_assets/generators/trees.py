@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from privacy_assets.tables.roles import FEW_VALUES
+
 MOST_CLASSES = 64
 
 
@@ -50,7 +52,7 @@ def trees_of(
 
     A leaf holds at least ``smallest`` rows; with ``people`` int64 (n,), whose each row is, rows of as many people. With
     ``smoothing`` the donors of a number have a reach, but for values that as many people share: these are what a column
-    is made of.
+    is made of; nor in a column of few different values.
 
     A category has one tree, whose donors are codes. A number has one when it misses values, whose donors are
     ``levels`` (missing) or -1 (not), and one for the rows that are there, if any.
@@ -66,7 +68,7 @@ def trees_of(
         yield fit_tree(*before, every, missing.astype(np.float64), 2, np.where(missing, own, -1), smallest, rng, people)
     if not missing.all():
         rows = np.flatnonzero(~missing)
-        goal, values = _standardised(numbers[rows]), numbers[rows] if smoothing else None
+        goal, values = _standardised(numbers[rows]), numbers[rows] if smoothing and known > FEW_VALUES else None
         yield fit_tree(*before, rows, goal, 2, own[rows], smallest, rng, people, values)
 
 

@@ -194,7 +194,8 @@ def build() -> None:
     made = {
         "adult": {
             "fresh": makers.fresh, "copy": makers.copies(1.0), "copies": makers.copies(0.05),
-            "moved": makers.moved(0.2), "overfitted": makers.generated("synthpop", min_leaf=5, smoothing=False), "filtered": away,
+            "moved": makers.moved(0.2), "filtered": away,
+            "overfitted": makers.generated("synthpop", min_leaf=5, smoothing=False),
         },
         "census": {
             "fresh": makers.fresh, "copies": makers.copies(0.1),

@@ -94,8 +94,8 @@ class Copies(Metric):
     default_limits: ClassVar[tuple[Limit, ...]] = (
         Limit(
             "copies.rare_share",
-            at_most=0.05,
-            source="chosen: copies of one person in twenty; fresh rows and default trees of 1,700 people end below",
+            at_most=0.04,
+            source="chosen: 5 % copies of rows that few have end above it, fresh rows of 1,700 people below",
         ),
         Limit(
             "copies.rare_share",
