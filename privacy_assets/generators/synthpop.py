@@ -32,8 +32,8 @@ class SynthPop(CodedGenerator):
     several rows, no split leaves fewer people on a side. Without a subject, and on the coded cells of shadow sets, each
     row is a person. With ``smoothing`` numbers and times are moved inside their leaves, by at most the distance to the
     nearest fifth of its people, so that they are nobody's; values that ``min_leaf`` people of the column share, or a
-    fifth of the leaf, stay, and so do the precision and the ends of the column, and columns of few different values. ``visit`` is the order of the columns,
-    by default that of the table.
+    fifth of the leaf, stay, and so do the precision and the ends of the column, and columns of few different values.
+    ``visit`` is the order of the columns, by default that of the table.
 
     Missing is a value like any other: of a number a first tree decides whether it is missing, a second its value.
     As a predictor a number is its rank (missing: mean rank and an indicator); a category is its place in an order by
