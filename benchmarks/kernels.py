@@ -13,7 +13,6 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Iterator
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -104,6 +103,24 @@ def embedded(inputs, dims: int) -> Iterator[Row]:
 
     yield Row(f"number within a radius, {where}", lambda: weight_within(q, p, reach), "scipy cKDTree", numbers)
     yield Row(f"pairs within a radius, {where}", lambda: list(tree.pairs(q, reach, 1_000_000)), "scipy cKDTree", pairs)
+
+
+def parts_of_rows(inputs) -> Iterator[Row]:
+    """Match weights; the library counts the columns that agree, all of them alike."""
+    from scipy.spatial.distance import cdist
+
+    from privacy_assets.metrics.copies.match_weight import match_weights
+    from privacy_assets.tables.coding import Coding
+
+    real, released = [inputs.train, inputs.holdout], inputs.synthetic
+    rows = np.arange(len(inputs.train) + len(inputs.holdout))
+    coding = Coding.fit([*real, released], inputs.schema)
+    known, others = coding.code(inputs.train).T[:1000], coding.code(released).T
+
+    def agreeing() -> object:
+        return cdist(known, others, "hamming").min(axis=1)
+
+    yield Row("match weights", lambda: match_weights(real, released, rows), "scipy cdist", agreeing, 1000 / len(rows))
 
 
 def attacks(inputs) -> Iterator[Row]:
@@ -237,6 +254,15 @@ def spent(work: Work, least: float = 0.02) -> float:
     return (time.process_time() - start) / times
 
 
+def _every(inputs) -> Iterator[Row]:
+    yield from mixed(inputs)
+    yield from embedded(inputs, 10)
+    yield from embedded(inputs, 30)
+    yield from parts_of_rows(inputs)
+    yield from attacks(inputs)
+    yield from shadows(inputs)
+
+
 def main() -> None:
     """Print the table of benchmarks/results/kernels.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -247,7 +273,7 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     inputs = inputs_of(options.table, options.rows)
     print("| kernel | CPU s | library | CPU s | times faster |\n|---|---|---|---|---|")
-    for row in chain(mixed(inputs), embedded(inputs, 10), embedded(inputs, 30), attacks(inputs), shadows(inputs)):
+    for row in _every(inputs):
         row.ours()
         turns = [(spent(row.ours), spent(row.theirs) / row.share) for _ in range(options.times)]
         ours, theirs = np.min(turns, axis=0)

@@ -30,7 +30,6 @@ from privacy_assets.evaluation import choose_metrics, prepare_inputs, run_metric
 from privacy_assets.generators import build_generator
 from privacy_assets.metrics.membership_inference.scores import build_population
 from privacy_assets.policy import Policy
-from privacy_assets.tables.table import Table
 
 WHO = "who"
 LEFT_OUT = ("controls", "cumulative_disclosure", "holdout_leakage")
@@ -120,18 +119,15 @@ def measured(frame: pd.DataFrame, whose: np.ndarray, people: int, kind: str, see
     train, holdout, reference = (table.reset_index(drop=True) for table in tables)
     own = train.drop(columns=WHO)
     fresh = frame.iloc[rng.choice(np.flatnonzero(place >= ends[-1]), len(own))].reset_index(drop=True)
-    made = HARMLESS.get(kind)
+    synthetic, made, leak = fresh, HARMLESS.get(kind), LEAKS.get(kind)
+    if made is not None or leak is not None:
+        seen = prepare_inputs(train, holdout, fresh, reference=reference, subject=WHO, seed=seed)
     if made is not None:
-        codes = np.unique(train[WHO], return_inverse=True)[1]
-        fitted = build_generator(*made).fit(Table.read(own), seed=seed, people=codes)
+        fitted = build_generator(*made).fit(seen.train, seed=seed, people=seen.subject_codes("train"))
         synthetic = fitted.sample(len(own), seed=seed).restored()
-    else:
-        synthetic = fresh
-    if kind in LEAKS:
-        inputs = prepare_inputs(train, holdout, fresh, reference=reference, subject=WHO, seed=seed)
-        apart = build_population(inputs).neighbour[: len(own)]
-        leak = LEAKS[kind](own, apart, fresh, rng)
-        synthetic = pd.concat([fresh.iloc[len(leak) :], leak], ignore_index=True)
+    if leak is not None:
+        rows = leak(own, build_population(seen).neighbour[: len(own)], fresh, rng)
+        synthetic = pd.concat([fresh.iloc[len(rows) :], rows], ignore_index=True)
     inputs = prepare_inputs(train, holdout, synthetic, reference=reference, subject=WHO, seed=seed)
     metrics, policy = choose_metrics(None, None)
     chosen = {name: metric for name, metric in metrics.items() if metric.default_limits and name not in LEFT_OUT}

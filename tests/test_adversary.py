@@ -83,7 +83,7 @@ def test_whoever_tries_again_and_again_seldom_passes_a_leak(policy_counts: bool)
 def test_refitting_and_averaging_add_up() -> None:
     """Trees with small leaves, fitted six times anew: whoever holds all six tables tells members better than with one,
     and the union says so."""
-    generator = build_generator("synthpop", {"min_leaf": 12})
+    generator = build_generator("synthpop", {"min_leaf": 12, "smoothing": False})
     train = as_table(TRAIN, SCHEMA)
     made = [generator.fit(train, seed=seed).sample(len(train), seed=seed) for seed in range(6)]
     tables = [table.frame() for table in made]

@@ -94,7 +94,8 @@ def outlier_excess(population: Population) -> Estimate:
 
 
 def outlier_matches(population: Population) -> Estimate:
-    """Statistic ``outlier_matches`` of the rows under attack: leaked people over the members among the outliers.
+    """Statistic ``outlier_matches`` of the rows under attack: leaked people over the members expected among the
+    outliers, which is the share of members in all.
 
     A person is matched when S has a row within a quarter of the distance from theirs to the nearest other person, and
     an outlier when that distance is greater than that of nine in ten rows; where many rows stand equally far from
@@ -110,7 +111,8 @@ def outlier_matches(population: Population) -> Estimate:
     members = int(population.member[people].sum())
     if not 0 < members < len(people):
         matched = matched[:0]
-    found = leaked_subjects(people, matched, population.member, MATCH_CONFIDENCE) / max(members, 1)
+    found = leaked_subjects(people, matched, population.member, MATCH_CONFIDENCE)
+    found /= max(len(people) * population.members / len(population), 1)
     value, low, high, mde = np.clip(found, -1, 1).tolist()
     note, sure = f"{len(matched)} of {len(people)} outliers", MATCH_CONFIDENCE
     return OUTLIER_MATCHES.estimate(
