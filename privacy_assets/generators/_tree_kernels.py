@@ -172,8 +172,8 @@ def _grow(
                 continue
             least, most = smallest, s - smallest  # rows on the left
             if len(whose) > 0:
-                least = _rows_of(smallest, whose, row_of, False, met, walks + 1)
-                most = s - _rows_of(smallest, whose, row_of, True, met, walks + 2)
+                least = _rows_of(smallest, whose, row_of, met, walks + 1)
+                most = s - _rows_of(smallest, whose, row_of, met, walks + 2)
                 walks += 2
             most_gain, at = -np.inf, 0
             if kinds > 2:
@@ -231,14 +231,15 @@ def _grow(
 
 
 @compiled
-def _rows_of(smallest: int, whose: np.ndarray, rows: np.ndarray, backwards: bool, met: np.ndarray, walk: int) -> int:
+def _rows_of(smallest: int, whose: np.ndarray, rows: np.ndarray, met: np.ndarray, walk: int) -> int:
     """How many of the ``rows``, from one end on, it takes to meet ``smallest`` people; one more than all if never.
 
-    ``met`` has for each person the last ``walk`` on which they were met, all below this one.
+    Odd walks start at the first row, even ones at the last. ``met`` has for each person the last ``walk`` on which they
+    were met, all below this one.
     """
-    people = 0
+    people, last = 0, len(rows) - 1
     for i in range(len(rows)):
-        person = whose[rows[len(rows) - 1 - i if backwards else i]]
+        person = whose[rows[i if walk % 2 == 1 else last - i]]
         people += met[person] != walk
         met[person] = walk
         if people >= smallest:

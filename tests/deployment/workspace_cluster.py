@@ -7,14 +7,7 @@ from privacy_assets import TableSpec, build_privacy_assets, fixed
 from resources.production import RESOURCES
 
 RAY = fixed(LocalRay(ray_init_options={"num_cpus": 2, "include_dashboard": False, "log_to_driver": False}))
-PATIENTS = TableSpec(
-    name="patients",
-    source="demo",
-    subject="person",
-    split={"shares": {"train": 0.4, "holdout": 0.4, "reference": 0.2}},
-    generator={"name": "synthpop"},
-    run={"workers": "ray"},
-)
+PATIENTS = TableSpec(name="patients", source="demo", subject="person", run={"workers": "ray"})
 
 defs = dg.Definitions.merge(
     build_privacy_assets(PATIENTS),
