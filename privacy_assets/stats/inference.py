@@ -247,3 +247,15 @@ def bootstrap(
         end = np.nanquantile(drawn(label), tail)
         gaps.append(score(label) - end)
     return float(low), float(high), float(rare - max(np.mean(gaps), 0))
+
+
+def mean_difference(values: np.ndarray, subjects: Subjects, permutations: int, rng: np.random.Generator) -> Evidence:
+    """How much larger the ``values`` (s, m) of subjects are on average among members than among the others."""
+
+    def statistic(labels: np.ndarray, times: np.ndarray | None = None) -> np.ndarray:
+        every = np.ones_like(labels) if times is None else times
+        member = labels * every
+        inside, seen = member.sum(axis=1, keepdims=True), member @ values
+        return np.asarray(seen / inside - (every @ values - seen) / (every.sum(axis=1, keepdims=True) - inside))
+
+    return test(statistic, subjects, permutations, rng, replicates=REPLICATES)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from privacy_assets.stats import inference
-from privacy_assets.stats.inference import REPLICATES, Evidence
+from privacy_assets.stats.inference import Evidence
 from privacy_assets.stats.subjects import Subjects
 from privacy_assets.tables.column import ranked
 from privacy_assets.tables.table import Table
@@ -52,10 +52,4 @@ def advantages(weights: np.ndarray, people: Subjects, permutations: int, rng: np
     rows = people.totals()
     values = np.stack([people.totals(part[tied]) / rows for part in parts], axis=1)
 
-    def statistic(labels: np.ndarray, times: np.ndarray | None = None) -> np.ndarray:
-        every = np.ones_like(labels) if times is None else times
-        member = labels * every
-        inside, seen = member.sum(axis=1, keepdims=True), member @ values
-        return np.asarray(seen / inside - (every @ values - seen) / (every.sum(axis=1, keepdims=True) - inside))
-
-    return inference.test(statistic, people, permutations, rng, replicates=REPLICATES)
+    return inference.mean_difference(values, people, permutations, rng)

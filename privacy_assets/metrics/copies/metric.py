@@ -16,7 +16,7 @@ from privacy_assets.metrics.targets import Budget, target_rows
 from privacy_assets.settings import declared
 from privacy_assets.stats import inference
 from privacy_assets.stats.estimates import Estimate, StatisticSpec
-from privacy_assets.stats.inference import REPLICATES, Evidence
+from privacy_assets.stats.inference import Evidence
 from privacy_assets.stats.limits import Limit
 from privacy_assets.stats.subjects import SMALLEST_SIDE, Subjects
 
@@ -164,13 +164,7 @@ def copied(
     weight = (np.minimum(hits, most) / real)[cell]
     weights = np.stack([people.totals(part) / rows for part in (weight, weight * rare[cell])], axis=1)
 
-    def statistic(labels: np.ndarray, times: np.ndarray | None = None) -> np.ndarray:
-        every = np.ones_like(labels) if times is None else times
-        member = labels * every
-        inside, seen = member.sum(axis=1, keepdims=True), member @ weights
-        return np.asarray(seen / inside - (every @ weights - seen) / (every.sum(axis=1, keepdims=True) - inside))
-
-    found = inference.test(statistic, people, permutations, rng, replicates=REPLICATES)
+    found = inference.mean_difference(weights, people, permutations, rng)
     parts, full = np.bincount(where, times**2 / rows[whose], len(real)) / real / len(people), hits >= most
     members, anyway = people.members / len(people), _by(size, full, np.mean)
     every = _moved(found.observed[0], parts, anyway, members)
