@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from privacy_assets.metrics.membership_inference.outliers import MOST_EXPOSED, outlier_excess, outlier_matches
-from privacy_assets.metrics.membership_inference.scores import Population
+from privacy_assets.metrics.membership_inference.scores import Population, build_population, with_reference
+from privacy_assets.metrics.targets import target_rows
 from privacy_assets.stats.leaked import leaked_interval
+from tests.metrics.given_tables import cut, given, mixed
 
 
 def population(near, alone, codes, member):
@@ -153,6 +156,30 @@ def test_where_nobody_stands_apart_nobody_is_matched():
     assert outlier_matches(equally).value == 0
     one = population(np.zeros(1000), np.append(np.ones(999), 2.0), np.arange(1000), member)
     assert (outlier_matches(one).low, outlier_matches(one).note) == (0, "0 of 1 outliers")
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("most", [None, 1_000])
+def test_the_reference_is_unseen_as_the_holdout_is(rows, most):
+    train, holdout, reference, fresh = cut(mixed(2400, 5), 900, 420, 330, 600)
+    people = {
+        role: np.arange(len(part)) // rows + start
+        for role, part, start in (("train", train, 0), ("holdout", holdout, 3000), ("reference", reference, 6000))
+    }
+    release = pd.concat([fresh, train[::60]], ignore_index=True)
+    apart = given(train, holdout, release, reference, subjects=people)
+    both = pd.concat([holdout, reference], ignore_index=True)
+    together = {"train": people["train"], "holdout": np.concatenate([people["holdout"], people["reference"]])}
+    one = build_population(given(train, both, release, subjects=together))
+    two = with_reference(apart, build_population(apart, rows=target_rows(apart, ("train", "holdout"), most, "x")))
+    if most is None:
+        assert np.array_equal(two.neighbour, one.neighbour)
+        assert outlier_matches(two) == outlier_matches(one)
+    else:
+        assert len(two.codes) <= most + len(reference)
+        assert set(two.neighbour) <= set(one.neighbour)
+    plain = build_population(given(train, holdout, release))
+    assert with_reference(given(train, holdout, release), plain) is plain
 
 
 @pytest.mark.slow

@@ -34,6 +34,7 @@ from privacy_assets.metrics.membership_inference.scores import (
     advantages,
     build_population,
     named_entries,
+    with_reference,
 )
 from privacy_assets.metrics.membership_inference.subgroups import SPEC as ADVANTAGE_SUBGROUPS
 from privacy_assets.metrics.membership_inference.subgroups import Subgroups, advantage_subgroups, check_columns
@@ -289,7 +290,7 @@ class MembershipInference(Metric):
         others = no_box.auc_estimates(population, found, self.permutations, inputs.rng("membership_inference.no_box"))
         epsilon = one_run.epsilon_one_run(population, inputs.rng("membership_inference.pairs"))
         remote = outliers.advantage_outliers(population, self.permutations, inputs.rng("membership_inference.isolated"))
-        matches = outliers.outlier_matches(population)
+        matches = outliers.outlier_matches(with_reference(inputs, population))
         every = (*leaks, remote, outliers.outlier_excess(population), matches, grouped, protection, *others, epsilon)
         tables, by_name = {"curve": curve, **tables}, {estimate.name: estimate for estimate in every}
         tables |= {"subgroups": groups} if groups else {}

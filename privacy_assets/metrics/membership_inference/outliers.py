@@ -94,8 +94,8 @@ def outlier_excess(population: Population) -> Estimate:
 
 
 def outlier_matches(population: Population) -> Estimate:
-    """Statistic ``outlier_matches`` of the rows under attack: leaked people over the members expected among the
-    outliers, which is the share of members in all.
+    """Statistic ``outlier_matches`` of the rows under attack, and with a reference of its rows too: leaked people over
+    the members expected among the outliers, which is the share of members in all.
 
     A person is matched when S has a row within a quarter of the distance from theirs to the nearest other person, and
     an outlier when that distance is greater than that of nine in ten rows; where many rows stand equally far from

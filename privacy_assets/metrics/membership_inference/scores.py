@@ -81,14 +81,15 @@ def _cumulative(labels: np.ndarray) -> np.ndarray:
 class Population(Subjects):
     """The real rows under attack, T stacked on H: scores by name, and the ``half`` (s,) of each subject.
 
-    ``neighbour`` (n,) is the distance to the nearest row of another subject, attacked or not. ``rows`` (n,) are the
-    positions in T stacked on H, all of them when None.
+    ``neighbour`` (n,) is the distance to the nearest row of another subject, attacked or not, ``reference`` (n,) that
+    to the nearest row of R, None without one. ``rows`` (n,) are the positions in T stacked on H, all of them when None.
     """
 
     scores: Mapping[str, np.ndarray]
     neighbour: np.ndarray
     half: np.ndarray
     rows: np.ndarray | None = None
+    reference: np.ndarray | None = None
 
     @property
     def outlier_rows(self) -> np.ndarray:
@@ -103,14 +104,16 @@ class Population(Subjects):
         """The rows where ``rows``, bool (n,), is true; subjects keep their codes."""
         scores = {name: score[rows] for name, score in self.scores.items()}
         places = np.flatnonzero(rows) if self.rows is None else self.rows[rows]
-        return Population(self.codes[rows], self.member, scores, self.neighbour[rows], self.half, places)
+        near = None if self.reference is None else self.reference[rows]
+        return Population(self.codes[rows], self.member, scores, self.neighbour[rows], self.half, places, near)
 
     def of_subjects(self, rows: np.ndarray) -> Population:
         """The rows at these positions (n,), all that some people have; nobody else is a subject of it."""
         some = self.take(rows)
         scores = {name: score[rows] for name, score in self.scores.items()}
         half = self.half[np.unique(self.codes[rows])]
-        return Population(some.codes, some.member, scores, self.neighbour[rows], half, rows)
+        near = None if self.reference is None else self.reference[rows]
+        return Population(some.codes, some.member, scores, self.neighbour[rows], half, rows, near)
 
     @property
     def measurable(self) -> bool:
@@ -159,8 +162,32 @@ def build_population(
     distance = nearest("synthetic")
     neighbour = distance_to_other_subjects(pool, codes, inputs.device, rows)
     scores = {"distance": distance, "distance / neighbour": ratio(distance, neighbour)}
-    if inputs.reference is not None:
-        scores["distance / reference"] = ratio(distance, nearest("reference"))
+    unseen = None if inputs.reference is None else nearest("reference")
+    if unseen is not None:
+        scores["distance / reference"] = ratio(distance, unseen)
     subjects = subjects if rows is None else subjects.take(rows)
     half = inputs.rng("membership_inference.halves").permutation(len(subjects)) % 2 == 1
-    return Population(subjects.codes, subjects.member, scores, neighbour, half, rows)
+    return Population(subjects.codes, subjects.member, scores, neighbour, half, rows, unseen)
+
+
+def with_reference(inputs: MetricInputs, population: Population) -> Population:
+    """The ``population`` and, as more unseen people, everybody of R; of the scores "distance / neighbour" alone.
+
+    A row's neighbours are then those of T, H and R. The same population without a reference.
+    """
+    from privacy_assets.neighbours.nearest import nearest_rows
+
+    if population.reference is None:
+        return population
+    others, device = inputs.encoded("reference"), inputs.device
+    pool = EncodedTable.stack([inputs.encoded("train"), inputs.encoded("holdout")])
+    codes = inputs.subject_codes("reference")
+    distance, known = (
+        nearest_rows(others, rows, device=device).distances[:, 0] for rows in (inputs.encoded("synthetic"), pool)
+    )
+    among = distance_to_other_subjects(others, codes, device) if len(others) > 1 else known
+    neighbour = np.append(np.minimum(population.neighbour, population.reference), np.minimum(known, among))
+    near = ratio(np.append(population.scores["distance"], distance), neighbour)
+    members = np.append(population.member, np.zeros(int(codes.max()) + 1, dtype=bool))
+    people = np.append(population.codes, len(population) + codes)
+    return Population(people, members, {"distance / neighbour": near}, neighbour, np.zeros_like(members))
