@@ -17,6 +17,7 @@ from privacy_assets.stats.results import MetricResult
 
 Verdict = Literal["pass", "fail", "not_assessable"]
 Bound = Literal["upper", "lower", "value"]
+_DECIDED = 0.9  # of the releases are, with as many subjects as are asked for
 _NUMBER = "a finite number, and only one of at_most and at_least"
 
 
@@ -27,9 +28,10 @@ class Limit:
     ``statistic`` is ``metric.statistic``. A risk has ``at_most``, a protection score ``at_least``; for a two-sided
     statistic the larger distance from its null value is held against ``at_most``. ``bound`` picks what is held against
     the limit: ``upper`` (the conservative bound of the interval: the evidence must show that the release is safe),
-    ``lower`` (the other end: only a significant leak fails) or ``value``. With fewer than ``smallest_n`` subjects the
-    limit is not assessable, and so does not pass. ``advice`` are the policy author's own words on what to do; what can
-    be done in general stands in :mod:`privacy_assets.report.advice`.
+    ``lower`` (the other end: only a significant leak is held against it) or ``value``. What is significantly beyond a
+    limit fails; where only the conservative bound is beyond it, nothing is decided. With fewer than ``smallest_n``
+    subjects the limit is not assessable, and so does not pass. ``advice`` are the policy author's own words on what to
+    do; what can be done in general stands in :mod:`privacy_assets.report.advice`.
     """
 
     part: ClassVar[str] = "limit"
@@ -145,31 +147,25 @@ def judge_limit(limit: Limit, result: MetricResult | None, attempt: int = 1) -> 
     estimate = next((f for f in result.estimates if f.name == name), None) if result is not None else None
     if estimate is None:
         return LimitOutcome(limit, "not_assessable", math.nan, f"{limit.statistic} was not computed", None)
+    lacking = limit.smallest_n - estimate.subjects
+    more = f"; {lacking:,} more subjects are needed" if lacking > 0 else ""
     if not estimate.measurable:
-        reason = f"{estimate.note or 'not measurable'}{_needed(limit, estimate, math.nan)}"
-        return LimitOutcome(limit, "not_assessable", math.nan, reason, estimate)
+        return LimitOutcome(limit, "not_assessable", math.nan, f"{estimate.note or 'not measurable'}{more}", estimate)
     measured, significant = _bound(estimate, limit.bound, attempt), _bound(estimate, "lower", attempt)
-    words, needed = _bound_words(limit, estimate, attempt), _needed(limit, estimate, measured)
-    relation = "above" if limit.at_most is not None else "below"
-    broken = f"{measured:.4g} is {relation} the limit {limit.value:.4g}{words}"
+    relation, words = "above" if limit.at_most is not None else "below", _bound_words(limit, estimate, attempt)
+    beyond = f"{measured:.4g} is {relation} the limit {limit.value:.4g}{words}"
     if estimate.about == "gate" and limit.exceeded_by(measured):
-        reason = f"the gate is underpowered here: {broken}{needed}"
-        return LimitOutcome(limit, "not_assessable", measured, reason, estimate)
+        return LimitOutcome(limit, "not_assessable", measured, f"the gate is underpowered here: {beyond}", estimate)
     if limit.exceeded_by(significant):
-        return LimitOutcome(limit, "fail", measured, broken, estimate)
-    if estimate.subjects < limit.smallest_n:
-        reason = f"too few subjects: {estimate.subjects:,} of {limit.smallest_n:,}{needed}"
-        return LimitOutcome(limit, "not_assessable", measured, reason, estimate)
-    if (
-        limit.bound == "upper"
-        and math.isfinite(estimate.minimum_detectable_effect)
-        and limit.exceeded_by(estimate.minimum_detectable_effect)
-    ):
-        reached = f"{estimate.minimum_detectable_effect:.4g}, beyond the limit {limit.value:.4g}"
-        reason = f"underpowered: without any leak it can reach {reached}{needed}"
+        return LimitOutcome(limit, "fail", measured, beyond, estimate)
+    if lacking > 0:
+        reason = f"too few subjects: {estimate.subjects:,} of {limit.smallest_n:,}{more}"
         return LimitOutcome(limit, "not_assessable", measured, reason, estimate)
     if limit.exceeded_by(measured):
-        return LimitOutcome(limit, "fail", measured, broken, estimate)
+        if limit.bound == "value":
+            return LimitOutcome(limit, "fail", measured, beyond, estimate)
+        reason = f"undecided: {beyond}{_needed(limit, estimate, attempt)}"
+        return LimitOutcome(limit, "not_assessable", measured, reason, estimate)
     known = f" ({estimate.note})" if estimate.note and estimate.low == estimate.high else ""
     reason = f"{measured:.4g} is within the limit {limit.value:.4g}{words}{known}"
     return LimitOutcome(limit, "pass", measured, reason, estimate)
@@ -196,16 +192,28 @@ def _used(limit: Limit, estimate: Estimate, measured: float) -> float:
     return math.inf if limit.exceeded_by(measured) else 0.0
 
 
-def _needed(limit: Limit, estimate: Estimate, measured: float) -> str:
-    """How many more subjects would do, where that is known: what chance shows falls with the root of their number."""
-    lacking = limit.smallest_n - estimate.subjects
-    by_chance = measured if estimate.about == "gate" else estimate.minimum_detectable_effect
-    far = _used(limit, estimate, by_chance) if limit.bound == "upper" or estimate.about == "gate" else math.nan
-    more = estimate.subjects * (far**2 - 1) if 1 < far < math.inf else 0.0
-    if more <= max(lacking, 0):
-        return f"; {lacking:,} more subjects are needed" if lacking > 0 else ""
+def _needed(limit: Limit, estimate: Estimate, attempt: int) -> str:
+    """How many more subjects give a decision with a probability of 90 %, where the interval says neither.
+
+    Intervals shrink with the root of the number of subjects. A release whose statistic is not beyond its null for sure
+    is taken to leak nothing, another one to leak what it shows.
+    """
+    value, near, far = (_bound(estimate, bound, attempt) for bound in ("value", "lower", "upper"))
+    null = 0.0 if estimate.direction == "two_sided" else estimate.null
+    leaks = near < null if limit.at_most is None else near > null
+    truth, normal = value if leaks else null, NormalDist()
+    deviation = abs(far - value) / normal.inv_cdf(1 - _tail(attempt, estimate.confidence))
+    shown = abs(value - near) if limit.exceeded_by(truth) else abs(far - value)
+    apart = abs(limit.value - truth)
+    if not (math.isfinite(truth) and apart > 0):
+        return ""
+    more = estimate.subjects * (((shown + normal.inv_cdf(_DECIDED) * deviation) / apart) ** 2 - 1)
+    if more <= 0:
+        kind = "as much" if leaks else "nothing"
+        return f"; of releases of this size that leak {kind}, more than {_DECIDED:.0%} are decided"
     unit = 10 ** max(math.floor(math.log10(more)) - 1, 0)
-    return f"; about {unit * math.ceil(more / unit):,} more subjects are needed"
+    about = f"about {unit * math.ceil(more / unit):,} more subjects"
+    return f"; {about} decide with a probability of {_DECIDED:.0%}{'' if leaks else ' where nothing leaks'}"
 
 
 def _bound(estimate: Estimate, bound: Bound, attempt: int) -> float:
