@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -19,7 +19,9 @@ from privacy_assets.storage.files import is_path, not_a_file
 from privacy_assets.storage.objects import location
 from privacy_assets.storage.strict_yaml import load_yaml
 
-_DEFAULT = "default"
+_DEFAULT, _SMALL = "default", "small"
+_FOR_SMALL = {"copies.rare_share": 0.08}
+_WHY_SMALL = "tolerated in tables of 800 to 1,500 people, which cannot show less"
 
 
 @dataclass(frozen=True)
@@ -67,13 +69,27 @@ class Policy:
         return cls(limits, _DEFAULT if whole else f"{_DEFAULT}, of {' and '.join(names)} only")
 
     @classmethod
+    def small(cls) -> Policy:
+        """Return the shipped policy ``small``, for tables of 800 to 1,500 people: the default limits, some of them
+        wider.
+
+        Never taken by itself: the owner of the data names it, and every verdict names it too.
+        """
+        wider = {
+            limit.key: replace(limit, at_most=_FOR_SMALL[limit.key], source=_WHY_SMALL)
+            for limit in cls.default().limits
+            if limit.key in _FOR_SMALL
+        }
+        return cls(tuple(wider.get(limit.key, limit) for limit in cls.default().limits), _SMALL)
+
+    @classmethod
     @door
     def from_dict(cls, data: Mapping[str, Any], *, source: str = "policy") -> Policy:
         """Build a policy from ``{"name", "limits": [{"statistic", "at_most", ...}], "extends": "default"}``.
 
-        With ``extends: default`` the given limits replace or join the default ones; otherwise they stand alone. The
-        name ``default`` is that of the default policy only. ConfigError for a limit outside of the range of its
-        statistic, and for one that is given twice.
+        With ``extends: default`` (or ``small``) the given limits replace or join those of the shipped policy; otherwise
+        they stand alone. The names of shipped policies are theirs only. ConfigError for a limit outside of the range of
+        its statistic, and for one that is given twice.
         """
         known = ("name", "limits", "extends")
         if not isinstance(data, Mapping):
@@ -86,11 +102,11 @@ class Policy:
             raise ConfigError(f"{source}: 'limits' must be a list of mappings.")
         if not isinstance(name, str) or not name.strip():
             raise ConfigError(f"{source}: 'name' must be a text.")
-        if extends is not None and not (isinstance(extends, str) and extends == "default"):
-            raise ConfigError(f"{source}: 'extends' can only be 'default'.")
+        if extends is not None and not (isinstance(extends, str) and extends in SHIPPED):
+            raise ConfigError(f"{source}: 'extends' can only be {' or '.join(map(repr, SHIPPED))}.")
         given = [_limit(entry, source) for entry in entries]
         _check_once(given, source)
-        base = cls.default().limits if extends else ()
+        base = SHIPPED[extends]().limits if extends else ()
         merged = {limit.key: limit for limit in (*base, *given)}
         return cls(tuple(merged.values()), name=name, extends=bool(extends)).checked_name(source)
 
@@ -115,18 +131,20 @@ class Policy:
         return cls.from_dict(documents[0], source=str(place))
 
     def checked_name(self, source: str) -> Policy:
-        """The policy; ConfigError when it bears the name of the default policy, and is another one."""
+        """The policy; ConfigError when it bears the name of a shipped policy, and is another one."""
         name = self.name.strip().casefold()
-        if name != _DEFAULT and not name.startswith(f"{_DEFAULT}, of "):
+        if name not in SHIPPED and not name.startswith(f"{_DEFAULT}, of "):
             return self
         from privacy_assets.metrics.registry import METRICS
 
         meant = [limit for metric in self.metrics if metric in METRICS for limit in METRICS[metric].default_limits]
         if name == _DEFAULT:
             meant += type(self).default().limits
+        elif name == _SMALL:
+            meant = [*type(self).small().limits]
         if set(map(_deciding, meant)) != set(map(_deciding, self.limits)):
-            fix = "Fix: give it a name of its own; 'extends: default' says what it is built on"
-            raise ConfigError(f"{source}: the policy names itself {_DEFAULT!r} and differs from it. {fix}.")
+            fix = "Fix: give it a name of its own; 'extends' says what it is built on"
+            raise ConfigError(f"{source}: the policy names itself {name!r} and differs from it. {fix}.")
         return self
 
     def to_dict(self) -> dict[str, Any]:
@@ -153,6 +171,9 @@ class Policy:
         statuses = {outcome.status for outcome in outcomes}
         order: tuple[Verdict, ...] = ("fail", "not_assessable", "pass")
         return Judgement(next(status for status in order if status in statuses), outcomes)
+
+
+SHIPPED: Mapping[str, Callable[[], Policy]] = {_DEFAULT: Policy.default, _SMALL: Policy.small}
 
 
 def _deciding(limit: Limit) -> tuple[Any, ...]:

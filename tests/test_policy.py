@@ -34,21 +34,22 @@ NONE = (math.nan, math.nan, math.nan)
     [
         # each bound holds its end of the interval; the conservative one is widened
         (Limit("m.f", 0.3105), (0.1, 0.2, 0.3), {}, "pass", ""),
-        (Limit("m.f", 0.3104), (0.1, 0.2, 0.3), {}, "fail", "above the limit"),
+        (Limit("m.f", 0.3104), (0.1, 0.2, 0.3), {}, "not_assessable", "undecided: 0.3105 is above the limit"),
+        (Limit("m.f", 0.0999), (0.1, 0.2, 0.3), {}, "fail", "above the limit"),
         (Limit("m.f", 0.1, bound="lower"), (0.1, 0.2, 0.3), {}, "pass", ""),
         (Limit("m.f", 0.09, bound="lower"), (0.1, 0.2, 0.3), {}, "fail", ""),
         (Limit("m.f", 0.2, bound="value"), (0.1, 0.2, 0.3), {}, "pass", ""),
         (Limit("m.f", 0.19, bound="value"), (0.1, 0.2, 0.3), {}, "fail", ""),
         (Limit("m.f", at_least=60), (61, 70, 80), LOWER, "pass", ""),
-        (Limit("m.f", at_least=60), (59, 70, 80), LOWER, "fail", "below the limit"),
-        (Limit("m.f", at_least=60), (59, 70, 80), {**LOWER, **BLIND, "minimum_detectable_effect": 55},
-         "not_assessable", "underpowered"),
+        (Limit("m.f", at_least=60), (59, 70, 80), LOWER, "not_assessable", "below the limit"),
+        (Limit("m.f", at_least=60), (40, 50, 59), LOWER, "fail", "below the limit"),
+        (Limit("m.f", at_least=60), (61, 70, 80), {**LOWER, "minimum_detectable_effect": 55}, "pass", ""),
         # missing evidence never passes
         (Limit("m.f", 0.5), NONE, {}, "not_assessable", ""),
         (Limit("m.f", 0.5), (0.0, 0.1, math.inf), {}, "not_assessable", ""),
         (Limit("m.f", 0.5, smallest_n=100), (0.0, 0.1, 0.2), {"subjects": 99}, "not_assessable",
          "too few subjects: 99 of 100; 1 more"),
-        (Limit("m.f", 0.1), (-0.1, 0.0, 0.05), BLIND, "not_assessable", "underpowered"),
+        (Limit("m.f", 0.1), (-0.1, 0.0, 0.05), BLIND, "pass", ""),  # what is detectable decides nothing
         (Limit("m.f", 0.1), (0.2, 0.3, 0.4), {**BLIND, "subjects": 1}, "fail", ""),  # but a significant leak fails
         (Limit("m.f", 0.2), (0.25, 0.3, 0.3), GATE, "not_assessable", "the gate is underpowered here"),
         (Limit("m.f", 0.2, bound="lower"), (0.25, 0.3, 0.3), GATE, "not_assessable", "the gate is underpowered here"),
@@ -88,7 +89,9 @@ def test_the_levels_of_all_attempts_sum_up_to_that_of_one() -> None:
     assert [round(widening(m, 0.95), 2) for m in (1, 2, 10)] == [1.10, 1.36, 1.84]
 
 
-@pytest.mark.parametrize(("attempt", "status"), [(1, "pass"), (2, "pass"), (3, "fail"), (30, "fail")])
+@pytest.mark.parametrize(
+    ("attempt", "status"), [(1, "pass"), (2, "pass"), (3, "not_assessable"), (30, "not_assessable")]
+)
 def test_each_attempt_is_judged_more_strictly(attempt: int, status: str) -> None:
     estimate = Estimate("f", 0.1, 0.0, 0.2, 1000, 1000)
     results = {"m": MetricResult("m", (estimate,))}
@@ -104,7 +107,7 @@ def test_protection_scores_move_down_with_the_attempt() -> None:
     limit = Limit("m.f", at_least=68)
     assert judge_limit(limit, MetricResult("m", (estimate,)), 1).passed
     assert judge_limit(limit, MetricResult("m", (estimate,)), 2).measured == pytest.approx(80 - 10 * widening(2, 0.95))
-    assert judge_limit(limit, MetricResult("m", (estimate,)), 2).status == "fail"
+    assert judge_limit(limit, MetricResult("m", (estimate,)), 2).status == "not_assessable"
 
 
 def test_the_worst_outcome_is_the_verdict() -> None:

@@ -76,7 +76,10 @@ def _parser() -> argparse.ArgumentParser:
         add(commands)
     add_prepare(commands)
     _add_demo(commands)
-    policy = commands.parsers.add_parser("policy", help="print the default policy as YAML, to start your own from")
+    policy = commands.parsers.add_parser("policy", help="print a shipped policy as YAML, to start your own from")
+    policy.add_argument(
+        "name", nargs="?", choices=("default", "small"), default="default", help="small: 800 to 1,500 people"
+    )
     policy.set_defaults(run=_policy)
     return parser
 
@@ -98,7 +101,9 @@ def _add_evaluate(commands: Commands) -> None:
     made_by = "what made the synthetic table, for metrics that attack it: a name, or MODULE:FUNCTION of your own"
     command.option("--generator", made_by)
     command.common("--set")
-    command.option("--policy", "policy file; default: the default limits", metavar="YAML")
+    command.option(
+        "--policy", "policy file, or small for 800 to 1,500 people; default: the default limits", metavar="YAML"
+    )
     command.option("--seed", "the same seed gives the same report (default 0)")
     command.common("--device", "--ray")
     command.option("--no-embedder", "leave out the embedded statistics and their training", action="store_true")
@@ -191,12 +196,12 @@ def _demo(options: argparse.Namespace) -> int:
     return run_demo(leak=options.leak, say=_line)
 
 
-def _policy(_: argparse.Namespace) -> int:
+def _policy(options: argparse.Namespace) -> int:
     import yaml
 
-    from privacy_assets.policy import Policy
+    from privacy_assets.policy import SHIPPED
 
-    sys.stdout.write(yaml.safe_dump(Policy.default().to_dict(), sort_keys=False, width=110, allow_unicode=True))
+    sys.stdout.write(yaml.safe_dump(SHIPPED[options.name]().to_dict(), sort_keys=False, width=110, allow_unicode=True))
     return YES
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from privacy_assets.metrics.base import Measured
 from privacy_assets.metrics.declarations import Causes
 from privacy_assets.metrics.inputs import MetricInputs
-from privacy_assets.metrics.restated import Restated, limits_of
+from privacy_assets.metrics.restated import ADVANTAGE_ANY, Restated
 from privacy_assets.settings import declared
 from privacy_assets.stats.estimates import StatisticSpec
 from privacy_assets.tables.table import Table
@@ -56,7 +56,7 @@ class CumulativeDisclosure(Restated):
             "two_sided",
         ),
     )
-    default_limits = limits_of(name, statistics, "that of the same statistic of one table")
+    default_limits = (replace(ADVANTAGE_ANY, statistic=f"{name}.advantage_any"),)
     # People who changed sides since an earlier release look avoided.
     question = "membership"
     causes = Causes("earlier releases")

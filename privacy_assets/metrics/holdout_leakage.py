@@ -12,7 +12,7 @@ from dataclasses import replace
 from privacy_assets.metrics.base import Measured
 from privacy_assets.metrics.declarations import Causes
 from privacy_assets.metrics.inputs import MetricInputs
-from privacy_assets.metrics.restated import Restated, limits_of
+from privacy_assets.metrics.restated import ADVANTAGE_ANY, Restated
 from privacy_assets.settings import declared
 from privacy_assets.stats.estimates import StatisticSpec
 
@@ -53,7 +53,7 @@ class HoldoutLeakage(Restated):
             about="gate",
         ),
     )
-    default_limits = limits_of(name, statistics, "that of the same statistic of train")
+    default_limits = (replace(ADVANTAGE_ANY, statistic=f"{name}.advantage_any"),)
     causes = Causes(doubt="seen holdout")
 
     def measure(self, inputs: MetricInputs) -> Measured:

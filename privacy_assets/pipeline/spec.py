@@ -165,7 +165,8 @@ class TableSpec(Group):
 
     ``TableSpec(name="patients", source="patients.parquet", subject="patient_id")``, with a mapping for each group
     that says more: ``attacks={"metrics": ["dcr"]}``. ``source`` and ``subject`` are short for those of ``data``; as
-    ``generator`` a name or a function is short for its group; ``policy`` is a policy file, its contents or a Policy.
+    ``generator`` a name or a function is short for its group; ``policy`` is a policy file, its contents, a Policy
+    or the name of a shipped one, ``small``.
     """
 
     part: ClassVar[str] = "table"
@@ -184,8 +185,9 @@ class TableSpec(Group):
     attacks: Attacks = Field(default=Attacks(), title=_GROUP, description="what is measured")
     policy: Annotated[Any, BeforeValidator(_policy)] = Field(
         default=None,
-        title="a policy file or its contents",
-        description="the limits: a policy file, its contents or a Policy; the default ones without",
+        title="a policy file, its contents, or the name of a shipped one",
+        description="the limits: a policy file, its contents, a Policy, or small for 800 to 1,500 people;"
+        " the default ones without",
     )
     run: Run = Field(default=Run(), title=_GROUP, description="how it is run")
 

@@ -23,7 +23,7 @@ from privacy_assets.evaluation import (
 from privacy_assets.generators.registry import as_generator
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.registry import METRICS, metrics_reading
-from privacy_assets.policy import Policy
+from privacy_assets.policy import SHIPPED, Policy
 from privacy_assets.stats.results import MetricResult
 from privacy_assets.tables.roles import Declared
 from privacy_assets.tables.schema import Kind
@@ -63,7 +63,8 @@ def evaluate(
     ``subject`` names the column that tells people apart. ``drop`` are columns to leave out (the subject, of
     ``synthetic`` alone); the report names those that stand in ``synthetic``. ``generated`` are those in which new
     values are allowed, each with a reason, ``domains`` values that may stand in a column beside the real ones:
-    identifiers and free text are refused otherwise (docs/columns.md). ``policy`` is a Policy, a mapping or a YAML file;
+    identifiers and free text are refused otherwise (docs/columns.md). ``policy`` is a Policy, a mapping, a YAML file,
+    or the name of a shipped one, ``small``;
     ``metrics`` are names, or a mapping of names to settings; all default ones when None. ``generator`` is what made
     ``synthetic``, for the metrics that attack it: a registered name, a mapping of ``name`` and ``settings``, or a
     function. ``embedder=False`` leaves the embedded statistics out, and the time to train an encoder; the verdict names
@@ -109,9 +110,11 @@ def evaluate(
 
 
 def as_policy(policy: Policy | Mapping[str, Any] | str | Path | None) -> Policy | None:
-    """A policy from any of its forms; ConfigError for anything else."""
+    """A policy from any of its forms: a shipped one by its name; ConfigError for anything else."""
     if policy is None:
         return None
+    if isinstance(policy, str) and policy in SHIPPED:
+        return SHIPPED[policy]()
     if isinstance(policy, Policy):
         return policy.checked_name("policy")
     if isinstance(policy, str | Path):

@@ -17,12 +17,14 @@ from privacy_assets.metrics.dcr.privacy_score import privacy_score
 from privacy_assets.neighbours.nearest import nearest
 from privacy_assets.policy import Policy
 from privacy_assets.stats.leaked import leaked_interval
+from privacy_assets.stats.limits import Limit
 from privacy_assets.stats.results import MetricResult
 from privacy_assets.stats.subjects import Subjects
 from tests.metrics.given_tables import cut, given, leaky, mixed
 
-POLICY = Policy(Dcr.default_limits)
-LABEL_CONDITIONAL = {limit.key for limit in Dcr.default_limits} - {"dcr.privacy_score"}
+STRICT = (Limit("dcr.member_excess", 0.7), Limit("dcr.identical_excess", 0.6))
+POLICY = Policy((*Dcr.default_limits, *STRICT, Limit("dcr.identical_excess", 0.2, bound="lower")))
+LABEL_CONDITIONAL = {limit.key for limit in POLICY.limits} - {"dcr.privacy_score"}
 
 
 def evaluate(*tables, metric=None, **options):

@@ -117,10 +117,28 @@ def test_counts_in_words() -> None:
     ("found", "limit", "words"),
     [
         ({"subjects": 90}, {"smallest_n": 500}, "too few subjects: 90 of 500; 410 more subjects are needed"),
-        ({"subjects": 600, "minimum_detectable_effect": 0.2}, {}, "about 1,800 more subjects are needed"),
-        ({"subjects": 20, "minimum_detectable_effect": 0.11}, {"smallest_n": 30}, "; 10 more subjects are needed"),
+        ({"subjects": 20, "reach": 0.09}, {"smallest_n": 30}, "; 10 more subjects are needed"),
+        (
+            {"subjects": 600, "reach": 0.2},
+            {},
+            "; about 6,900 more subjects decide with a",
+        ),
+        (
+            {"subjects": 600, "value": 0.06, "reach": 0.05},
+            {},
+            "; about 2,300 more subjects decide with a probability of 90%",
+        ),
+        (
+            {"subjects": 600, "value": 0.055, "reach": 0.056},
+            {},
+            "; of releases of this size that leak",
+        ),
         ({"subjects": 20, "value": math.nan, "note": "no pair"}, {}, "no pair; 10 more subjects are needed"),
-        ({"subjects": 100, "value": 0.3, "about": "gate"}, {}, "about 930 more subjects are needed"),
+        (
+            {"subjects": 100, "value": 0.3, "about": "gate"},
+            {},
+            "underpowered here: 0.32 is above the limit",
+        ),
     ],
 )
 def test_what_could_not_be_assessed_says_how_many_more_subjects_are_needed(found, limit, words) -> None:

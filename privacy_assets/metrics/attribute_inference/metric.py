@@ -40,10 +40,6 @@ _TOLERATED = (
     "significant at 99.5 % over all columns together; tolerated: what trees with leaves of 50 rows show (at most "
     "0.021 in 400 splits of Adult and UK census)"
 )
-_MEASURED = (
-    "grade Excellent of Gretel; the lower end for leak-free rows and for trees with leaves of 50 rows stays above 89 "
-    "(43 splits of Adult and UK census, 8,000/2,000 and 4,000/4,000 rows)"
-)
 
 _SPECS = {
     spec.name: spec
@@ -230,7 +226,6 @@ class AttributeInference(Metric):
     statistics: ClassVar[tuple[StatisticSpec, ...]] = tuple(_SPECS.values())
     default_limits: ClassVar[tuple[Limit, ...]] = (
         Limit("attribute_inference.excess", at_most=0.025, bound="lower", source=_TOLERATED),
-        Limit("attribute_inference.protection_score", at_least=80.0, source=_MEASURED),
     )
 
     plots: ClassVar[tuple[Plot, ...]] = (

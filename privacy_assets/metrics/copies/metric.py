@@ -98,12 +98,6 @@ class Copies(Metric):
             source="chosen: 5 % copies of rows that few have end above it, fresh rows of 1,700 people below",
         ),
         Limit(
-            "copies.rare_share",
-            at_most=0.022,
-            bound="lower",
-            source="significant at 95 %; tolerated: what trees with leaves of 50 rows show (see the lab report)",
-        ),
-        Limit(
             "copies.partial_advantage",
             at_most=0.03,
             bound="lower",

@@ -24,7 +24,6 @@ from privacy_assets.stats.subjects import Subjects
 
 KEYS = ("distance", "ratio")
 _PROBABILITIES = np.linspace(0, 1, 101)
-_NULL = "simulated: leak-free rows stay within it in 99.5 % of splits (Adult, UK census; 8,000/2,000/8,000 rows)"
 
 
 @declared
@@ -87,21 +86,12 @@ class Dcr(Metric):
             source="simulated: the densest unseen rows, which give nobody away, stay within 0.106 in 100 splits of "
             "Adult and 0.058 in 25 of UK census (8,000/2,000/8,000 rows)",
         ),
-        Limit("dcr.member_excess", at_most=0.7, source=_NULL),
         Limit(
             "dcr.member_excess_any",
             at_most=0.25,
             bound="lower",
             source="significant at 99.5 % over all distances and tails together; tolerated: what trees with leaves of "
             "50 rows show (at most 0.19 in 400 splits of Adult and UK census)",
-        ),
-        Limit("dcr.identical_excess", at_most=0.6, source=_NULL),
-        Limit(
-            "dcr.identical_excess",
-            at_most=0.2,
-            bound="lower",
-            source="significant at 99 %; tolerated: what trees with leaves of 50 rows show (at most 0.18 in 200 "
-            "splits of UK census, nothing in 200 of Adult)",
         ),
     )
 

@@ -31,10 +31,6 @@ from privacy_assets.stats.limits import Limit
 from privacy_assets.stats.subjects import SMALLEST_SIDE, Subjects
 from privacy_assets.tables.encoding import EncodedTable
 
-_CALIBRATED = (
-    "a leak-free table stays within 0.093 in 99.5 % of splits at 2,000/1,000 people attacked, whatever share of "
-    "them it links"
-)
 _TOLERATED = (
     "significant at 95 %; tolerated: what trees with leaves of 50 rows show (more in 1 of 400 splits of Adult and "
     "UK census)"
@@ -91,7 +87,6 @@ class Linkability(Metric):
         ),
     )
     default_limits: ClassVar[tuple[Limit, ...]] = (
-        Limit("linkability.excess", at_most=0.1, source=_CALIBRATED),
         Limit("linkability.excess", at_most=0.025, bound="lower", source=_TOLERATED),
     )
 

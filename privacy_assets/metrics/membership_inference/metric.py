@@ -53,8 +53,6 @@ _NEEDED = f"at least {SMALLEST_SIDE} subjects are needed"
 PURPOSE = "membership_inference.attacked"  # of the draw of who is attacked, where not everybody is
 _HEADLINE = RATES.index(HEADLINE_RATE)
 
-_TOLERATED = "tolerated: what trees with leaves of 50 rows show"
-_SIGNIFICANT = "significant at 99.5 % over all scores and thresholds together"
 _CALIBRATED = "simulated: leak-free rows show less in 99.5 % of splits at 3,200/1,050 people and 12,000/4,000 rows"
 
 
@@ -202,25 +200,6 @@ class MembershipInference(Metric):
     optional = frozenset({"reference"})
     statistics = tuple(_SPECS.values())
     default_limits = (
-        Limit("membership_inference.advantage", at_most=0.07, source=_CALIBRATED),
-        Limit(
-            "membership_inference.advantage_any",
-            at_most=0.025,
-            bound="lower",
-            source=f"{_SIGNIFICANT}; {_TOLERATED} (more in 2 of 400 splits of Adult and UK census)",
-        ),
-        Limit(
-            "membership_inference.advantage_outliers",
-            at_most=0.015,
-            bound="lower",
-            source=f"{_SIGNIFICANT}; {_TOLERATED} (more in 1 of 400 splits of Adult and UK census)",
-        ),
-        Limit(
-            "membership_inference.outlier_excess",
-            at_most=0.38,
-            bound="lower",
-            source=f"significant at 95 %; {_TOLERATED} (more in 6 of 400 splits of Adult and UK census)",
-        ),
         Limit(
             "membership_inference.outlier_matches",
             at_most=0.0,
@@ -228,7 +207,6 @@ class MembershipInference(Metric):
             source="significant at 99 %, by an exact interval; nothing is tolerated",
         ),
         Limit("membership_inference.precision", at_most=0.65, source=_CALIBRATED),
-        Limit("membership_inference.protection_score", at_least=75.0, source=_CALIBRATED),
     )
 
     plots = (

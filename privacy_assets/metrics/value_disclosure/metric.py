@@ -70,11 +70,6 @@ class ValueDisclosure(Metric):
         Limit("value_disclosure.foreign_cells", at_most=0.0, smallest_n=1, source="exact: there is no chance in it"),
         Limit(
             "value_disclosure.generated_excess",
-            at_most=0.1,
-            source="chosen: invented identifiers match nobody, text made of templates a few people by chance",
-        ),
-        Limit(
-            "value_disclosure.generated_excess",
             at_most=0.0,
             bound="lower",
             source="significant at 99 %, by an exact interval; nothing is tolerated",
