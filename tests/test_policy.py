@@ -34,14 +34,14 @@ NONE = (math.nan, math.nan, math.nan)
     [
         # each bound holds its end of the interval; the conservative one is widened
         (Limit("m.f", 0.3105), (0.1, 0.2, 0.3), {}, "pass", ""),
-        (Limit("m.f", 0.3104), (0.1, 0.2, 0.3), {}, "not_assessable", "undecided: 0.3105 is above the limit"),
+        (Limit("m.f", 0.3104), (0.1, 0.2, 0.3), {}, "not_assessable", "undecided: 0.3105 is above 0.3104"),
         (Limit("m.f", 0.0999), (0.1, 0.2, 0.3), {}, "fail", "above the limit"),
         (Limit("m.f", 0.1, bound="lower"), (0.1, 0.2, 0.3), {}, "pass", ""),
         (Limit("m.f", 0.09, bound="lower"), (0.1, 0.2, 0.3), {}, "fail", ""),
         (Limit("m.f", 0.2, bound="value"), (0.1, 0.2, 0.3), {}, "pass", ""),
         (Limit("m.f", 0.19, bound="value"), (0.1, 0.2, 0.3), {}, "fail", ""),
         (Limit("m.f", at_least=60), (61, 70, 80), LOWER, "pass", ""),
-        (Limit("m.f", at_least=60), (59, 70, 80), LOWER, "not_assessable", "below the limit"),
+        (Limit("m.f", at_least=60), (59, 70, 80), LOWER, "not_assessable", "is below 60"),
         (Limit("m.f", at_least=60), (40, 50, 59), LOWER, "fail", "below the limit"),
         (Limit("m.f", at_least=60), (61, 70, 80), {**LOWER, "minimum_detectable_effect": 55}, "pass", ""),
         # missing evidence never passes

@@ -164,7 +164,7 @@ def judge_limit(limit: Limit, result: MetricResult | None, attempt: int = 1) -> 
     if limit.exceeded_by(measured):
         if limit.bound == "value":
             return LimitOutcome(limit, "fail", measured, beyond, estimate)
-        reason = f"undecided: {beyond}{_needed(limit, estimate, attempt)}"
+        reason = f"undecided: {measured:.4g} is {relation} {limit.value:.4g}{words}{_needed(limit, estimate, attempt)}"
         return LimitOutcome(limit, "not_assessable", measured, reason, estimate)
     known = f" ({estimate.note})" if estimate.note and estimate.low == estimate.high else ""
     reason = f"{measured:.4g} is within the limit {limit.value:.4g}{words}{known}"
@@ -209,11 +209,9 @@ def _needed(limit: Limit, estimate: Estimate, attempt: int) -> str:
         return ""
     more = estimate.subjects * (((shown + normal.inv_cdf(_DECIDED) * deviation) / apart) ** 2 - 1)
     if more <= 0:
-        kind = "as much" if leaks else "nothing"
-        return f"; of releases of this size that leak {kind}, more than {_DECIDED:.0%} are decided"
+        return f"; {_DECIDED:.0%} of such releases are decided"
     unit = 10 ** max(math.floor(math.log10(more)) - 1, 0)
-    about = f"about {unit * math.ceil(more / unit):,} more subjects"
-    return f"; {about} decide with a probability of {_DECIDED:.0%}{'' if leaks else ' where nothing leaks'}"
+    return f"; about {unit * math.ceil(more / unit):,} more subjects decide it with {_DECIDED:.0%}"
 
 
 def _bound(estimate: Estimate, bound: Bound, attempt: int) -> float:

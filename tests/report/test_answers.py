@@ -121,17 +121,17 @@ def test_counts_in_words() -> None:
         (
             {"subjects": 600, "reach": 0.2},
             {},
-            "; about 6,900 more subjects decide with a",
+            "; about 6,900 more subjects decide it with 90%",
         ),
         (
             {"subjects": 600, "value": 0.06, "reach": 0.05},
             {},
-            "; about 2,300 more subjects decide with a probability of 90%",
+            "; about 2,300 more subjects decide it with 90%",
         ),
         (
             {"subjects": 600, "value": 0.055, "reach": 0.056},
             {},
-            "; of releases of this size that leak",
+            "; 90% of such releases are decided",
         ),
         ({"subjects": 20, "value": math.nan, "note": "no pair"}, {}, "no pair; 10 more subjects are needed"),
         (
