@@ -38,10 +38,10 @@ def test_a_copy_exits_with_1_and_says_why(files: dict[str, Path], tmp_path: Path
     data = json.loads(out.read_text())
     assert (data["verdict"], data["seed"]) == ("fail", 3)
     assert data["metrics"]["dcr"]["estimates"]["identical_excess"]["value"] == 1
-    assert "dcr.identical_excess" in {limit["statistic"] for limit in data["limits"] if not limit["passed"]}
+    assert "dcr.privacy_score" in {limit["statistic"] for limit in data["limits"] if not limit["passed"]}
     assert all({"statistic", "limit", "bound", "measured", "passed"} <= set(limit) for limit in data["limits"])
     assert page.read_text().startswith("<!doctype html>")
-    assert "dcr.identical_excess" in said.out and "measuring dcr" in said.err
+    assert "dcr.privacy_score" in said.out and "measuring dcr" in said.err
 
 
 def test_one_metric_and_a_policy_of_ones_own(files: dict[str, Path], tmp_path: Path, command: Command) -> None:

@@ -141,7 +141,7 @@ def test_it_says_that_nothing_is_judged_and_the_command_that_does_it_runs(
     assert words[:2] == ["privacy-assets", "evaluate"]
     assert words[-4:] == ["--kind", "visits=numeric", "--drop", "seen"]
     judged = command(*words[1:], "--metrics=dcr", "--no-embedder", "--quiet", status=1)
-    assert "dcr.identical_excess" in judged.out
+    assert "dcr.privacy_score" in judged.out
 
 
 def test_csv_comes_and_goes_with_its_kinds_and_values(generate: Generate, command: Command, tmp_path: Path) -> None:

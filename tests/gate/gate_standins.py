@@ -75,7 +75,8 @@ def in_bucket(gate: Gate, bucket: str) -> Gate:
 
 def result(high: float = PASSING, **changes: Any) -> MetricResult:
     """What the score step ``dcr`` found."""
-    estimate = Estimate("privacy_score", 0.01, -0.02, high, n=1000, subjects=1000)
+    value, low = (0.01, -0.02) if high < 0.1 else (high - 0.03, high - 0.06)
+    estimate = Estimate("privacy_score", value, low, high, n=1000, subjects=1000)
     measured = MetricResult(
         "dcr", (estimate,), settings=plain(DCR.settings()), inputs=INPUTS, engine_version=ENGINE_VERSION
     )
