@@ -10,6 +10,7 @@ from typing import Any
 
 _HOMES = {
     "evaluate": "privacy_assets.report.evaluate",
+    "plan": "privacy_assets.pipeline.planning",
     "Report": "privacy_assets.report.report",
     "Policy": "privacy_assets.policy",
     "Limit": "privacy_assets.stats.limits",

@@ -21,6 +21,9 @@ from privacy_assets.storage.strict_yaml import load_yaml
 
 _DEFAULT, _SMALL = "default", "small"
 _FOR_SMALL = {"copies.rare_share": 0.08}
+# People in train below which a release without any leak is often not assessable under the shipped policies, the holdout
+# being six tenths as many: where fresh rows pass in the study of benchmarks/results/leaks.md.
+_FEWEST = {_DEFAULT: 1_500, _SMALL: 800}
 _WHY_SMALL = "tolerated in tables of 800 to 1,500 people, which cannot show less"
 
 
@@ -156,6 +159,32 @@ class Policy:
     def metrics(self) -> tuple[str, ...]:
         """Names of the metrics that the limits need, in order of first use."""
         return tuple(dict.fromkeys(limit.metric for limit in self.limits))
+
+    @property
+    def fewest(self) -> int:
+        """People in train below which the verdict is often "not assessable"; 0 where it is built on no shipped policy.
+
+        One that is built on a shipped policy needs as many as ``small`` where its limits are as wide.
+        """
+        if self.name not in SHIPPED and not self.extends:
+            return 0
+        wide = [limit.value >= _FOR_SMALL[limit.key] for limit in self.limits if limit.key in _FOR_SMALL]
+        return _FEWEST[_SMALL if all(wide) else _DEFAULT]
+
+    def doubt(self, people: int) -> str:
+        """What to know where so few ``people`` in train leave the verdict open, and the fix; empty where they do not.
+
+        A rule without a look at the table: the command ``plan`` looks at one.
+        """
+        if people >= self.fewest:
+            return ""
+        fits = self.fewest > _FEWEST[_SMALL] <= people
+        small = f", name the policy {_SMALL} where its limits are wide enough for you" if fits else ""
+        return (
+            f"{people:,} people in train are fewer than {self.fewest:,}: under the policy {shown(self.name)} expect"
+            f' "not assessable", whatever was made. Fix: give more people{small}, or ask `privacy-assets plan` what a'
+            " split of this size can decide."
+        )
 
     def digest(self) -> str:
         """SHA-256 over what decides: statistic, bound, limit and smallest n of each limit (not names or texts)."""

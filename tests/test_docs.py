@@ -109,13 +109,15 @@ def test_every_extra_that_is_named_is_there() -> None:
 
 
 SMALL_AUDIT = ["--records=2", "--shadows=8", "--tests=4", "--size=40"]
+SMALL_PLAN = ["--train=30", "--holdout=20", "--draws=1"]
 SMALL_STUDY = ["--no-embedder", "--metrics=dcr", "--fractions=0,1", "--noise=0"]
 
 
 @pytest.mark.parametrize(
     ("page", "ended", "written", "words"),
     [  # by command: its exit status, and what makes it quick enough; 150 rows are not assessable
-        ("README.md", {"evaluate": (1, ["--device=cpu"])}, ["report.json", "report.html"], "not assessable"),
+        ("README.md", {"evaluate": (1, ["--device=cpu"]), "plan": (1, SMALL_PLAN)}, ["report.json", "report.html"],
+         "not assessable"),
         ("docs/audit.md", {"audit": (0, SMALL_AUDIT)}, ["audit.json", "checkpoint"], "AUC over records"),
         ("docs/controls.md", {"calibrate": (0, SMALL_STUDY)}, ["study/calibration.html"], "never back"),
         pytest.param("docs/generators.md",

@@ -33,6 +33,7 @@ NAMES = {
     "evaluate",
     "fixed",
     "on_ray",
+    "plan",
     "read_published",
 }
 
@@ -173,6 +174,6 @@ def test_the_base_package_generates_and_reads(base_alone: tuple[Path, dict[str, 
     folder, found = base_alone
     assert found["generate"][0] == 0, found["generate"]
     assert len(pd.read_parquet(folder / "new.parquet")) == 10
-    free = {"Limit", "Policy", "Report", "TableSpec", "evaluate", "on_ray", "read_published"}
+    free = {"Limit", "Policy", "Report", "TableSpec", "evaluate", "on_ray", "plan", "read_published"}
     assert set(found["absent"]) == NAMES - free
     assert found["reading"] != "MissingPackage"

@@ -18,6 +18,7 @@ from privacy_assets.cli.command import NO, YES, Commands, say
 from privacy_assets.cli.generate import add_generate
 from privacy_assets.cli.generators import add_generators
 from privacy_assets.cli.keys import add_keys
+from privacy_assets.cli.plan import add_plan
 from privacy_assets.cli.prepare import add_prepare
 from privacy_assets.cli.releases import add_releases
 from privacy_assets.cli.run import add_run
@@ -72,7 +73,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = Commands(parser)
     _add_evaluate(commands)
-    for add in (add_run, add_audit, add_calibrate, add_generators, add_generate, add_verify, add_releases, add_keys):
+    for add in (
+        add_plan,
+        add_run,
+        add_audit,
+        add_calibrate,
+        add_generators,
+        add_generate,
+        add_verify,
+        add_releases,
+        add_keys,
+    ):
         add(commands)
     add_prepare(commands)
     _add_demo(commands)

@@ -116,6 +116,9 @@ def build_source(settings: TableSettings) -> dg.AssetsDefinition:
         table = steps.source(given.get("given_source"))
         fingerprint = steps.keyed(table)
         metadata = {**table_metadata(table, fingerprint), **version}
+        if doubt := settings.policy.doubt(round(settings.shares["train"] * metadata["subjects"])):
+            context.log.warning(doubt)
+            metadata["too few people"] = doubt
         return dg.MaterializeResult(value=table, metadata=metadata, data_version=dg.DataVersion(fingerprint))
 
     return source

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from privacy_assets.compute.progress import Progress, silent, watched
 from privacy_assets.errors import ConfigError, door
@@ -99,6 +102,10 @@ def evaluate(
             released=released, subject=subject, kinds=kinds, declared=declared, seed=seed, device=pick_device(device),
             progress=told,
         )  # fmt: skip
+        known = inputs.subjects.get("train")
+        if doubt := in_force.doubt(len(inputs.train) if known is None else len(np.unique(known))):
+            told(doubt)
+            inputs = replace(inputs, notes=(*inputs.notes, doubt))
         if embedded:
             inputs = attach_embedder(inputs, fit_embedder(inputs))
         results = run_metrics(inputs, chosen)

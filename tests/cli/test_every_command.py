@@ -24,6 +24,7 @@ PEOPLE = ["--data=people.parquet", "--subject=person"]
 COMMANDS = {
     "evaluate": [*ROLES, "--quiet"],
     "generate": [*PEOPLE, "--generator=copy", "--out=made.csv"],
+    "plan": ["--rows=people.parquet", "--subject=person", "--train=40", "--holdout=30", "--draws=1", "--quiet"],
     "audit": [*PEOPLE, "--generator=baynet", "--shadows=20", "--tests=8", "--size=40", "--quiet"],
     "calibrate": [*PEOPLE, "--out=study", "--no-embedder", "--quiet", "--metrics=dcr"],
 }
@@ -72,6 +73,15 @@ OF_ONE_COMMAND = [
     ("generate", "--out=/no/such/folder/s.csv", "folder does not exist"),
     ("generate", "--out=folder.csv", "this is a folder"),
     ("generate", "--model=/no/such/folder/m", "nothing can be written"),
+    ("plan", "--rows=absent.csv", "absent.csv: no such file"),
+    ("plan", "--train=0", "train must be a whole number of at least 1"),
+    ("plan", "--holdout=-3", "holdout must be a whole number of at least 1"),
+    ("plan", "--reference=-1", "reference must be a whole number of at least 0"),
+    ("plan", "--draws=0", "draws must be a whole number of at least 1"),
+    ("plan", "--train=1.5", "invalid int value"),
+    ("plan", "--train=100", "there are 120 people, and train and holdout and reference need 100 + 30 + 40 = 170"),
+    ("plan", "--policy=absent.yaml", "absent.yaml"),
+    ("plan", "--json=/no/such/folder/x.json", "folder does not exist"),
     ("audit", "--data=absent.csv", "absent.csv: no such file"),
     ("audit", "--generator=baynett", "Did you mean 'baynet'"),
     ("audit", "--set=degrees=2", "Did you mean 'degree'"),
@@ -136,6 +146,7 @@ def test_every_command_that_reads_a_private_table_names_open_columns(
 # --- help -------------------------------------------------------------------------------------------------------------
 
 HELP = {  # what the help of a command must tell, beside its exit statuses
+    "plan": ["knows nobody's role", "two for five in train"],
     "run": [RELEASES_VARIABLE, PRIVATE_VARIABLE, TRUSTED_VARIABLE, "example of a TABLE"],
     "audit": ["counts from the private table (mode 0600)", "row positions"],
     "calibrate": ["points.jsonl", "Nothing that is made here may be shared"],
@@ -168,8 +179,8 @@ def test_the_defaults_that_the_help_of_audit_tells_are_those_of_its_plan(command
 def test_every_command_is_listed_with_the_statuses(command: Command, tables: Path) -> None:
     text = command("--help").out
     assert re.findall(r"^    ([a-z]+)\b", text, re.MULTILINE) == [
-        "evaluate", "run", "audit", "calibrate", "generators", "generate", "verify", "releases", "keys", "prepare",
-        "demo", "policy",
+        "evaluate", "plan", "run", "audit", "calibrate", "generators", "generate", "verify", "releases", "keys",
+        "prepare", "demo", "policy",
     ]  # fmt: skip
     assert "0 the policy holds, 1 it is broken or cannot be assessed, 2 bad input" in " ".join(text.split())
     assert "--train" in command("evaluate", status=2).err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import stat
 from pathlib import Path
@@ -67,11 +68,22 @@ def test_every_asset_says_what_it_holds(honest: dg.ExecuteInProcessResult) -> No
         assert column.asset_key.path == ["people", upstream]
     assert sum(metadata[role]["dagster/row_count"] for role in ROLES) == len(people())
     assert sum(metadata[role]["subjects"] for role in ROLES) == 400
+    assert "too few people" not in metadata["source"]  # of a policy of its own nothing is known
     assert isinstance(metadata["dcr"]["identical_excess"], float)
     assert metadata["published"]["sha256"] == metadata["synthetic"]["sha256"]
     assert metadata["synthetic"]["sha256"].startswith(metadata["attestation"]["sha256"])
     nullable = {c.name: c.constraints.nullable for c in metadata["train"]["dagster/column_schema"].columns}
     assert nullable["plan"] and not nullable["age"]
+
+
+@pytest.mark.parametrize(("policy", "told"), [("default", "1,500"), ("small", "800")])
+def test_the_source_warns_where_people_are_too_few_for_the_policy(policy: str, told: str, tmp_path: Path) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = run(people_table(tmp_path, policy=policy, metrics=None, embedder=False), instance, "source")
+        warnings = [entry.user_message for entry in instance.all_logs(result.run_id) if entry.level == logging.WARNING]
+    doubt = made(result)["source"]["too few people"]
+    assert doubt.startswith(f"200 people in train are fewer than {told}") and "privacy-assets plan" in doubt
+    assert doubt in warnings
 
 
 def test_the_verdict_is_read_and_plotted_where_the_record_and_the_page_are(
