@@ -5,8 +5,10 @@
 
 Real people are train, six tenths as many the holdout and four tenths the reference, the default shares; others, who
 stand in no table, give the fresh rows of a release, and a leak takes the place of some of them, so that the truth is
-certain. Two generators stand beside. All default metrics with limits are measured but the controls, without an encoder.
-A line a release, never measured twice.
+certain. (Of these others only rows are taken whose values the real tables have too: a category of somebody unseen is
+refused as a foreign value, which no generator could make.) Two generators stand beside. All default metrics with limits
+are measured but the controls, without an encoder, and linkability. A line a release with every statistic, so that a
+report judges it by the limits of its day, or by a --policy; never measured twice.
 """
 
 from __future__ import annotations
@@ -26,13 +28,22 @@ import pandas as pd
 from benchmarks.copies import table_of
 from benchmarks.dimensions import lines
 from benchmarks.measured import cost
-from privacy_assets.evaluation import choose_metrics, prepare_inputs, run_metrics
+from privacy_assets.evaluation import prepare_inputs, run_metrics
 from privacy_assets.generators import build_generator
 from privacy_assets.metrics.membership_inference.scores import build_population
-from privacy_assets.policy import Policy
+from privacy_assets.metrics.registry import build_metric
+from privacy_assets.policy import Judgement, Policy
+from privacy_assets.report.evaluate import as_policy
+from privacy_assets.stats.estimates import Estimate
+from privacy_assets.stats.results import MetricResult
 
 WHO = "who"
-LEFT_OUT = ("controls", "cumulative_disclosure", "holdout_leakage")
+GAPS = "20 %, six of ten cells missing"  # where every column has missing values
+ENOUGH = 1_500  # people in train; fewer are for the policy `small`
+FEW_VALUES = 100  # of a column: what else it holds is foreign
+MEASURED = (
+    "dcr", "copies", "singling_out", "linkability", "attribute_inference", "membership_inference", "value_disclosure"
+)  # fmt: skip
 Rng = np.random.Generator
 # The rows of train, how far each person stands from others, as many fresh rows, and chance: the rows that leak.
 Leak = Callable[[pd.DataFrame, np.ndarray, pd.DataFrame, Rng], pd.DataFrame]
@@ -88,6 +99,16 @@ def repeated(people: int) -> Leak:
     ]
 
 
+def gaps(share: float, missing: float) -> Leak:
+    """Copies of a share of the rows, most of whose cells are left out."""
+
+    def leak(train: pd.DataFrame, apart: np.ndarray, fresh: pd.DataFrame, rng: Rng) -> pd.DataFrame:
+        rows = some(share)(train, apart, fresh, rng)
+        return rows.mask(rng.random(rows.shape) < missing)
+
+    return leak
+
+
 LEAKS: Mapping[str, Leak] = {
     "5 % copies": some(0.05),
     "10 % copies": some(0.1),
@@ -99,6 +120,7 @@ LEAKS: Mapping[str, Leak] = {
     "40 isolated, moved": isolated(40, jittered),
     "10 people repeated": repeated(10),
     "1 person repeated": repeated(1),
+    GAPS: gaps(0.2, 0.6),
 }
 HARMLESS: Mapping[str, tuple[str, Mapping[str, Any]] | None] = {
     "fresh rows": None,
@@ -118,7 +140,8 @@ def measured(frame: pd.DataFrame, whose: np.ndarray, people: int, kind: str, see
     ]
     train, holdout, reference = (table.reset_index(drop=True) for table in tables)
     own = train.drop(columns=WHO)
-    fresh = frame.iloc[rng.choice(np.flatnonzero(place >= ends[-1]), len(own))].reset_index(drop=True)
+    others = known_rows(frame[place >= ends[-1]], frame[place < ends[-1]])
+    fresh = others.iloc[rng.choice(len(others), len(own))].reset_index(drop=True)
     synthetic, made, leak = fresh, HARMLESS.get(kind), LEAKS.get(kind)
     if made is not None or leak is not None:
         seen = prepare_inputs(train, holdout, fresh, reference=reference, subject=WHO, seed=seed)
@@ -129,13 +152,26 @@ def measured(frame: pd.DataFrame, whose: np.ndarray, people: int, kind: str, see
         rows = leak(own, build_population(seen).neighbour[: len(own)], fresh, rng)
         synthetic = pd.concat([fresh.iloc[len(rows) :], rows], ignore_index=True)
     inputs = prepare_inputs(train, holdout, synthetic, reference=reference, subject=WHO, seed=seed)
-    metrics, policy = choose_metrics(None, None)
-    chosen = {name: metric for name, metric in metrics.items() if metric.default_limits and name not in LEFT_OUT}
-    seconds, results = cost(lambda: run_metrics(inputs, chosen))
-    limits = tuple(limit for limit in policy.limits if limit.metric in chosen)
-    judged = Policy(limits).judge(results)
-    broken = {outcome.limit.key: outcome.status for outcome in judged.broken}
-    return {"verdict": judged.verdict, "broken": broken, "seconds": seconds}
+    seconds, results = cost(lambda: run_metrics(inputs, {name: build_metric(name) for name in MEASURED}))
+    return {"results": {name: result.to_json()["estimates"] for name, result in results.items()}, "seconds": seconds}
+
+
+def known_rows(rows: pd.DataFrame, real: pd.DataFrame) -> pd.DataFrame:
+    """Those of ``rows`` whose values, in columns of few values, ``real`` has too."""
+    known = np.ones(len(rows), dtype=bool)
+    for name in rows:
+        if rows[name].dtype.kind not in "iufM" or rows[name].nunique() <= FEW_VALUES:
+            known &= (rows[name].isin(real[name].unique()) | rows[name].isna()).to_numpy()
+    return rows[known]
+
+
+def judged(line: Mapping[str, Any], policy: Policy) -> Judgement:
+    """What the policy says of a line, by its limits on what was measured."""
+    results = {
+        name: MetricResult(name, tuple(Estimate.from_json(*pair) for pair in estimates.items()))
+        for name, estimates in line["results"].items()
+    }
+    return Policy(tuple(limit for limit in policy.limits if limit.metric in results), "of a study").judge(results)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -144,58 +180,77 @@ def run(options: argparse.Namespace) -> None:
     for seed in range(options.draws):
         for name in options.tables:
             frame, whose = table_of(name, None)
+            table = Path(name).stem + (", cells missing" if options.missing else "")
+            blank = np.random.default_rng(0).random(frame.shape) < options.missing
+            frame = frame.mask(blank) if options.missing else frame
             for wanted in options.people:
                 people = min(wanted, (int(whose.max()) + 1) // 3)
                 for kind in (*HARMLESS, *LEAKS):
-                    if (Path(name).stem, people, kind, seed) in held:
+                    if (table, people, kind, seed) in held or (kind == GAPS and not options.missing):
                         continue
-                    told = {"table": Path(name).stem, "people": people, "kind": kind, "seed": seed}
+                    told = {"table": table, "people": people, "kind": kind, "seed": seed}
                     held.add(tuple(told.values()))
                     line = {**told, **measured(frame, whose, people, kind, seed)}
                     with options.results.open("a") as file:
                         file.write(json.dumps(line) + "\n")
-                    sys.stderr.write(f"{', '.join(map(str, told.values()))}: {line['verdict']}\n")
+                    sys.stderr.write(
+                        f"{', '.join(map(str, told.values()))}: {judged(line, Policy.default()).verdict}\n"
+                    )
 
 
-def report_text(found: Sequence[dict[str, Any]]) -> str:
-    """Markdown: the verdicts by table and kind, and the limits that are the only one to refuse a leak."""
-    tables = sorted({(line["table"], line["people"]) for line in found})
-    out = ["| release | " + " | ".join(f"{name}, {people:,}" for name, people in tables) + " |"]
-    out.append("|" + "---|" * (len(tables) + 1))
+def report_text(found: Sequence[dict[str, Any]], policy: Policy) -> str:
+    """Markdown: the verdicts by kind and number of people, by table, and which limits refuse alone."""
+    lines = [(line, judged(line, policy)) for line in found]
+    sizes = {"at least 1,500": lambda people: people >= ENOUGH, "fewer": lambda people: people < ENOUGH}
+    out = ["| release | " + " | ".join(f"{size} people in train" for size in sizes) + " |", "|---|---|---|"]
     for kind in (*HARMLESS, *LEAKS):
-        cells = []
-        for name, people in tables:
-            own = [x["verdict"] for x in found if (x["table"], x["people"], x["kind"]) == (name, people, kind)]
-            seen = Counter(own)
-            cells.append(" / ".join(str(seen[verdict]) for verdict in ("pass", "not_assessable", "fail")))
+        cells = [
+            _counts([x for line, x in lines if line["kind"] == kind and of(line["people"])]) for of in sizes.values()
+        ]
         out.append(f"| {kind} | {' | '.join(cells)} |")
-    leaks = [line for line in found if line["kind"] in LEAKS]
-    alone: Counter[str] = Counter()
-    fails: Counter[str] = Counter()
-    for line in leaks:
-        sure = [limit for limit, status in line["broken"].items() if status == "fail"]
+    out += ["", "| table | people in train | harmless | leaks |", "|---|---|---|---|"]
+    for table, people in sorted({(line["table"], line["people"]) for line in found}):
+        own = [(line["kind"] in HARMLESS, x) for line, x in lines if (line["table"], line["people"]) == (table, people)]
+        cells = [_counts([x for harmless, x in own if harmless is wanted]) for wanted in (True, False)]
+        out.append(f"| {table} | {people:,} | {' | '.join(cells)} |")
+    fails, alone, honest = Counter[str](), Counter[str](), Counter[str]()
+    for line, x in lines:
+        if line["kind"] in HARMLESS:
+            honest.update(outcome.limit.key for outcome in x.broken)
+            continue
+        sure = [outcome.limit.key for outcome in x.broken if outcome.status == "fail"]
         fails.update(sure)
-        alone.update(sure if len(sure) == 1 else ())
-    out += ["", "| limit | leaks that it fails | alone |", "|---|---|---|"]
-    out += [f"| `{limit}` | {count} | {alone[limit]} |" for limit, count in fails.most_common()]
-    seconds = [line["seconds"] for line in found] or [math.nan]
-    out.append(
-        f"\n{len(leaks)} leaks and {len(found) - len(leaks)} harmless releases; {np.mean(seconds):.1f} CPU s each"
-    )
+        alone.update(sure if len(x.broken) == 1 else ())
+    out += ["", "| limit | leaks that it fails | alone | harmless releases that it holds back |", "|---|---|---|---|"]
+    for key in [limit.key for limit in policy.limits if limit.metric in MEASURED]:
+        out.append(f"| `{key}` | {fails[key]} | {alone[key]} | {honest[key]} |")
+    leaks = sum(line["kind"] in LEAKS for line in found)
+    seconds = np.mean([line["seconds"] for line in found] or [math.nan])
+    out.append(f"\n{leaks} leaks and {len(found) - leaks} harmless releases; {seconds:.1f} CPU s each")
     return "\n".join(out) + ".\n"
+
+
+def _counts(judgements: Sequence[Judgement]) -> str:
+    seen = Counter(x.verdict for x in judgements)
+    return " / ".join(str(seen[verdict]) for verdict in ("pass", "not_assessable", "fail"))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run or report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="*", help='Parquet files, or "demo"')
-    parser.add_argument("--people", type=int, nargs="+", default=[2_000, 6_000], help="in train; a third at most")
+    parser.add_argument(
+        "--people", type=int, nargs="+", default=[1_000, 1_500, 2_000, 6_000], help="in train; a third at most"
+    )
+    parser.add_argument("--missing", type=float, default=0.0, help="share of the cells that is blanked in every column")
     parser.add_argument("--draws", type=int, default=4, help="splits and releases of each table and kind")
     parser.add_argument("--results", type=Path, default=Path("leaks.jsonl"), help="where lines are added")
     parser.add_argument("--report", type=Path, help="a file to report on; nothing is run")
+    parser.add_argument("--policy", help="a policy file, or small; the default limits without")
     options = parser.parse_args(arguments)
     if options.report is not None:
-        sys.stdout.write(report_text(lines(options.report)))
+        policy = as_policy(options.policy) or Policy.default()
+        sys.stdout.write(report_text(lines(options.report), policy))
     elif options.tables:
         run(options)
     else:

@@ -182,8 +182,8 @@ class Policy:
         fits = self.fewest > _FEWEST[_SMALL] <= people
         small = f", name the policy {_SMALL} where its limits are wide enough for you" if fits else ""
         return (
-            f"{people:,} people in train are fewer than {self.fewest:,}: under the policy {shown(self.name)} expect"
-            f' "not assessable", whatever was made. Fix: give more people{small}, or ask `privacy-assets plan` what a'
+            f"{people:,} people in train are fewer than {self.fewest:,}: under policy {shown(self.name)} the verdict is"
+            f' often "not assessable". Fix: give more people{small}, or ask `privacy-assets plan` what a'
             " split of this size can decide."
         )
 

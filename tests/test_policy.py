@@ -153,6 +153,25 @@ def test_default_limits_stand_on_statistics_that_exist_and_say_where_they_come_f
         assert not limit.advice, limit.key  # what can be done has one source, the advice by cause
 
 
+def test_at_most_twelve_limits_are_in_force_by_default() -> None:
+    assert len(Policy.default().limits) <= 12
+    asked_for = {"dcr.privacy_score", "singling_out.risk", "membership_inference.precision"}
+    assert asked_for <= {limit.statistic for limit in Policy.default().limits}
+
+
+def test_the_policy_for_small_tables_is_asked_for_by_name_and_wider_in_what_it_says(tmp_path: Path) -> None:
+    small, default = Policy.small(), Policy.default()
+    assert as_policy("small") == small and small.name == "small" and as_policy(None) is None
+    pairs = list(zip(small.limits, default.limits, strict=True))
+    assert all(one.key == other.key and one.bound == other.bound for one, other in pairs)
+    wider = [one for one, other in pairs if one.value != other.value]
+    assert {limit.statistic for limit in wider} >= {"copies.rare_share"} and small.digest() != default.digest()
+    assert all(one.value > other.value and one.source != other.source for one, other in pairs if one in wider)
+    own = write(tmp_path, "extends: small\nlimits: [{statistic: dcr.privacy_score, at_most: 0.01}]\n")
+    values = {limit.key: limit.value for limit in as_policy(own).limits}  # type: ignore[union-attr]
+    assert (values["copies.rare_share"], values["dcr.privacy_score"]) == (0.08, 0.01)
+
+
 def test_a_policy_is_the_default_one_when_none_of_its_limits_is_left_out() -> None:
     limited = [name for name in default_metrics() if METRICS[name].default_limits]
     assert Policy.default(limited) == Policy.default()
@@ -196,7 +215,7 @@ WRONG_FILES = [
     ("limits: 3", "must be a list"),
     ("limits: [3]", "each limit is a mapping"),
     (f"{{name: [a], limits: [{ONE}]}}", "'name' must be a text"),
-    ("{extends: mine, limits: []}", "only be 'default'"),
+    ("{extends: mine, limits: []}", "only be 'default' or 'small'"),
     (limited("dcr.privacy_scor", "at_most: 1"), "Did you mean 'dcr.privacy_score'"),
     (limited("dcr.privacy_score", "at_mst: 1"), "Did you mean 'at_most'"),
     (limited("dcr.privacy_score", "at_least: 1"), "dcr.privacy_score takes at_most"),
@@ -216,6 +235,7 @@ WRONG_FILES = [
     # the name of the default policy is its own
     (f"{{name: Default , limits: [{ONE}]}}", "names itself 'default' and differs from it"),
     ("{name: default, extends: default, limits: [{statistic: dcr.privacy_score, at_most: 0.9}]}", "names itself"),
+    (f"{{name: Small, limits: [{ONE}]}}", "names itself 'small' and differs from it"),
     ("{name: 'default, of dcr only', limits: [{statistic: dcr.privacy_score, at_most: 0.12}]}", "names itself"),
 ]
 
@@ -249,7 +269,7 @@ def test_the_ranges_hold_every_default_limit() -> None:
 
 
 def test_the_default_policy_keeps_its_name(tmp_path: Path) -> None:
-    for policy in (Policy.default(), Policy.default(["dcr"]), Policy.default([*METRICS])):
+    for policy in (Policy.default(), Policy.default(["dcr"]), Policy.default([*METRICS]), Policy.small()):
         assert Policy.from_dict(policy.to_dict()).name == policy.name
     loosened = "{extends: default, limits: [{statistic: dcr.privacy_score, at_most: 0.9}]}"
     assert Policy.from_yaml(write(tmp_path, loosened)).name == "custom"

@@ -62,7 +62,7 @@ class Metric(ABC):
     needs: ClassVar[frozenset[str]]
     optional: ClassVar[frozenset[str]] = frozenset()
     statistics: ClassVar[tuple[StatisticSpec, ...]]
-    default_limits: ClassVar[tuple[Limit, ...]]
+    default_limits: ClassVar[tuple[Limit, ...]] = ()
     by_default: ClassVar[bool] = True
     if_external: ClassVar[frozenset[str]] = frozenset()
     in_studies: ClassVar[bool] = True

@@ -106,6 +106,7 @@ def test_drop_generated_and_domain(tmp_path: Path, command: Command, monkeypatch
 
 def test_the_default_policy_is_printed_as_a_policy_file(command: Command) -> None:
     assert Policy.from_dict(yaml.safe_load(command("policy").out)).digest() == Policy.default().digest()
+    assert Policy.from_dict(yaml.safe_load(command("policy", "small").out)) == Policy.small()
 
 
 # --- ids --------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from gate_standins import (
     FAILING,
     INPUTS,
     METRICS,
-    PASSING,
     PLACE,
     POLICY,
     SETUP,

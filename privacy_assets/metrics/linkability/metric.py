@@ -27,14 +27,9 @@ from privacy_assets.stats import inference
 from privacy_assets.stats.estimates import StatisticSpec
 from privacy_assets.stats.inference import Evidence
 from privacy_assets.stats.intervals import beyond
-from privacy_assets.stats.limits import Limit
 from privacy_assets.stats.subjects import SMALLEST_SIDE, Subjects
 from privacy_assets.tables.encoding import EncodedTable
 
-_TOLERATED = (
-    "significant at 95 %; tolerated: what trees with leaves of 50 rows show (more in 1 of 400 splits of Adult and "
-    "UK census)"
-)
 Names = Annotated[tuple[str, ...], Tuple, Field(min_length=1)]
 Pair = tuple[Names, Names]
 _ROLES = ("train", "holdout", "synthetic")
@@ -85,9 +80,6 @@ class Linkability(Metric):
         StatisticSpec(
             "risk", "Giomi's linkability risk: the excess as a share of the unseen people who are not joined."
         ),
-    )
-    default_limits: ClassVar[tuple[Limit, ...]] = (
-        Limit("linkability.excess", at_most=0.025, bound="lower", source=_TOLERATED),
     )
 
     plots: ClassVar[tuple[Plot, ...]] = (

@@ -81,7 +81,6 @@ class Memorization(Metric):
     summary = "Which synthetic rows lie among training rows rather than among other synthetic rows?"
     needs = frozenset(ROLES)
     statistics = (_EXPOSED, _EXCESS)
-    default_limits = ()
 
     plots = (
         Shares(

@@ -76,7 +76,7 @@ class ValueDisclosure(Metric):
         ),
     )
 
-    question: ClassVar[Question | None] = "copies"
+    question: ClassVar[Question | None] = "linking"
     causes: ClassVar[Causes] = Causes("foreign values", {"generated_excess": "identifiers"})
     if_generated: ClassVar[tuple[str, ...]] = ("generated_excess",)
 
