@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Literal
 
 import numpy as np
@@ -251,11 +253,46 @@ def bootstrap(
 
 def mean_difference(values: np.ndarray, subjects: Subjects, permutations: int, rng: np.random.Generator) -> Evidence:
     """How much larger the ``values`` (s, m) of subjects are on average among members than among the others."""
+    return test(partial(_difference, values), subjects, permutations, rng, replicates=REPLICATES)
 
-    def statistic(labels: np.ndarray, times: np.ndarray | None = None) -> np.ndarray:
-        every = np.ones_like(labels) if times is None else times
-        member = labels * every
-        inside, seen = member.sum(axis=1, keepdims=True), member @ values
-        return np.asarray(seen / inside - (every @ values - seen) / (every.sum(axis=1, keepdims=True) - inside))
 
-    return test(statistic, subjects, permutations, rng, replicates=REPLICATES)
+class DrawnLabels:
+    """The same of many values of the same subjects, few enough that all their labels fit into memory at once."""
+
+    def __init__(self, subjects: Subjects, permutations: int, rng: np.random.Generator) -> None:
+        member = subjects.member
+        self._permuted = permute_labels(member, permutations, rng, lambda labels: labels).astype(np.float32)
+        self._times = resample_subjects(member, REPLICATES, rng, lambda _, times: times).astype(np.float32)
+        self._member = member
+
+    def of(self, member: np.ndarray) -> DrawnLabels:
+        """The same draws for other members, bool (s,), as many: those resampled are the same people, of either side."""
+        found = copy(self)
+        found.__dict__.pop("_inside", None)
+        found._member = member
+        return found
+
+    @cached_property
+    def _inside(self) -> np.ndarray:
+        return self._times * self._member
+
+    def mean_difference(self, values: np.ndarray) -> Evidence:
+        """As :func:`mean_difference`, of ``values`` (s, m), which are summed in single precision where drawn."""
+        once, member = values.astype(np.float32), self._member.astype(np.float64)[None]
+        rows = np.concatenate([part @ once for part in (self._permuted, self._inside, self._times)], dtype=np.float64)
+        permuted, inside, every = np.split(rows, np.cumsum([len(self._permuted), len(self._times)]))
+        people, members, total = len(self._member), self._member.sum(), values.sum(axis=0)
+        drawn = self._inside.sum(axis=1, keepdims=True, dtype=np.float64)
+        return Evidence(
+            _difference(values, member)[0],
+            permuted / members - (total - permuted) / (people - members),
+            inside / drawn - (every - inside) / (people - drawn),
+        )
+
+
+def _difference(values: np.ndarray, labels: np.ndarray, times: np.ndarray | None = None) -> np.ndarray:
+    """Mean of members less that of the others, (b, m); ``labels`` (b or 1, s), ``times`` (b, s) counts of subjects."""
+    every = np.ones_like(labels) if times is None else times
+    member = labels * every
+    inside, seen = member.sum(axis=1, keepdims=True), member @ values
+    return np.asarray(seen / inside - (every @ values - seen) / (every.sum(axis=1, keepdims=True) - inside))

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ import pytest
 
 from privacy_assets.evaluation import prepare_inputs
 from privacy_assets.metrics.copies.metric import Copies, copied, repeated
+from privacy_assets.stats.inference import mean_difference
 from privacy_assets.stats.results import Estimate
 from privacy_assets.stats.subjects import Subjects
 
@@ -45,7 +47,8 @@ def measured(
     codes = np.unique([who for who, _ in held], return_inverse=True)[1]
     cells, ids = (np.array([names.index(row) for row in rows]) for rows in ([row for _, row in held], synthetic))
     people = Subjects.of(codes, sum(map(len, train.values())))
-    found = copied(cells, ids, people, few, permutations, np.random.default_rng(0))
+    difference = partial(mean_difference, subjects=people, permutations=permutations, rng=np.random.default_rng(0))
+    found = copied(cells, ids, people, few, difference)
     return found.observed, found.null[:, 0]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from math import log2
 
 import numpy as np
@@ -14,6 +15,7 @@ from privacy_assets.evaluation import prepare_inputs
 from privacy_assets.metrics.copies import Copies
 from privacy_assets.metrics.copies.match_weight import TAILS, advantages, match_weights
 from privacy_assets.stats.estimates import Estimate
+from privacy_assets.stats.inference import mean_difference
 from privacy_assets.stats.subjects import Subjects
 from privacy_assets.tables.table import Table
 
@@ -70,7 +72,8 @@ def test_advantages_are_areas_and_tails(each: int) -> None:
     member = rng.permutation(400) < 250
     codes = np.repeat(np.arange(400), each)
     weights = (rng.normal(size=len(codes)) + 0.5 * member[codes]).round(1).astype(np.float32)  # many ties
-    found = advantages(weights, Subjects(codes, member), 400, rng)
+    people = Subjects(codes, member)
+    found = advantages(weights, people, partial(mean_difference, subjects=people, permutations=400, rng=rng))
     assert found.observed[0] == pytest.approx(2 * roc_auc_score(member[codes], weights) - 1)
     order = np.argsort(-weights, kind="stable")
     for tail, value in zip(TAILS, found.observed[1:], strict=True):

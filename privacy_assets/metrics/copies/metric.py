@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
 
 from privacy_assets.metrics.base import Measured, Metric
-from privacy_assets.metrics.copies.match_weight import NAMES, advantages, match_weights
+from privacy_assets.metrics.copies.match_weight import NAMES, Difference, advantages, match_weights
 from privacy_assets.metrics.declarations import Causes, Question
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.targets import Budget, target_rows
@@ -120,10 +121,10 @@ class Copies(Metric):
             reason = f"at least {SMALLEST_SIDE} people are needed in train and in holdout, and a synthetic row"
             return self.not_measurable(reason, people.counts)
         cells = np.concatenate([inputs.row_ids[role] for role in inputs.real_roles])
-        rng = inputs.rng("copies labels")
-        found = copied(cells, inputs.row_ids["synthetic"], people, self.few, self.permutations, rng)
-        specs = enumerate(self.statistics[:2])
-        shares = [found[[at]].estimate(spec, people.counts, within=(-1, 1)) for at, spec in specs]
+        difference = partial(
+            inference.mean_difference, subjects=people, permutations=self.permutations, rng=inputs.rng("copies labels")
+        )
+        shares = share_estimates(copied(cells, inputs.row_ids["synthetic"], people, self.few, difference), people)
         share = repeated(cells, inputs.row_ids["synthetic"], people)
         often = self.statistics[3].estimate(share, share, share, people.counts, minimum_detectable_effect=0.0)
         return Measured((*shares, self._partial(inputs), often))
@@ -135,13 +136,23 @@ class Copies(Metric):
         if attacked.smallest_side < SMALLEST_SIDE:
             return self.statistics[2].missing("too few people among those attacked", attacked.counts)
         weights = match_weights(inputs.real, inputs.synthetic, np.arange(len(people.codes)) if rows is None else rows)
-        found = advantages(weights, attacked, self.permutations, inputs.rng("copies.partial labels"))
-        return found.worst(self.statistics[2], attacked.counts, NAMES, "strongest")
+        rng = inputs.rng("copies.partial labels")
+        difference = partial(inference.mean_difference, subjects=attacked, permutations=self.permutations, rng=rng)
+        return partial_estimate(advantages(weights, attacked, difference), attacked)
 
 
-def copied(
-    cells: np.ndarray, synthetic: np.ndarray, people: Subjects, few: int, permutations: int, rng: np.random.Generator
-) -> Evidence:
+def share_estimates(found: Evidence, people: Subjects) -> list[Estimate]:
+    """``exact_share`` and ``rare_share`` of what :func:`copied` found."""
+    specs = enumerate(Copies.statistics[:2])
+    return [found[[at]].estimate(spec, people.counts, within=(-1, 1)) for at, spec in specs]
+
+
+def partial_estimate(found: Evidence, people: Subjects) -> Estimate:
+    """``partial_advantage`` of what :func:`.match_weight.advantages` found."""
+    return found.worst(Copies.spec("partial_advantage"), people.counts, NAMES, "strongest")
+
+
+def copied(cells: np.ndarray, synthetic: np.ndarray, people: Subjects, few: int, difference: Difference) -> Evidence:
     """The shares ``exact_share`` and ``rare_share``, see :class:`Copies`: two entries.
 
     ``cells`` int64 (N,) are ids of the rows of ``people``, ``synthetic`` int64 (n,) those of the release; equal rows
@@ -159,7 +170,7 @@ def copied(
     weight = (np.minimum(hits, most) / real)[cell]
     weights = np.stack([people.totals(part) / rows for part in (weight, weight * rare[cell])], axis=1)
 
-    found = inference.mean_difference(weights, people, permutations, rng)
+    found = difference(weights)
     parts, full = np.bincount(where, times**2 / rows[whose], len(real)) / real / len(people), hits >= most
     members, anyway = people.members / len(people), _by(size, full, np.mean)
     every = _moved(found.observed[0], parts, anyway, members)

@@ -93,6 +93,12 @@ def outlier_excess(population: Population) -> Estimate:
     return OUTLIER_EXCESS.estimate(value, low, high, outliers.counts, minimum_detectable_effect=mde, note=note)
 
 
+def apart_rows(population: Population) -> np.ndarray:
+    """The rows farther from everybody else than nine in ten are, bool (n,): none where many stand equally far."""
+    neighbour = population.neighbour
+    return np.asarray((neighbour > np.quantile(neighbour, 0.9, method="inverted_cdf")) & np.isfinite(neighbour))
+
+
 def outlier_matches(population: Population) -> Estimate:
     """Statistic ``outlier_matches`` of the rows under attack, and with a reference of its rows too: leaked people over
     the members expected among the outliers, which is the share of members in all.
@@ -104,8 +110,7 @@ def outlier_matches(population: Population) -> Estimate:
     as near. Exact interval, see :mod:`privacy_assets.stats.leaked`; exactly 0 where nobody is matched, or nobody of one
     side stands apart.
     """
-    apart = population.neighbour > np.quantile(population.neighbour, 0.9, method="inverted_cdf")
-    outliers = population.among(apart & np.isfinite(population.neighbour))
+    outliers = population.among(apart_rows(population))
     people = np.unique(outliers.codes)
     matched = np.unique(outliers.codes[outliers.scores["distance / neighbour"] <= NEAR])
     members = int(population.member[people].sum())
