@@ -5,8 +5,8 @@
 
 Each repetition shuffles the table and cuts 8,000 rows of train, 2,000 of holdout, 2,000 of reference and 8,000 fresh
 rows, a table that leaks nothing. The default policy judges it (false alarms, with the controls' own verdict), the
-controls state the smallest leak of each kind, and that leak and a third of it are planted anew in the fresh rows:
-caught when one of the limits that controls look at is broken, as ``dcr`` and ``membership_inference`` measure it. One
+controls state the smallest leak of each kind, and that leak and a third of it are planted anew beside the fresh rows:
+caught when one of the limits that controls look at fails, as ``copies`` and ``membership_inference`` measure it. One
 line a repetition, never computed twice. No embedding.
 """
 
@@ -28,7 +28,7 @@ from privacy_assets.evaluation import prepare_inputs, run_metrics
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.controls import Controls
 from privacy_assets.metrics.controls.canaries import KINDS, canaries
-from privacy_assets.metrics.controls.simulated_releases import plantable
+from privacy_assets.metrics.controls.planted_releases import plantable
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.membership_inference.scores import build_population
 from privacy_assets.metrics.registry import METRICS, build_metric, default_metrics
@@ -77,14 +77,12 @@ def repetition(frame: pd.DataFrame, seed: int, planted: bool) -> dict[str, Any]:
 
 
 def refused(inputs: MetricInputs, kind: str, leak: float, places: np.ndarray, rng: np.random.Generator) -> bool:
-    """Whether a leak of this kind and fraction breaks a limit that controls look at."""
-    count = max(1, round(leak * len(inputs.synthetic)))
+    """Whether a leak of this kind and share of all rows fails a limit that controls look at."""
+    count = max(1, round(leak / (1 - leak) * len(inputs.synthetic)))
     planted = canaries(kind, inputs.train, places, count, rng)
-    others = inputs.synthetic.take(rng.permutation(len(inputs.synthetic))[len(planted) :])
-    real = {role: inputs.tables[role] for role in ("train", "holdout")}
-    simulated = {**real, "synthetic": Table.stack([others, planted])}
+    simulated = {**inputs.tables, "synthetic": Table.stack([inputs.synthetic, planted])}
     metrics: dict[str, Metric] = {name: build_metric(name, FEWER.get(name)) for name in LOOKED_AT.metrics}
-    return LOOKED_AT.judge(run_metrics(replace(inputs, tables=simulated), metrics)).verdict != "pass"
+    return LOOKED_AT.judge(run_metrics(replace(inputs, tables=simulated), metrics)).verdict == "fail"
 
 
 def report(path: Path) -> None:

@@ -20,7 +20,7 @@ from privacy_assets.storage.objects import location
 from privacy_assets.storage.strict_yaml import load_yaml
 
 _DEFAULT, _SMALL = "default", "small"
-_FOR_SMALL = {"copies.rare_share": 0.08}
+_FOR_SMALL = {"copies.rare_share": 0.08, "membership_inference.precision": 0.75}
 # People in train below which a release without any leak is often not assessable under the shipped policies, the holdout
 # being six tenths as many. By the command plan, controls aside, 12 of 12 such releases of Adult, UK census and the demo
 # pass with 1,500 people under the default policy and 11 with 1,000; under small 7 with 800 and 4 with 600.

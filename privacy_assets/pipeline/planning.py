@@ -112,7 +112,7 @@ class SizePlan:
     def _smallest(self, name: str) -> str:
         """The shares that were found, from the smallest draw to the largest."""
         found = [draw.smallest_leaks[name] for draw in self.draws]
-        shares = sorted(100 * x.high for x in found if x.measurable)
+        shares = sorted(100 * x.value for x in found if x.measurable)
         if not shares:
             return f"not shown: {clean(found[0].note)}"
         ends = f"{number(round(shares[0], 1))} to {number(round(shares[-1], 1))} %"
@@ -124,7 +124,7 @@ class SizePlan:
             {
                 "verdict": draw.verdict,
                 "limits": [plain(outcome.to_json()) for outcome in draw.outcomes],
-                "smallest_leaks": {name: plain(x.high) for name, x in draw.smallest_leaks.items()},
+                "smallest_leaks": {name: plain(x.value) for name, x in draw.smallest_leaks.items()},
             }
             for draw in self.draws
         ]

@@ -140,7 +140,7 @@ def _planted(report: Report, group: str) -> str:
         for statistic, what in statistics.items()
     ]
     found = [(report.estimate(name), what) for name, what in declared]
-    return "; ".join(f"{100 * x.high:.2g} % {what}" for x, what in found if x is not None and x.measurable)
+    return "; ".join(f"{100 * x.value:.2g} % {what}" for x, what in found if x is not None and x.measurable)
 
 
 def _detectable(strongest: LimitOutcome | None) -> str:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -73,27 +70,3 @@ def beyond(members: np.ndarray, others: np.ndarray) -> np.ndarray:
     The plain difference where all attacks on others succeed: nothing is left.
     """
     return np.asarray((members - others) / np.where(others < 1, 1 - others, 1))
-
-
-@dataclass(frozen=True)
-class Trials:
-    """Of ``trials`` so many ``missed``; ``shown``: the share that succeeds was shown to be above the one asked for."""
-
-    shown: bool
-    missed: int
-    trials: int
-
-
-def shown_above(share: float, trial: Callable[[], bool], better: float, level: float, most: int) -> Trials:
-    """Show that independent trials succeed in more than ``share`` of cases, with as few of them as will do.
-
-    Wald's sequential test: the likelihood of ``better`` over that of ``share`` is a martingale where ``share`` is the
-    truth, so that it ever reaches 1 / ``level`` with a probability of at most ``level``, wherever one stops. Trials end
-    when it does, or when not even successes in all that are left of ``most`` would make it: then nothing is shown.
-    """
-    goal, hit, miss = -math.log(level), math.log(better / share), math.log((1 - better) / (1 - share))
-    evidence, missed, done = 0.0, 0, 0
-    while evidence < goal and evidence + (most - done) * hit >= goal:
-        success = trial()
-        evidence, missed, done = evidence + (hit if success else miss), missed + (not success), done + 1
-    return Trials(evidence >= goal, missed, done)

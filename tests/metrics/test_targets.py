@@ -11,13 +11,15 @@ import pytest
 from privacy_assets.evaluation import choose_metrics, prepare_inputs
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.controls import Controls
-from privacy_assets.metrics.controls.simulated_releases import SimulatedReleases
+from privacy_assets.metrics.controls.planted_releases import PlantedReleases
 from privacy_assets.metrics.cumulative_disclosure import CumulativeDisclosure
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.metrics.holdout_leakage import HoldoutLeakage
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.membership_inference import MembershipInference
-from privacy_assets.metrics.membership_inference.outliers import outlier_excess
+from privacy_assets.metrics.membership_inference.metric import PURPOSE
+from privacy_assets.metrics.membership_inference.outliers import outlier_matches
+from privacy_assets.metrics.membership_inference.scores import build_population
 from privacy_assets.metrics.registry import build_metric
 from privacy_assets.metrics.targets import target_rows
 from privacy_assets.neighbours.radius import distance_to_other_subjects
@@ -155,9 +157,12 @@ def test_controls_look_with_the_budget_of_the_gate() -> None:
     controls = chosen["controls"]
     assert isinstance(controls, Controls) and controls.max_targets == 1500
     inputs = inputs_of(copies=300)
-    tables = SimulatedReleases(inputs, controls)
-    own = np.arange(len(inputs.synthetic))
-    seen = tables._seen_by(own, tables._population.member)
-    assert outlier_excess(seen) == estimates(attack(max_targets=1500), inputs)["outlier_excess"]
-    found = estimates(controls, inputs_of())
-    assert found["smallest_leak_exact"].value < 0.2 and found["false_alarm_rate"].value < 0.3
+    found = PlantedReleases(inputs, controls)._population
+    whole = build_population(inputs, rows=target_rows(inputs, ("train", "holdout"), 1500, PURPOSE))
+    assert (
+        outlier_matches(found)
+        == outlier_matches(whole)
+        == estimates(attack(max_targets=1500), inputs)["outlier_matches"]
+    )
+    measured = estimates(controls, inputs_of())
+    assert measured["smallest_leak_exact"].value < 0.2 and measured["false_alarm_rate"].value < 0.3

@@ -10,7 +10,7 @@ from scipy import stats
 from statsmodels.stats.proportion import proportion_confint
 
 from privacy_assets.stats.inference import permutation_band
-from privacy_assets.stats.intervals import Trials, clopper_pearson, shown_above, wilson
+from privacy_assets.stats.intervals import clopper_pearson, wilson
 from privacy_assets.stats.subjects import permute_labels, random_sets, resample_subjects
 
 
@@ -125,31 +125,3 @@ def test_shares_that_cannot_vary_are_as_uncertain_as_none_of_so_many() -> None:
     band = permutation_band(np.zeros(2), np.column_stack([np.zeros(99), np.linspace(-1, 1, 99)]), people=500)
     assert band.high[0] == -band.low[0] == pytest.approx(clopper_pearson(0, 500)[1])
     assert band.z[0] == 0 and band.high[1] == pytest.approx(band.critical * band.sd[1])
-
-
-def shown(rate: float, seed: int) -> Trials:
-    coins = np.random.default_rng(seed)
-    return shown_above(0.95, lambda: bool(coins.random() < rate), better=0.99, level=0.05, most=200)
-
-
-def test_a_share_is_shown_with_few_trials_and_seldom_where_it_is_not_there() -> None:
-    assert shown(1, 0) == Trials(True, 0, 73) and shown(0, 0) == Trials(False, 4, 4)
-    found = [shown(0.97, seed) for seed in range(2000)]
-    ends = {(one.trials, one.missed) for one in found if one.shown}
-    assert ends == {(73, 0), (113, 1), (153, 2), (193, 3)}
-    assert max(one.trials for one in found) <= 193 and {one.missed for one in found if not one.shown} == {4}
-    # Independent: the likelihood ratio of each shown run is at least 20.
-    for one in found[:200]:
-        ratio = stats.binom.pmf(one.missed, one.trials, 0.01) / stats.binom.pmf(one.missed, one.trials, 0.05)
-        assert (ratio >= 20) == one.shown
-    # Independent: the chance to arrive at one of these ends, trial by trial.
-    chances = []
-    for rate in (0.9, 0.95, 0.99, 0.998):
-        missed, arrived = np.array([1.0, 0, 0, 0]), 0.0
-        for trial in range(1, 194):
-            missed = missed * rate + np.concatenate([[0], missed[:-1]]) * (1 - rate)
-            for end in (one for one in ends if one[0] == trial):
-                arrived, missed[end[1]] = arrived + missed[end[1]], 0
-        chances.append(arrived)
-    assert chances[0] < 0.001 and 0.03 < chances[1] <= 0.05 and chances[2] > 0.8 and chances[3] > 0.99
-    assert np.mean([shown(0.95, seed).shown for seed in range(2000)]) == pytest.approx(chances[1], abs=0.012)

@@ -53,8 +53,6 @@ _NEEDED = f"at least {SMALLEST_SIDE} subjects are needed"
 PURPOSE = "membership_inference.attacked"  # of the draw of who is attacked, where not everybody is
 _HEADLINE = RATES.index(HEADLINE_RATE)
 
-_CALIBRATED = "simulated: leak-free rows show less in 99.5 % of splits at 3,200/1,050 people and 12,000/4,000 rows"
-
 
 def attack(
     population: Population, permutations: int, rng: np.random.Generator
@@ -206,7 +204,12 @@ class MembershipInference(Metric):
             bound="lower",
             source="significant at 99 %, by an exact interval; nothing is tolerated",
         ),
-        Limit("membership_inference.precision", at_most=0.65, source=_CALIBRATED),
+        Limit(
+            "membership_inference.precision",
+            at_most=0.7,
+            source="chosen: releases without a leak stay within 0.67 where 1,500 people or more are in train, in 48 of 48 "
+            "(see the lab report on leaks)",
+        ),
     )
 
     plots = (
