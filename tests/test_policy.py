@@ -145,7 +145,13 @@ def test_empty_and_repeated_policies_are_refused() -> None:
 def test_default_limits_stand_on_statistics_that_exist_and_say_where_they_come_from() -> None:
     policy = Policy.default()
     specs = statistic_specs()
-    described = {"memorization", "vulnerability", "fidelity"}  # shown, and limited by nothing
+    described = {
+        "memorization",
+        "vulnerability",
+        "fidelity",
+        "linkability",
+        "controls",
+    }  # shown, and limited by nothing
     assert {limit.metric for limit in policy.limits} == set(default_metrics()) - described
     for limit in policy.limits:
         assert limit.statistic in specs

@@ -63,8 +63,8 @@ class Answer:
 
     @property
     def shown(self) -> bool:
-        """True where page one shows it: the five questions, and the others where there is a limit."""
-        return self.main or bool(self.outcomes)
+        """True where page one shows it: the five questions, the others where there is a limit or a planted leak."""
+        return self.main or bool(self.outcomes) or bool(self.smallest_leak)
 
     def to_json(self) -> dict[str, Any]:
         """A plain mapping; limits by their key."""
@@ -112,13 +112,18 @@ def _answer(
     word = "Yes, it saw one" if saw_one else words[status]
     if status == "fail" and {cause_of(outcome) for outcome in outcomes if outcome.status == "fail"} == {_UNKNOWN}:
         word = "Not ruled out"
+    planted = _planted(report, group)
+    if group == _GATE and planted and not outcomes:
+        word = f"From {planted[0]} on"
+    elif status == "not_tested" and group in metrics:
+        word = "No limit"
     return Answer(
         title=title,
         word=word,
         status=status,
         outcomes=tuple(outcomes),
         strongest=strongest,
-        smallest_leak=_planted(report, group) or _detectable(strongest),
+        smallest_leak="; ".join(planted) or _detectable(strongest),
         not_tested=tuple(_not_tested(report, group)),
         metrics=tuple(metrics.get(group, [])),
         main=group in TITLES,
@@ -130,17 +135,17 @@ def _strength(outcome: LimitOutcome) -> tuple[int, float]:
     return _WORST_FIRST.index(outcome.status), math.inf if math.isnan(used) else -used
 
 
-def _planted(report: Report, group: str) -> str:
-    """Shares of planted rows at which a limit broke, as far as they were measured."""
+def _planted(report: Report, group: str) -> list[str]:
+    """Shares of planted rows at which a limit broke, as far as they were measured, of this question or of all."""
     declared = [
         (f"{name}.{statistic}", what)
         for name, metric in METRICS.items()
         for question, statistics in metric.smallest_leak.items()
-        if question == group
+        if group in (question, _GATE)
         for statistic, what in statistics.items()
     ]
     found = [(report.estimate(name), what) for name, what in declared]
-    return "; ".join(f"{100 * x.value:.2g} % {what}" for x, what in found if x is not None and x.measurable)
+    return [f"{100 * x.value:.2g} % {what}" for x, what in found if x is not None and x.measurable]
 
 
 def _detectable(strongest: LimitOutcome | None) -> str:

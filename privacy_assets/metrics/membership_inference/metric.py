@@ -207,8 +207,8 @@ class MembershipInference(Metric):
         Limit(
             "membership_inference.precision",
             at_most=0.7,
-            source="chosen: releases without a leak stay within 0.67 where 1,500 people or more are in train, in 48 of 48 "
-            "(see the lab report on leaks)",
+            source="chosen: releases without a leak stay within 0.67 where 1,500 people are in train (48 of 48; "
+            "see the lab report on leaks)",
         ),
     )
 
