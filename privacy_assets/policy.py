@@ -20,7 +20,6 @@ from privacy_assets.storage.objects import location
 from privacy_assets.storage.strict_yaml import load_yaml
 
 _DEFAULT, _SMALL = "default", "small"
-_FOR_SMALL = {"copies.rare_share": 0.08, "membership_inference.precision": 0.75}
 # People in train below which a release without any leak is often not assessable under the shipped policies, the holdout
 # being six tenths as many. By the command plan, controls aside, 12 of 12 such releases of Adult, UK census and the demo
 # pass with 1,500 people under the default policy and 11 with 1,000; under small 7 with 800 and 4 with 600.
@@ -79,12 +78,12 @@ class Policy:
 
         Never taken by itself: the owner of the data names it, and every verdict names it too.
         """
-        wider = {
-            limit.key: replace(limit, at_most=_FOR_SMALL[limit.key], source=_WHY_SMALL)
+        wider = _wider_limits()
+        limits = (
+            replace(limit, at_most=wider[limit.key], source=_WHY_SMALL) if limit.key in wider else limit
             for limit in cls.default().limits
-            if limit.key in _FOR_SMALL
-        }
-        return cls(tuple(wider.get(limit.key, limit) for limit in cls.default().limits), _SMALL)
+        )
+        return cls(tuple(limits), _SMALL)
 
     @classmethod
     @door
@@ -169,7 +168,8 @@ class Policy:
         """
         if self.name not in SHIPPED and not self.extends:
             return 0
-        wide = [limit.value >= _FOR_SMALL[limit.key] for limit in self.limits if limit.key in _FOR_SMALL]
+        wider = _wider_limits()
+        wide = [limit.value >= wider[limit.key] for limit in self.limits if limit.key in wider]
         return _FEWEST[_SMALL if all(wide) else _DEFAULT]
 
     def doubt(self, people: int) -> str:
@@ -204,6 +204,13 @@ class Policy:
 
 
 SHIPPED: Mapping[str, Callable[[], Policy]] = {_DEFAULT: Policy.default, _SMALL: Policy.small}
+
+
+def _wider_limits() -> dict[str, float]:
+    """By key, the limits that are wider in the policy ``small``."""
+    from privacy_assets.metrics.registry import METRICS
+
+    return {key: value for metric in METRICS.values() for key, value in metric.small_limits.items()}
 
 
 def _deciding(limit: Limit) -> tuple[Any, ...]:

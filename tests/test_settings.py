@@ -111,10 +111,9 @@ def test_any_list_and_any_mapping_will_do() -> None:
         SynthPop(visit=dict.fromkeys("ab"))  # type: ignore[arg-type]
     assert AuditPlan(None, ids=np.array([3, 1])).ids == (3, 1)  # type: ignore[arg-type]
     assert AuditPlan(None, attack_settings=MappingProxyType({"trees": 3})).attack_settings == {"trees": 3}  # type: ignore[arg-type]
-    doses = MappingProxyType(dict(Controls().doses))
-    assert Controls(doses=doses).doses == dict(doses)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="doses must be a number from 0 to 0.5 for each of exact, jittered"):
-        Controls(doses={**doses, "exact": 0.95})
+    assert Controls(doses=np.array([0.1, 0.2])).doses == (0.1, 0.2)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="doses must be rising numbers above 0 and up to 0.5"):
+        Controls(doses=(0.1, 0.95))
 
 
 @pytest.mark.parametrize(

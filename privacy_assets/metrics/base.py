@@ -53,7 +53,7 @@ class Metric(ABC):
     ``protections`` that its statistics speak of; ``compared``, the statistic that a filter is judged by;
     ``utility``, its statistics of use, each with that of as many real rows; ``protection_score``, its statistics that
     are a part of Gretel's Data Privacy Score; ``if_generated``, statistics of which one must be limited where columns
-    are generated.
+    are generated; ``small_limits``, by key, how wide limits are in the policy ``small``.
     """
 
     part: ClassVar[str] = "metric"
@@ -63,6 +63,7 @@ class Metric(ABC):
     optional: ClassVar[frozenset[str]] = frozenset()
     statistics: ClassVar[tuple[StatisticSpec, ...]]
     default_limits: ClassVar[tuple[Limit, ...]] = ()
+    small_limits: ClassVar[Mapping[str, float]] = MappingProxyType({})
     by_default: ClassVar[bool] = True
     if_external: ClassVar[frozenset[str]] = frozenset()
     in_studies: ClassVar[bool] = True

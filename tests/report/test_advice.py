@@ -97,7 +97,7 @@ def test_what_explains_more_comes_first_and_takes_the_others_with_it() -> None:
     copied, fitted, rare, any_leak = (
         broken(LIMITS[key])
         for key in (
-            "copies.rare_share", "dcr.member_excess_any.lower", "singling_out.risk", "linkability.excess.lower"
+            "copies.rare_share", "dcr.member_excess_any.lower", "singling_out.risk", "attribute_inference.excess.lower"
         )
     )  # fmt: skip
     assert causes(rare) == causes(rare, any_leak) == ["rare values"]

@@ -18,7 +18,6 @@ from pydantic import AfterValidator, Field
 from privacy_assets.errors import ConfigError, shown
 from privacy_assets.metrics.base import Measured, Metric
 from privacy_assets.metrics.controls.canaries import KINDS
-from privacy_assets.metrics.controls.planted_releases import PlantedReleases
 from privacy_assets.metrics.copies import Copies
 from privacy_assets.metrics.declarations import Question
 from privacy_assets.metrics.inputs import MetricInputs
@@ -91,7 +90,7 @@ class Controls(Metric):
     )
     copies_settings: Annotated[dict[str, Any], Dict] = Field(default_factory=dict, description="settings of copies")
     max_targets: Budget = Field(default=None, description="most rows that are attacked; all of them without")
-    permutations: int = Field(default=499, ge=399, description="permutations of the labels of people")
+    permutations: int = Field(default=499, ge=199, description="permutations of the labels of people")
 
     name: ClassVar[str] = "controls"
     summary: ClassVar[str] = (
@@ -153,6 +152,8 @@ class Controls(Metric):
         if counts[1] < SMALLEST_SIDE or counts[0] == 0:
             reason = f"at least {SMALLEST_SIDE} subjects are needed in train and in holdout, and a synthetic row"
             return Measured(tuple(spec.missing(reason, counts) for spec in self.statistics))
+        from privacy_assets.metrics.controls.planted_releases import PlantedReleases  # compiled code
+
         releases = PlantedReleases(inputs, self)
         inputs.progress("controls: null tables")
         refused = list(releases.relabelled(self.nulls))

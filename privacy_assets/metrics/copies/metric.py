@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import ClassVar
 
@@ -111,6 +111,7 @@ class Copies(Metric):
             source="chosen: where nobody is repeated on purpose there are no such rows",
         ),
     )
+    small_limits: ClassVar[Mapping[str, float]] = {"copies.rare_share": 0.08}
     causes: ClassVar[Causes] = Causes("copied rows", {"partial_advantage": "over-fitting"})
     question: ClassVar[Question | None] = "copies"
 

@@ -16,10 +16,10 @@ over subjects resampled where these are wider, so that they cover the advantage 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -211,6 +211,7 @@ class MembershipInference(Metric):
             "see the lab report on leaks)",
         ),
     )
+    small_limits: ClassVar[Mapping[str, float]] = {"membership_inference.precision": 0.75}
 
     plots = (
         Intervals(
