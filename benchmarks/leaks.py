@@ -6,7 +6,8 @@
 Real people are train, six tenths as many the holdout and four tenths the reference, the default shares; others, who
 stand in no table, give the fresh rows of a release, and a leak takes the place of some of them, so that the truth is
 certain. Two generators stand beside. All default metrics with limits are measured but the controls, without an encoder.
-A line a release, never measured twice.
+A line a release, never measured twice. It holds every estimate, so that the report judges it by the default limits of
+today, and :func:`judged` by any other policy.
 """
 
 from __future__ import annotations
@@ -29,10 +30,14 @@ from benchmarks.measured import cost
 from privacy_assets.evaluation import choose_metrics, prepare_inputs, run_metrics
 from privacy_assets.generators import build_generator
 from privacy_assets.metrics.membership_inference.scores import build_population
-from privacy_assets.policy import Policy
+from privacy_assets.policy import Judgement, Policy
+from privacy_assets.stats.estimates import Estimate, plain
+from privacy_assets.stats.results import MetricResult
 
 WHO = "who"
 LEFT_OUT = ("controls", "cumulative_disclosure", "holdout_leakage")
+# What a limit is held against, in the order of a line; a line has no rows behind an estimate, and no notes.
+KEPT = ("value", "low", "high", "null", "subjects", "confidence", "direction", "minimum_detectable_effect", "about")
 Rng = np.random.Generator
 # The rows of train, how far each person stands from others, as many fresh rows, and chance: the rows that leak.
 Leak = Callable[[pd.DataFrame, np.ndarray, pd.DataFrame, Rng], pd.DataFrame]
@@ -108,7 +113,7 @@ HARMLESS: Mapping[str, tuple[str, Mapping[str, Any]] | None] = {
 
 
 def measured(frame: pd.DataFrame, whose: np.ndarray, people: int, kind: str, seed: int) -> dict[str, Any]:
-    """Verdict, broken limits with their status, and CPU seconds of one release."""
+    """Every estimate of one release, and CPU seconds of all."""
     rng = np.random.default_rng([seed, *kind.encode()])
     place = rng.permutation(whose.max() + 1)[whose]
     ends = np.array([0, 1, 1.6, 2]) * people
@@ -129,13 +134,31 @@ def measured(frame: pd.DataFrame, whose: np.ndarray, people: int, kind: str, see
         rows = leak(own, build_population(seen).neighbour[: len(own)], fresh, rng)
         synthetic = pd.concat([fresh.iloc[len(rows) :], rows], ignore_index=True)
     inputs = prepare_inputs(train, holdout, synthetic, reference=reference, subject=WHO, seed=seed)
-    metrics, policy = choose_metrics(None, None)
+    metrics, _ = choose_metrics(None, None)
     chosen = {name: metric for name, metric in metrics.items() if metric.default_limits and name not in LEFT_OUT}
     seconds, results = cost(lambda: run_metrics(inputs, chosen))
-    limits = tuple(limit for limit in policy.limits if limit.metric in chosen)
-    judged = Policy(limits).judge(results)
-    broken = {outcome.limit.key: outcome.status for outcome in judged.broken}
-    return {"verdict": judged.verdict, "broken": broken, "seconds": seconds}
+    estimates = {
+        f"{name}.{estimate.name}": plain([getattr(estimate, part) for part in KEPT])
+        for name, result in results.items()
+        for estimate in result.estimates
+    }
+    return {"estimates": estimates, "seconds": seconds}
+
+
+def results_of(line: Mapping[str, Any]) -> dict[str, MetricResult]:
+    """The results of a line by metric, as a policy judges them."""
+    found: dict[str, list[Estimate]] = {}
+    for key, parts in line["estimates"].items():
+        metric, _, statistic = key.partition(".")
+        told = {"n": 0, "note": "", **dict(zip(KEPT, parts, strict=True))}
+        found.setdefault(metric, []).append(Estimate.from_json(statistic, told))
+    return {metric: MetricResult(metric, tuple(estimates)) for metric, estimates in found.items()}
+
+
+def judged(line: Mapping[str, Any], policy: Policy) -> Judgement:
+    """What ``policy`` says of a line, without the limits of metrics that were left out of the study."""
+    results = results_of(line)
+    return Policy(tuple(limit for limit in policy.limits if limit.metric in results)).judge(results)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -154,34 +177,41 @@ def run(options: argparse.Namespace) -> None:
                     line = {**told, **measured(frame, whose, people, kind, seed)}
                     with options.results.open("a") as file:
                         file.write(json.dumps(line) + "\n")
-                    sys.stderr.write(f"{', '.join(map(str, told.values()))}: {line['verdict']}\n")
+                    verdict = judged(line, Policy.default()).verdict
+                    sys.stderr.write(f"{', '.join(map(str, told.values()))}: {verdict}\n")
 
 
-def report_text(found: Sequence[dict[str, Any]]) -> str:
-    """Markdown: the verdicts by table and kind, and the limits that are the only one to refuse a leak."""
+def report_text(found: Sequence[dict[str, Any]], policy: Policy) -> str:
+    """Markdown: verdicts by table and kind, what refuses leaks, alone or not, and what refuses harmless releases."""
+    judgements = [judged(line, policy) for line in found]
     tables = sorted({(line["table"], line["people"]) for line in found})
+    seen: dict[tuple[str, int, str], Counter[str]] = {}
+    for line, judgement in zip(found, judgements, strict=True):
+        seen.setdefault((line["table"], line["people"], line["kind"]), Counter())[judgement.verdict] += 1
     out = ["| release | " + " | ".join(f"{name}, {people:,}" for name, people in tables) + " |"]
     out.append("|" + "---|" * (len(tables) + 1))
     for kind in (*HARMLESS, *LEAKS):
-        cells = []
-        for name, people in tables:
-            own = [x["verdict"] for x in found if (x["table"], x["people"], x["kind"]) == (name, people, kind)]
-            seen = Counter(own)
-            cells.append(" / ".join(str(seen[verdict]) for verdict in ("pass", "not_assessable", "fail")))
+        own = [seen.get((name, people, kind), Counter()) for name, people in tables]
+        cells = [" / ".join(str(count[verdict]) for verdict in ("pass", "not_assessable", "fail")) for count in own]
         out.append(f"| {kind} | {' | '.join(cells)} |")
-    leaks = [line for line in found if line["kind"] in LEAKS]
-    alone: Counter[str] = Counter()
     fails: Counter[str] = Counter()
-    for line in leaks:
-        sure = [limit for limit, status in line["broken"].items() if status == "fail"]
-        fails.update(sure)
-        alone.update(sure if len(sure) == 1 else ())
-    out += ["", "| limit | leaks that it fails | alone |", "|---|---|---|"]
-    out += [f"| `{limit}` | {count} | {alone[limit]} |" for limit, count in fails.most_common()]
+    alone: Counter[str] = Counter()
+    refused: Counter[str] = Counter()
+    undecided: Counter[str] = Counter()
+    for line, judgement in zip(found, judgements, strict=True):
+        sure = [outcome.limit.key for outcome in judgement.broken if outcome.status == "fail"]
+        if line["kind"] in HARMLESS:
+            refused.update(sure)
+            undecided.update(outcome.limit.key for outcome in judgement.broken if outcome.status != "fail")
+        else:
+            fails.update(sure)
+            alone.update(sure if len(sure) == 1 else ())
+    out += ["", "| limit | leaks that it fails | alone | harmless that it fails | undecided |", "|---|---|---|---|---|"]
+    for limit in sorted({*fails, *refused, *undecided}, key=lambda limit: (-fails[limit], limit)):
+        out.append(f"| `{limit}` | {fails[limit]} | {alone[limit]} | {refused[limit]} | {undecided[limit]} |")
     seconds = [line["seconds"] for line in found] or [math.nan]
-    out.append(
-        f"\n{len(leaks)} leaks and {len(found) - len(leaks)} harmless releases; {np.mean(seconds):.1f} CPU s each"
-    )
+    harmless = sum(line["kind"] in HARMLESS for line in found)
+    out.append(f"\n{len(found) - harmless} leaks and {harmless} harmless releases; {np.mean(seconds):.1f} CPU s each")
     return "\n".join(out) + ".\n"
 
 
@@ -195,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--report", type=Path, help="a file to report on; nothing is run")
     options = parser.parse_args(arguments)
     if options.report is not None:
-        sys.stdout.write(report_text(lines(options.report)))
+        sys.stdout.write(report_text(lines(options.report), Policy.default()))
     elif options.tables:
         run(options)
     else:
