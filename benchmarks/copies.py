@@ -45,9 +45,9 @@ Drawn = list[float]  # truth, estimate, low and high of exact_share, then of rar
 
 
 def table_of(name: str, columns: int | None) -> tuple[pd.DataFrame, np.ndarray]:
-    """Rows of a file, or of the demo, and whose they are: int64 (n,)."""
+    """Rows of a file, or of the demo, and whose they are by the column ``person``: int64 (n,)."""
     frame = load_patients() if name == "demo" else pd.read_parquet(name)
-    whose = pd.factorize(frame.pop("person"))[0] if name == "demo" else np.arange(len(frame))
+    whose = pd.factorize(frame.pop("person"))[0] if "person" in frame else np.arange(len(frame))
     frame = frame.drop(columns="Person ID", errors="ignore")
     return (frame if columns is None else frame[frame.nunique().nsmallest(columns).index]), whose
 

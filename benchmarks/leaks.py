@@ -1,13 +1,15 @@
 """Planted leaks of many kinds beside harmless releases: what the default policy says, and which limit says it.
 
     python -m benchmarks.leaks --results leaks.jsonl tests/data/adult.parquet tests/data/uk_census.parquet demo
+    python -m benchmarks.leaks --results leaks.jsonl DIRECTORY/*.parquet
     python -m benchmarks.leaks --report leaks.jsonl
 
-Real people are train, six tenths as many the holdout and four tenths the reference, the default shares; others, who
-stand in no table, give the fresh rows of a release, and a leak takes the place of some of them, so that the truth is
-certain. Two generators stand beside. All default metrics with limits are measured but the controls, without an encoder.
-A line a release, never measured twice. It holds every estimate, so that the report judges it by the default limits of
-today, and :func:`judged` by any other policy.
+:mod:`benchmarks.leak_tables` writes the tables of a directory. Real people are train, a third of all at most, six
+tenths as many the holdout and four tenths the reference, the default shares; others, who stand in no table, give the
+fresh rows of a release, and a leak takes the place of some of them, so that the truth is certain. Two generators stand
+beside. All default metrics with limits are measured but the controls, without an encoder. A line a release, never
+measured twice. It holds every estimate, so that the report judges it by the default limits of today, and
+:func:`judged` by any policy.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ import argparse
 import json
 import math
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.neighbors import NearestNeighbors
 
 from benchmarks.copies import table_of
 from benchmarks.dimensions import lines
@@ -35,6 +38,8 @@ from privacy_assets.stats.estimates import Estimate, plain
 from privacy_assets.stats.results import MetricResult
 
 WHO = "who"
+FEWEST = 500  # people in train; fewer are no question to ask the gate
+STRATA = {0: "under 800", 800: "800 to 1,500", 1_501: "to 4,000", 4_001: "above"}  # people in train, from
 LEFT_OUT = ("controls", "cumulative_disclosure", "holdout_leakage")
 # What a limit is held against, in the order of a line; a line has no rows behind an estimate, and no notes.
 KEPT = ("value", "low", "high", "null", "subjects", "confidence", "direction", "minimum_detectable_effect", "about")
@@ -58,22 +63,35 @@ def jittered(rows: pd.DataFrame, rng: Rng) -> pd.DataFrame:
     return out
 
 
-def moved(share: float) -> Leak:
-    """Copies of a share of the rows whose numbers moved."""
-    return lambda train, apart, fresh, rng: jittered(some(share)(train, apart, fresh, rng), rng)
-
-
-def built(share: float, kept: Callable[[int], int]) -> Leak:
-    """A share of rows of which ``kept(columns)`` cells are a training row's, the others a fresh row's."""
+def built(share: float, kept: Callable[[tuple[int, int], Rng], np.ndarray]) -> Leak:
+    """A share of rows of which the cells in ``kept``, bool (n, columns), are a training row's, others a fresh row's."""
 
     def leak(train: pd.DataFrame, apart: np.ndarray, fresh: pd.DataFrame, rng: Rng) -> pd.DataFrame:
         own = some(share)(train, apart, fresh, rng).reset_index(drop=True)
-        cells = rng.random(own.shape).argsort(axis=1) < kept(own.shape[1])
+        cells = kept(own.shape, rng)
         other = fresh.iloc[: len(own)].reset_index(drop=True)
         columns = {name: np.where(cells[:, at], own[name], other[name]) for at, name in enumerate(own)}
         return pd.DataFrame(columns).astype(own.dtypes.to_dict())
 
     return leak
+
+
+def anywhere(number: Callable[[int], int]) -> Callable[[tuple[int, int], Rng], np.ndarray]:
+    """``number(columns)`` cells of each row, drawn for each anew."""
+    return lambda shape, rng: rng.random(shape).argsort(axis=1) < number(shape[1])
+
+
+def block(shape: tuple[int, int], rng: Rng) -> np.ndarray:
+    """Half of the columns, side by side, the same of all rows."""
+    first = rng.integers(shape[1] - shape[1] // 2 + 1)
+    cells = np.zeros(shape, dtype=bool)
+    cells[:, first : first + shape[1] // 2] = True
+    return cells
+
+
+def changed(share: float, change: Callable[[pd.DataFrame, Rng], pd.DataFrame]) -> Leak:
+    """Copies of a share of the rows, changed."""
+    return lambda train, apart, fresh, rng: change(some(share)(train, apart, fresh, rng), rng)
 
 
 def isolated(people: int, change: Callable[[pd.DataFrame, Rng], pd.DataFrame]) -> Leak:
@@ -93,17 +111,81 @@ def repeated(people: int) -> Leak:
     ]
 
 
+def emptied(rows: pd.DataFrame, rng: Rng) -> pd.DataFrame:
+    """Sixty of a hundred cells missing."""
+    return rows.mask(rng.random(rows.shape) < 0.6)
+
+
+def merged(rows: pd.DataFrame, rng: Rng) -> pd.DataFrame:
+    """Categories of three levels and more, each second level called as the one that is a rank more common."""
+    out = rows.copy()
+    for name in out.select_dtypes(exclude=["number", "bool", "datetime"]):
+        levels = out[name].value_counts().index
+        if len(levels) > 2:
+            out[name] = out[name].replace(dict(zip(levels[1::2], levels[::2], strict=False)))
+    return out
+
+
+def rounded(rows: pd.DataFrame, rng: Rng) -> pd.DataFrame:
+    """Numbers of many values rounded to quarters of their deviation."""
+    out = rows.copy()
+    for name in out.select_dtypes("number"):
+        if out[name].nunique() > 20:
+            step = out[name].std() / 4
+            step = max(round(step), 1) if out[name].dtype.kind in "iu" else step
+            out[name] = ((out[name] / step).round() * step).astype(out[name].dtype)
+    return out
+
+
+def permuted(rows: pd.DataFrame, rng: Rng) -> pd.DataFrame:
+    """The column with the most values permuted among the rows."""
+    name = rows.nunique().idxmax()
+    return rows.assign(**{name: rng.permutation(rows[name])}).astype(rows.dtypes.to_dict())
+
+
+def between(share: float) -> Leak:
+    """A share of rows halfway from a training row to the one nearest to it; other cells are one's or the other's."""
+
+    def leak(train: pd.DataFrame, apart: np.ndarray, fresh: pd.DataFrame, rng: Rng) -> pd.DataFrame:
+        numbers = train.select_dtypes("number")
+        scaled = ((numbers - numbers.mean()) / numbers.std().replace(0, 1)).fillna(0)
+        places = np.hstack([scaled, pd.get_dummies(train.drop(columns=numbers.columns).astype(str), dtype=float)])
+        taken = rng.choice(len(train), round(share * len(train)), replace=False)
+        near = NearestNeighbors(n_neighbors=2).fit(places).kneighbors(places[taken], return_distance=False)
+        one, other = train.iloc[taken], train.iloc[np.where(near[:, 0] == taken, near[:, 1], near[:, 0])]
+        columns = {}
+        for name in train:
+            if name in numbers:
+                middle = (one[name].to_numpy() + other[name].to_numpy()) / 2
+                columns[name] = np.round(middle) if train[name].dtype.kind in "iu" else middle
+            else:
+                columns[name] = np.where(rng.random(len(taken)) < 0.5, one[name], other[name])
+        return pd.DataFrame(columns).astype(train.dtypes.to_dict())
+
+    return leak
+
+
 LEAKS: Mapping[str, Leak] = {
     "5 % copies": some(0.05),
     "10 % copies": some(0.1),
-    "20 % moved": moved(0.2),
-    "20 % with one column of another": built(0.2, lambda columns: columns - 1),
-    "20 % half built": built(0.2, lambda columns: columns // 2),
-    "all half built": built(1.0, lambda columns: columns // 2),
+    "20 % moved": changed(0.2, jittered),
+    "20 % with one column of another": built(0.2, anywhere(lambda columns: columns - 1)),
+    "20 % half built": built(0.2, anywhere(lambda columns: columns // 2)),
+    "all half built": built(1.0, anywhere(lambda columns: columns // 2)),
     "15 isolated": isolated(15, lambda rows, rng: rows),
     "40 isolated, moved": isolated(40, jittered),
     "10 people repeated": repeated(10),
     "1 person repeated": repeated(1),
+    "20 % with 60 % of cells missing": changed(0.2, emptied),
+}
+# Mistakes of generators, written without a look at what the metrics do. Nobody measures them while metrics and limits
+# are worked on.
+UNSEEN: Mapping[str, Leak] = {
+    "20 % with categories merged": changed(0.2, merged),
+    "20 % rounded": changed(0.2, rounded),
+    "20 % between two": between(0.2),
+    "5 % with a column permuted": changed(0.05, permuted),
+    "20 % with a block of columns": built(0.2, block),
 }
 HARMLESS: Mapping[str, tuple[str, Mapping[str, Any]] | None] = {
     "fresh rows": None,
@@ -123,8 +205,9 @@ def measured(frame: pd.DataFrame, whose: np.ndarray, people: int, kind: str, see
     ]
     train, holdout, reference = (table.reset_index(drop=True) for table in tables)
     own = train.drop(columns=WHO)
-    fresh = frame.iloc[rng.choice(np.flatnonzero(place >= ends[-1]), len(own))].reset_index(drop=True)
-    synthetic, made, leak = fresh, HARMLESS.get(kind), LEAKS.get(kind)
+    unseen = rng.permutation(np.flatnonzero(place >= ends[-1]))
+    fresh = frame.iloc[np.resize(unseen, len(own))].reset_index(drop=True)
+    synthetic, made, leak = fresh, HARMLESS.get(kind), {**LEAKS, **UNSEEN}.get(kind)
     if made is not None or leak is not None:
         seen = prepare_inputs(train, holdout, fresh, reference=reference, subject=WHO, seed=seed)
     if made is not None:
@@ -161,15 +244,26 @@ def judged(line: Mapping[str, Any], policy: Policy) -> Judgement:
     return Policy(tuple(limit for limit in policy.limits if limit.metric in results)).judge(results)
 
 
+def sizes(people: int, wanted: Sequence[int]) -> list[int]:
+    """How many of ``people`` are train: the wanted numbers up to a third, or a third itself where that is less."""
+    third = people // 3
+    return [number for number in wanted if number <= third] or [third] * (third >= min(FEWEST, *wanted))
+
+
 def run(options: argparse.Namespace) -> None:
     """Add the lines that the results do not hold yet."""
     held = {(line["table"], line["people"], line["kind"], line["seed"]) for line in lines(options.results)}
+    policy, kinds = Policy.default(), (*HARMLESS, *LEAKS, *(UNSEEN if options.unseen else ()))
     for seed in range(options.draws):
         for name in options.tables:
             frame, whose = table_of(name, None)
-            for wanted in options.people:
-                people = min(wanted, (int(whose.max()) + 1) // 3)
-                for kind in (*HARMLESS, *LEAKS):
+            every = int(whose.max()) + 1
+            fitting = sizes(every, options.people)
+            left_out = ", ".join(f"{number:,}" for number in options.people if number not in fitting)
+            if seed == 0 and left_out:
+                sys.stderr.write(f"{Path(name).stem}: too few of {every:,} people for {left_out} in train\n")
+            for people in fitting:
+                for kind in kinds:
                     if (Path(name).stem, people, kind, seed) in held:
                         continue
                     told = {"table": Path(name).stem, "people": people, "kind": kind, "seed": seed}
@@ -177,50 +271,69 @@ def run(options: argparse.Namespace) -> None:
                     line = {**told, **measured(frame, whose, people, kind, seed)}
                     with options.results.open("a") as file:
                         file.write(json.dumps(line) + "\n")
-                    verdict = judged(line, Policy.default()).verdict
+                    verdict = judged(line, policy).verdict
                     sys.stderr.write(f"{', '.join(map(str, told.values()))}: {verdict}\n")
 
 
 def report_text(found: Sequence[dict[str, Any]], policy: Policy) -> str:
-    """Markdown: verdicts by table and kind, what refuses leaks, alone or not, and what refuses harmless releases."""
+    """Markdown: verdicts by people in train and kind, then by table, and what each limit refuses, alone or not."""
     judgements = [judged(line, policy) for line in found]
-    tables = sorted({(line["table"], line["people"]) for line in found})
-    seen: dict[tuple[str, int, str], Counter[str]] = {}
+    by_kind: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    by_table: dict[tuple[str, int, bool], Counter[str]] = defaultdict(Counter)
+    passed: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
+    fails, alone, refused, undecided = (Counter[str]() for _ in range(4))
     for line, judgement in zip(found, judgements, strict=True):
-        seen.setdefault((line["table"], line["people"], line["kind"]), Counter())[judgement.verdict] += 1
-    out = ["| release | " + " | ".join(f"{name}, {people:,}" for name, people in tables) + " |"]
-    out.append("|" + "---|" * (len(tables) + 1))
-    for kind in (*HARMLESS, *LEAKS):
-        own = [seen.get((name, people, kind), Counter()) for name, people in tables]
-        cells = [" / ".join(str(count[verdict]) for verdict in ("pass", "not_assessable", "fail")) for count in own]
-        out.append(f"| {kind} | {' | '.join(cells)} |")
-    fails: Counter[str] = Counter()
-    alone: Counter[str] = Counter()
-    refused: Counter[str] = Counter()
-    undecided: Counter[str] = Counter()
-    for line, judgement in zip(found, judgements, strict=True):
+        table, harmless = (line["table"], line["people"]), line["kind"] in HARMLESS
+        by_kind[line["kind"], stratum(line["people"])][judgement.verdict] += 1
+        by_table[*table, harmless][judgement.verdict] += 1
         sure = [outcome.limit.key for outcome in judgement.broken if outcome.status == "fail"]
-        if line["kind"] in HARMLESS:
+        if harmless:
             refused.update(sure)
             undecided.update(outcome.limit.key for outcome in judgement.broken if outcome.status != "fail")
         else:
             fails.update(sure)
             alone.update(sure if len(sure) == 1 else ())
+            passed[table].update([line["kind"]] if judgement.verdict == "pass" else ())
+    strata = [name for name in STRATA.values() if any(at == name for _, at in by_kind)]
+    out = [f"| release, by people in train | {' | '.join(strata)} |", "|" + "---|" * (len(strata) + 1)]
+    for kind in (*HARMLESS, *LEAKS, *UNSEEN):
+        own = [by_kind[kind, at] for at in strata]
+        if any(own):
+            out.append(f"| {kind} | {' | '.join(map(counted, own))} |")
+    out += ["", "| table, people in train | harmless | leaks | leaks that pass |", "|---|---|---|---|"]
+    for name, people in sorted({(line["table"], line["people"]) for line in found}):
+        told = ", ".join(f"{kind} ({count})" for kind, count in passed[name, people].items())
+        sides = " | ".join(counted(by_table[name, people, harmless]) for harmless in (True, False))
+        out.append(f"| {name}, {people:,} | {sides} | {told} |")
     out += ["", "| limit | leaks that it fails | alone | harmless that it fails | undecided |", "|---|---|---|---|---|"]
     for limit in sorted({*fails, *refused, *undecided}, key=lambda limit: (-fails[limit], limit)):
         out.append(f"| `{limit}` | {fails[limit]} | {alone[limit]} | {refused[limit]} | {undecided[limit]} |")
     seconds = [line["seconds"] for line in found] or [math.nan]
-    harmless = sum(line["kind"] in HARMLESS for line in found)
-    out.append(f"\n{len(found) - harmless} leaks and {harmless} harmless releases; {np.mean(seconds):.1f} CPU s each")
+    harmless_ones = sum(line["kind"] in HARMLESS for line in found)
+    told = f"{len(found) - harmless_ones} leaks and {harmless_ones} harmless releases"
+    out.append(f"\n{told}; {np.mean(seconds):.1f} CPU s each")
     return "\n".join(out) + ".\n"
+
+
+def stratum(people: int) -> str:
+    """Name of the stratum of so many people in train."""
+    return STRATA[max(first for first in STRATA if first <= people)]
+
+
+def counted(verdicts: Counter[str]) -> str:
+    """Passes, not assessable ones and failures."""
+    return " / ".join(str(verdicts[verdict]) for verdict in ("pass", "not_assessable", "fail"))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run or report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="*", help='Parquet files, or "demo"')
-    parser.add_argument("--people", type=int, nargs="+", default=[2_000, 6_000], help="in train; a third at most")
+    parser.add_argument(
+        "--people", type=int, nargs="+", default=[2_000, 6_000], help="in train; a third of all at most"
+    )
     parser.add_argument("--draws", type=int, default=4, help="splits and releases of each table and kind")
+    parser.add_argument("--unseen", action="store_true", help="the kinds of leaks that nobody worked with as well")
     parser.add_argument("--results", type=Path, default=Path("leaks.jsonl"), help="where lines are added")
     parser.add_argument("--report", type=Path, help="a file to report on; nothing is run")
     options = parser.parse_args(arguments)
