@@ -9,8 +9,8 @@ tenths as many the holdout and four tenths the reference, the default shares; ot
 fresh rows of a release, and a leak takes the place of some of them, so that the truth is certain. Of these others only
 rows are taken whose values the real tables have too: a category of somebody unseen is refused as a foreign value, which
 no generator makes. Two generators stand beside. All default metrics with limits are measured but the controls, and
-linkability, without an encoder. A line a release, never measured twice. It holds every estimate, so that a report judges
-it by the default limits of its day, or by a --policy.
+linkability, without an encoder. A line a release, never measured twice. It holds every estimate, so that a report
+judges it by the default limits of its day, or by a --policy.
 """
 
 from __future__ import annotations
