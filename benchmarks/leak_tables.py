@@ -69,7 +69,7 @@ HELD_BACK: Mapping[str, Make] = {
     "youth_risk": shipped("Stat2Data", "YouthRisk2007"),
     "savings": shipped("wooldridge", "k401ksubs", without=["incsq", "agesq"]),
     "ames": shipped("modeldata", "ames"),
-    "nhefs": shipped("causaldata", "nhefs", without=["seqn"]),
+    "nhefs": shipped("causaldata", "nhefs", without=["id", "seqn"]),
     "spending": shipped("stevedata", "gss_spending", without=["id", "year"]),
     "rotterdam": shipped("survival", "rotterdam", without=["pid"]),
     "crashes": shipped("DAAG", "nassCDS", without=["caseid"]),

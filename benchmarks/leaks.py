@@ -59,13 +59,18 @@ def some(share: float) -> Leak:
     return lambda train, apart, fresh, rng: train.iloc[rng.choice(len(train), round(share * len(train)), replace=False)]
 
 
+def whole(numbers: pd.Series) -> bool:
+    """Whether all of them are whole numbers, which a missing one makes floats of."""
+    return bool((numbers.dropna() % 1 == 0).all())
+
+
 def jittered(rows: pd.DataFrame, rng: Rng) -> pd.DataFrame:
     """Numbers of many values moved by a twentieth of their deviation."""
     out = rows.copy()
     for name in out.select_dtypes("number"):
         if out[name].nunique() > 20:
             moved = out[name] + rng.normal(0, 0.05 * out[name].std(), len(out))
-            out[name] = (moved.round() if out[name].dtype.kind in "iu" else moved).astype(out[name].dtype)
+            out[name] = (moved.round() if whole(out[name]) else moved).astype(out[name].dtype)
     return out
 
 
@@ -138,7 +143,7 @@ def rounded(rows: pd.DataFrame, rng: Rng) -> pd.DataFrame:
     for name in out.select_dtypes("number"):
         if out[name].nunique() > 20:
             step = out[name].std() / 4
-            step = max(round(step), 1) if out[name].dtype.kind in "iu" else step
+            step = max(round(step), 1) if whole(out[name]) else step
             out[name] = ((out[name] / step).round() * step).astype(out[name].dtype)
     return out
 
@@ -156,7 +161,8 @@ def between(share: float) -> Leak:
     def leak(train: pd.DataFrame, apart: np.ndarray, fresh: pd.DataFrame, rng: Rng) -> pd.DataFrame:
         numbers = train.select_dtypes("number")
         scaled = ((numbers - numbers.mean()) / numbers.std().replace(0, 1)).fillna(0)
-        places = np.hstack([scaled, pd.get_dummies(train.drop(columns=numbers.columns).astype(str), dtype=float)])
+        levels = train.drop(columns=numbers.columns).astype(str)
+        places = np.hstack([scaled, *(pd.get_dummies(levels[name], dtype=float) for name in levels)])
         taken = rng.choice(len(train), round(share * len(train)), replace=False)
         near = NearestNeighbors(n_neighbors=2).fit(places).kneighbors(places[taken], return_distance=False)
         one, other = train.iloc[taken], train.iloc[np.where(near[:, 0] == taken, near[:, 1], near[:, 0])]
@@ -164,7 +170,7 @@ def between(share: float) -> Leak:
         for name in train:
             if name in numbers:
                 middle = (one[name].to_numpy() + other[name].to_numpy()) / 2
-                columns[name] = np.round(middle) if train[name].dtype.kind in "iu" else middle
+                columns[name] = np.round(middle) if whole(train[name]) else middle
             else:
                 columns[name] = np.where(rng.random(len(taken)) < 0.5, one[name], other[name])
         return pd.DataFrame(columns).astype(train.dtypes.to_dict())

@@ -22,7 +22,7 @@ def rows() -> pd.DataFrame:
     rng = np.random.default_rng(3)
     numbers = pd.DataFrame({"age": rng.integers(18, 90, 200), "dose": rng.normal(size=200)})
     return numbers.assign(ward=rng.choice(list("ABCDE"), 200), open=rng.random(200) < 0.5).assign(
-        score=np.where(rng.random(200) < 0.1, np.nan, rng.integers(0, 5, 200))
+        score=np.where(rng.random(200) < 0.1, np.nan, rng.integers(0, 50, 200))
     )
 
 
@@ -60,6 +60,15 @@ def test_a_leak_has_the_columns_and_kinds_of_train(kind: str, rows: pd.DataFrame
     if "missing" not in kind:
         assert found.dtypes.to_dict() == train.dtypes.to_dict()
         assert set(found["ward"]) <= set(rows["ward"])
+        assert leaks.whole(found["score"])
+        assert leaks.whole(found["age"])
+
+
+@pytest.mark.parametrize("columns", [["age", "dose"], ["ward", "open"]])
+@pytest.mark.parametrize("kind", leaks.UNSEEN)
+def test_a_table_can_be_all_numbers_or_all_categories(kind: str, columns: list[str], rows: pd.DataFrame) -> None:
+    found = leaks.UNSEEN[kind](rows[columns], np.arange(200.0), rows[columns], np.random.default_rng(0))
+    assert found.dtypes.to_dict() == rows[columns].dtypes.to_dict()
 
 
 def test_changes_are_what_they_say(rows: pd.DataFrame) -> None:
@@ -81,9 +90,9 @@ def test_changes_are_what_they_say(rows: pd.DataFrame) -> None:
 
 
 def test_between_two_lies_halfway_to_the_nearest() -> None:
-    train = pd.DataFrame({"x": [0.0, 1.0, 10.0, 11.0], "k": list("aabb")})
+    train = pd.DataFrame({"x": [0.5, 1.0, 10.0, 11.0], "k": list("aabb")})
     found = leaks.between(1.0)(train, np.zeros(4), train, np.random.default_rng(0))
-    assert sorted(found["x"]) == [0.5, 0.5, 10.5, 10.5]
+    assert sorted(found["x"]) == [0.75, 0.75, 10.5, 10.5]
     assert sorted(found["k"]) == list("aabb")
 
 
