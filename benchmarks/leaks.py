@@ -240,11 +240,13 @@ def measured(frame: pd.DataFrame, whose: np.ndarray, people: int, kind: str, see
 
 
 def known_rows(rows: pd.DataFrame, real: pd.DataFrame) -> pd.DataFrame:
-    """Those of ``rows`` whose values, in columns of few values, ``real`` has too."""
+    """Those of ``rows`` whose values, in columns of few values, ``real`` has too; and numbers that lie in its range."""
     known = np.ones(len(rows), dtype=bool)
     for name in rows:
         if rows[name].dtype.kind not in "iufM" or rows[name].nunique() <= FEW_VALUES:
             known &= (rows[name].isin(real[name].unique()) | rows[name].isna()).to_numpy()
+        else:
+            known &= (rows[name].between(real[name].min(), real[name].max()) | rows[name].isna()).to_numpy()
     return rows[known]
 
 

@@ -194,4 +194,4 @@ def test_only_rows_of_one_training_person_count_as_repeated() -> None:
     people = Subjects(codes, np.array([True, True, True, True, False, False]))
     synthetic = np.repeat([1, 2, 3, 4, 5], [21, 11, 11, 11, 46])
     assert repeated(cells, synthetic, people) == 0.21
-    assert repeated(cells, np.repeat([1, 5], [20, 80]), people) == 0, "ten times as often is not more"
+    assert repeated(cells, np.repeat([1, 5], [10, 90]), people) == 0, "five times as often is not more"

@@ -22,7 +22,7 @@ from privacy_assets.stats.limits import Limit
 from privacy_assets.stats.subjects import SMALLEST_SIDE, Subjects
 
 _BEYOND = 4.0  # deviations of a cell without copies that are still counted
-_OFTEN = 10  # times as often as among real rows
+_OFTEN = 5  # times as often as among real rows
 _ROUNDS = 10  # of correcting D for cells that are full anyway
 _MOSTLY_FULL = 0.9  # share of cells at their bound, at most: where all are, nothing can be seen
 
@@ -53,7 +53,7 @@ class Copies(Metric):
     one row. What would be at that bound without a copy hides one: D is corrected for it.
 
     Either counts a row once, however often it is repeated. ``repeated_share`` is the share of the synthetic rows that
-    equal a row which one person alone has, somebody of train, and which stands in the release more than ten times as
+    equal a row which one person alone has, somebody of train, and which stands in the release more than five times as
     often as among the real rows. It needs no interval: in an unseen person's rows that happens to nobody.
 
     ``partial_advantage`` is about rows of which a part is somebody's: a real row's match weight, in bits, is how rare
