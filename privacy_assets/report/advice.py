@@ -19,6 +19,7 @@ from privacy_assets.stats.limits import LimitOutcome
 
 if TYPE_CHECKING:
     from privacy_assets.report.configuration import Protection
+    from privacy_assets.stats.estimates import Estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,16 +189,24 @@ def advice(outcomes: Iterable[LimitOutcome], configuration: Iterable[Protection]
 
 
 def cause_of(outcome: LimitOutcome) -> str:
-    """Why this limit did not pass, by itself; empty where it did, or for want of a setting."""
+    """Why this limit did not pass, by itself; empty where it did, or for want of a setting.
+
+    What is undecided and significantly beyond chance speaks of its cause as what is broken does.
+    """
     declared, estimate = _declared(outcome), outcome.estimate
     if outcome.passed or estimate is None:
         return ""
-    if outcome.status == "not_assessable":
+    if outcome.status == "not_assessable" and not (estimate.about == "release" and _beyond_chance(estimate)):
         return "" if wants_input(estimate) else declared.doubt
     statistic = outcome.limit.statistic.partition(".")[2]
     cause = declared.by_statistic.get(statistic, declared.broken) or _ANY_LEAK
     avoids = estimate.direction == "two_sided" and estimate.null - estimate.low > estimate.high - estimate.null
     return "members avoided" if avoids and cause in (*_LEAKS, _ANY_LEAK) else cause
+
+
+def _beyond_chance(estimate: Estimate) -> bool:
+    above, below = estimate.low > estimate.null, estimate.high < estimate.null
+    return {"higher_is_riskier": above, "lower_is_riskier": below, "two_sided": above or below}[estimate.direction]
 
 
 def _declared(outcome: LimitOutcome) -> Causes:
