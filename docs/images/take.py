@@ -24,7 +24,7 @@ OPENED = ",".join(f"global@global:{group}" for group in ("data", "attacks", "gat
 PICTURES = {  # the page, and width and height in pixels
     "lineage": (f"asset-groups~{quote(ONE_TABLE, safe='')}?expanded={OPENED}", "2200,2300"),
     "blocked": ("assets/patients_leak/attestation", "1900,1350"),
-    "failed_check": ("assets/patients_leak/linkability?view=checks&checkDetail=linkability_excess", "1300,1050"),
+    "failed_check": ("assets/patients_leak/copies?view=checks&checkDetail=copies_rare_share", "1300,1050"),
 }
 SMALLEST = 20_000  # bytes of a picture; a page that did not load is smaller
 
