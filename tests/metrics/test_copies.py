@@ -189,9 +189,11 @@ def test_a_few_people_repeated_many_times_are_seen() -> None:
 
 
 def test_only_rows_of_one_training_person_count_as_repeated() -> None:
-    """Rows 1 to 5: of one member, of two members, of a member and another, of another, of nobody; each 11 times."""
+    """Rows 1 to 5: of one member, of two members, of a member and another, of another, of nobody."""
     cells, codes = np.array([1, 2, 2, 3, 1, 3, 4]), np.array([0, 1, 2, 3, 0, 4, 5])
     people = Subjects(codes, np.array([True, True, True, True, False, False]))
-    synthetic = np.repeat([1, 2, 3, 4, 5], [21, 11, 11, 11, 46])
+    synthetic = np.repeat([1, 2, 3, 4, 5], [21, 11, 11, 10, 47])
     assert repeated(cells, synthetic, people) == 0.21
-    assert repeated(cells, np.repeat([1, 5], [10, 90]), people) == 0, "five times as often is not more"
+    assert repeated(cells, np.repeat([1, 4, 5], [51, 11, 38]), people) == pytest.approx(0.29), "less 11 of 2, by 4 people"
+    assert repeated(cells, np.repeat([1, 4, 5], [21, 11, 68]), people) == 0, "no more than unseen people are"
+    assert repeated(cells, np.repeat([1, 5], [20, 80]), people) == 0, "ten times as often is not more"

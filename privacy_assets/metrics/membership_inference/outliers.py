@@ -116,15 +116,15 @@ def outlier_matches(population: Population) -> Estimate:
     """
     found = [_matched(population.among(apart_rows(population, tail)), population) for tail in TAILS]
     surest = max(found, key=lambda one: max(one[0][1], -one[0][2]))
-    ends, expected, told, counts = surest
+    ends, expected, told = surest
     value, low, high, mde = np.clip(ends / expected, -1, 1).tolist()
     return OUTLIER_MATCHES.estimate(
-        value, low, high, counts, confidence=MATCH_CONFIDENCE, minimum_detectable_effect=mde, note=told
+        value, low, high, population.counts, confidence=MATCH_CONFIDENCE, minimum_detectable_effect=mde, note=told
     )
 
 
-def _matched(outliers: Population, whole: Population) -> tuple[np.ndarray, float, str, tuple[int, int]]:
-    """Leaked people (value, low, high, minimum detectable effect), members expected, a note, rows and people."""
+def _matched(outliers: Population, whole: Population) -> tuple[np.ndarray, float, str]:
+    """Leaked people (value, low, high, minimum detectable effect), members expected, and a note."""
     people = np.unique(outliers.codes)
     matched = np.unique(outliers.codes[outliers.scores["distance / neighbour"] <= NEAR])
     if not 0 < int(whole.member[people].sum()) < len(people):
@@ -132,4 +132,4 @@ def _matched(outliers: Population, whole: Population) -> tuple[np.ndarray, float
     sure = 1 - (1 - MATCH_CONFIDENCE) / len(TAILS)
     found = leaked_subjects(people, matched, whole.member, sure)
     expected = max(len(people) * whole.members / len(whole), 1.0)
-    return found, expected, f"{len(matched)} of {len(people)} outliers", outliers.counts
+    return found, expected, f"{len(matched)} of {len(people)} outliers"
