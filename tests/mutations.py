@@ -73,8 +73,8 @@ MUTATIONS = [
     ),
     Mutation(
         "train and holdout swapped in singling out",
-        "metrics/singling_out/metric.py",
-        "[inputs.train, inputs.holdout]]", "[inputs.holdout, inputs.train]]",
+        "metrics/singling_out/evidence.py",
+        "(found.in_train == 1)", "(found.in_unseen == 1)",
         ("metrics/test_singling_out.py",),
     ),
     Mutation(
@@ -169,12 +169,12 @@ MUTATIONS = [
     ),
     Mutation(
         "too few subjects are enough",
-        "stats/limits.py", "if estimate.subjects < limit.smallest_n:", "if False:",
+        "stats/limits.py", "if lacking > 0:", "if False:",
         ("test_policy.py",),
     ),
     Mutation(
-        "an underpowered limit passes",
-        "stats/limits.py", "and math.isfinite(estimate.minimum_detectable_effect)", "and False",
+        "what is undecided passes",
+        "stats/limits.py", "if limit.exceeded_by(measured):\n        if limit.bound", "if False:\n        if limit.bound",
         ("test_policy.py",),
     ),
     Mutation(

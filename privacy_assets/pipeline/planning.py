@@ -115,7 +115,7 @@ class SizePlan:
         shares = sorted(100 * x.value for x in found if x.measurable)
         if not shares:
             return f"not shown: {clean(found[0].note)}"
-        ends = f"{number(round(shares[0], 1))} to {number(round(shares[-1], 1))} %"
+        ends = " to ".join(dict.fromkeys(number(round(share, 1)) for share in (shares[0], shares[-1]))) + " %"
         return ends + (f", not shown in {len(found) - len(shares)} of {len(found)}" if len(shares) < len(found) else "")
 
     def to_json(self) -> dict[str, Any]:

@@ -64,9 +64,9 @@ def records(gate: Gate) -> list[Path]:
         {"high": PASSING, "low": 0.0},
         {"subjects": 5, "low": 0.0},
         {"value": float("nan")},
-        {"low": 0.0, "minimum_detectable_effect": 0.5},
+        {"low": 0.0},
     ],
-    ids=["pass", "too few rows", "not measurable", "underpowered"],
+    ids=["pass", "too few rows", "not measurable", "undecided"],
 )
 def test_only_a_failure_is_remembered(gate: Gate, estimate: dict[str, Any]) -> None:
     assert not hit(gate, remember(gate, **estimate))
