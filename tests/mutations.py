@@ -174,7 +174,8 @@ MUTATIONS = [
     ),
     Mutation(
         "what is undecided passes",
-        "stats/limits.py", "if limit.exceeded_by(measured):\n        if limit.bound", "if False:\n        if limit.bound",
+        "stats/limits.py",
+        "if limit.exceeded_by(measured):\n        if limit.bound", "if False:\n        if limit.bound",
         ("test_policy.py",),
     ),
     Mutation(
