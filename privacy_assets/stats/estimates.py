@@ -19,7 +19,7 @@ class Estimate:
     (``note`` says why) and can never pass a limit. ``n`` counts rows and ``subjects`` independent subjects behind the
     number. ``null`` is what a release without any leak shows on average. ``minimum_detectable_effect`` is the value
     that the conservative bound of a leak-free release of these sizes stays within in 99.5 % of cases (in the unit of
-    the limit): a tighter limit cannot be judged with these sizes. NaN where no null law is known. A statistic ``about``
+    the limit); it is printed, and decides nothing. NaN where no null law is known. A statistic ``about``
     the gate, not the release, can show that the gate is underpowered, never that a release leaks: its limits hold, or
     are not assessable.
     """
