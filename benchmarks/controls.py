@@ -38,7 +38,7 @@ from privacy_assets.tables.table import Table
 
 SHAPE = {"train": 8_000, "holdout": 2_000, "reference": 2_000, "synthetic": 8_000}
 SHARES = (1.0, 1 / 3)
-LIMITED = [name for name in default_metrics(SHAPE) if METRICS[name].default_limits]
+LIMITED = [name for name in default_metrics(SHAPE) if METRICS[name].default_limits or name == "controls"]
 FEWER = {"membership_inference": {"permutations": 199}}  # the statistic that is looked at needs none
 LOOKED_AT = Policy(tuple(Limit(**limit) for limit in Controls().limits))
 

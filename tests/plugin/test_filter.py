@@ -99,16 +99,14 @@ def test_the_report_tells_how_a_private_generator_protects_its_rows(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "advice"), [(None, "filter: memorization"), (FILTER, "leave out more")])
-def test_checks_do_not_ask_for_a_filter_that_is_on(
-    tmp_path: Path, instance: dg.DagsterInstance, name: object, advice: str
-) -> None:
-    # one-sided, so it never reads as avoidance of members, wherever the split of this run's key falls
-    never = {"limits": [{"statistic": "memorization.exposed", "at_most": 0.0, "smallest_n": 5}]}
+@pytest.mark.parametrize("name", [None, FILTER])
+def test_checks_ask_for_a_filter_where_one_would_do(tmp_path: Path, instance: dg.DagsterInstance, name: object) -> None:
+    never = {"limits": [{"statistic": "memorization.exposed", "at_most": 0.0, "bound": "value", "smallest_n": 5}]}
     result = run(people_table(tmp_path, filter=name, metrics=["memorization"], policy=never), instance)
-    found = {asset: check for (asset, _), check in checks(result).items()}
-    told = " ".join(record.data["what"] for record in found["attestation"].metadata["advice"].records)
-    assert [words for words in ("filter: memorization", "leave out more") if words in told] == [advice]
+    found = {asset: check for (asset, _), check in checks(result).items()}["attestation"]
+    assert found.passed is (name is not None)
+    if name is None:
+        assert "filter: memorization" in " ".join(record.data["what"] for record in found.metadata["advice"].records)
 
 
 def test_another_filter_is_another_setup(tmp_path: Path, instance: dg.DagsterInstance) -> None:
