@@ -41,7 +41,7 @@ SHORT: dict[str, dict[str, object]] = {
 }  # fmt: skip
 TRAIN, HOLDOUT, REFERENCE = 160, 120, 80  # people, two rows each
 # Whose statistics do not depend on the seed, only tables and intervals; of these tables no row is copied.
-DRAWS_LITTLE = {"copies", "fidelity", "vulnerability"}
+DRAWS_LITTLE = {"controls", "copies", "fidelity", "vulnerability"}
 # Those that do not set the rows beside train: a copy of it changes nothing that they say.
 NOT_OF_COPIES = {name for name, metric in METRICS.items() if not {"train", "synthetic"} <= metric.needs}
 # A copy is useful, invents nothing, and is no canary.

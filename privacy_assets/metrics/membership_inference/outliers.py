@@ -110,12 +110,12 @@ def outlier_matches(population: Population) -> Estimate:
     others, as with few coarse columns, none of these stands apart, and ``copies.rare_share`` sees them. So 15 of the
     most isolated people of 8,000 are seen when their rows are copied, or moved a little: chance brings next to nobody
     as near. Where it does, as in tables of few columns, fewer are met farther out: the same is asked of the farthest
-    fiftieth, and that of both is told by which more people leak for sure. Exact intervals, see
+    fiftieth, and that of both is told by which more people leak for sure, of none the tenth. Exact intervals, see
     :mod:`privacy_assets.stats.leaked`, at 99 % for both together; exactly 0 where nobody is matched, or nobody of one
     side stands apart.
     """
     found = [_matched(population.among(apart_rows(population, tail)), population) for tail in TAILS]
-    surest = max(found, key=lambda one: max(one[0][1], -one[0][2]))
+    surest = max(found, key=lambda one: max(one[0][1], -one[0][2], 0.0))
     ends, expected, told = surest
     value, low, high, mde = np.clip(ends / expected, -1, 1).tolist()
     return OUTLIER_MATCHES.estimate(
