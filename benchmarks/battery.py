@@ -74,7 +74,7 @@ def judged(entry: Entry, given: Given) -> Report:
     tables = (given.train, given.holdout, given.synthetic)
     options: dict[str, Any] = {"reference": given.reference, "subject": given.subject, "device": "cpu"}
     if not entry.embedder:
-        return evaluate(*tables, policy=policy, embedder=False, **options)
+        return evaluate(*tables, policy=policy, embedder=False, domains=given.domains, **options)
     chosen, _ = choose_metrics(None, policy)
     inputs = prepare_inputs(*tables, **options)
     inputs = attach_embedder(inputs, fit_embedder(inputs, max_epochs=EPOCHS))

@@ -11,6 +11,7 @@ import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -42,11 +43,15 @@ LARGE = (8_000, 2_000, 8_000)
 HALF = (4_000, 2_000, 4_000)
 PEOPLE = (1_700, 1_700, 1_300)
 REFERENCE = 2_000
+CODES = 100  # values of a column whose owner would have a list of them
 
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """What a tool is given; ``subject`` names the column of people in the real tables, if there is one."""
+    """What a tool is given; ``subject`` names the column of people in the real tables, if there is one.
+
+    ``domains`` are the values of columns of few values in the whole table, as its owner would know them.
+    """
 
     train: pd.DataFrame
     holdout: pd.DataFrame
@@ -54,6 +59,7 @@ class Given:
     reference: pd.DataFrame | None
     subject: str | None
     world: World
+    domains: dict[str, list[Any]]
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,13 @@ class Entry:
         world = self.change(world)
         subject = SUBJECT if SUBJECT in frame else None
         real = [part if subject else bare(part) for part in (world.train, world.holdout, others)]
-        return Given(real[0], real[1], self.make(world).reset_index(drop=True), real[2], subject, world)
+        return Given(real[0], real[1], self.make(world).reset_index(drop=True), real[2], subject, world, codes_of(bare(frame)))
+
+
+def codes_of(frame: pd.DataFrame) -> dict[str, list[Any]]:
+    """What stands in columns of texts, and of whole numbers, that have few values."""
+    coded = frame.select_dtypes(["object", "string", "integer"])
+    return {name: coded[name].dropna().unique().tolist() for name in coded if coded[name].nunique() <= CODES}
 
 
 _ADULT = [

@@ -61,9 +61,9 @@ def test_hits_under_permuted_labels_follow_their_exact_law() -> None:
     """Twice the same chance: counted over permutations, and the hypergeometric one that the statistic subtracts."""
     attacked = []
 
-    def keep(groups, people):
+    def keep(groups, people, fewest):
         attacked.append(([found for (found, *_) in groups], people))
-        return risks(groups, people)
+        return risks(groups, people, fewest)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(singling_out, "risks", keep)
@@ -230,5 +230,17 @@ def test_queries_that_never_come_true_do_not_rule_out_what_they_are_expected_to(
     """One query that five people match: no draw of labels leaves one member, though it has a chance."""
     people = Subjects(np.arange(1000), np.arange(1000) < 900)
     never = Configuration("univariate", 1, np.array([5]), np.array([0]), np.zeros(200, dtype=np.int64))
-    estimate = risks([[never]], people).estimate(SinglingOut.spec("risk"), people.counts)
+    estimate = risks([[never]], people, 0).estimate(SinglingOut.spec("risk"), people.counts)
     assert estimate.value < 0 and estimate.low == estimate.value and estimate.high == 0
+
+
+def test_a_handful_of_queries_is_a_share_of_the_people_and_not_of_themselves() -> None:
+    """Ten people of a thousand stand alone, and were seen: ten guesses come true of the fifty that are asked for."""
+    rng = np.random.default_rng(0)
+    crowd = [pd.DataFrame(rng.integers(0, 2, (1000, 1)).astype(str), columns=["a"]) for _ in range(3)]
+    apart = pd.DataFrame([[f"own {i}"] for i in range(10)], columns=["a"])
+    train, synthetic = (pd.concat([table[:-10], apart], ignore_index=True) for table in (crowd[0], crowd[2]))
+    risk = run(train, crowd[1], synthetic).estimate("risk")
+    assert risk.value == pytest.approx(10 / 50) and risk.low > 0
+    few = synthetic[-10:].reset_index(drop=True)
+    assert run(train, crowd[1], few).estimate("risk").value == pytest.approx(1)

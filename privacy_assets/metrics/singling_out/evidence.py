@@ -57,21 +57,20 @@ def exactly_one(total: int, marked: np.ndarray, drawn: int) -> np.ndarray:
     return np.asarray(stats.hypergeom.pmf(1, total, values, drawn))[inverse]
 
 
-def risks(groups: Sequence[Sequence[Configuration]], people: Subjects) -> Evidence:
-    """Risk of the queries of each group of configurations, which have some."""
-    found = [_risk(group, people) for group in groups]
+def risks(groups: Sequence[Sequence[Configuration]], people: Subjects, fewest: float) -> Evidence:
+    """Risk of the queries of each group of configurations, which have some, as a share of ``fewest`` at least."""
+    found = [_risk(group, people, fewest) for group in groups]
     return Evidence(np.array([value for value, _ in found]), np.stack([law for _, law in found], axis=1))
 
 
-def _risk(group: Sequence[Configuration], people: Subjects) -> tuple[float, np.ndarray]:
+def _risk(group: Sequence[Configuration], people: Subjects, fewest: float) -> tuple[float, np.ndarray]:
     """Observed, and under permuted labels (permutations,)."""
-    queries = sum(len(found) for found in group)
     matched = np.concatenate([found.in_train + found.in_unseen for found in group])
-    chance = exactly_one(len(people), matched, people.members).mean()
-    scale = 1 / (1 - people.members / len(people))
+    chance = exactly_one(len(people), matched, people.members).sum()
+    scale = 1 / (1 - people.members / len(people)) / max(len(matched), fewest)
     hits = sum(int((found.in_train == 1).sum()) for found in group)
     null_hits = np.sum([found.null_hits for found in group], axis=0)
-    return scale * (hits / queries - chance), scale * (null_hits / queries - chance)
+    return scale * (hits - chance), scale * (null_hits - chance)
 
 
 def describe(found: Configuration, people: Subjects) -> dict[str, Any]:

@@ -51,14 +51,15 @@ class SinglingOut(Metric):
     people. With one row a person this is the papers' "exactly one record". For a configuration, that is an attack with
     a number of columns,
 
-        risk = mean over its queries of ([k = 1] - h(k + m)) / (1 - n_T / (n_T + n_H)),
+        risk = sum over its queries of ([k = 1] - h(k + m)) / (1 - n_T / (n_T + n_H)) / max(queries, F),
 
     where k members and m unseen people match, n counts people (H: of the holdout, and of the reference where there is
     one: the more people, the narrower the interval), and h(K) is the probability of drawing exactly one of K
-    when n_T of all n_T + n_H are drawn. It is 0 on average for a table that does not depend on who was in train, at any
-    sizes, and 1 when every query hits one member and nobody else. It can exceed 1 when others match too (h falls), so
-    statistics are cut off at 1. Intervals permute the labels of people; h is exact under that law, with several rows a
-    person as well.
+    when n_T of all n_T + n_H are drawn. F is ``negligible`` times the people of train, or the synthetic rows where
+    those are fewer: where a coarse table allows a handful of queries only, they are a small part of what could be
+    asked. The risk is 0 on average for a table that does not depend on who was in train, at any sizes, and 1 when
+    every query hits one member and nobody else. It can exceed 1 when others match too (h falls), so statistics are cut
+    off at 1. Intervals permute the labels of people; h is exact under that law, with several rows a person as well.
 
     Queries must match exactly one row of S, rows that S repeats counting once: otherwise writing every copy twice,
     beside rows of no interest that stand once, would hide it, and a table too coarse to single anyone out could not be
@@ -67,7 +68,8 @@ class SinglingOut(Metric):
 
     Settings: ``columns`` of a query (at most the table's), ``attacks`` a configuration, ``permutations`` of labels,
     ``candidates`` tried a configuration at most, ``patience`` candidates in a row without success, ``outliers`` the
-    number of most isolated synthetic rows that the embedded attack aims at.
+    number of most isolated synthetic rows that the embedded attack aims at, ``negligible`` the share of the
+    people below which a number of queries does not count as all.
     """
 
     name: ClassVar[str] = "singling_out"
@@ -119,6 +121,7 @@ class SinglingOut(Metric):
     candidates: int = Field(default=1_000_000, ge=1, description="queries that are tried for these, at most")
     patience: int = Field(default=100_000, ge=1, description="tries without a new query that end a configuration")
     outliers: int = Field(default=2000, ge=1, description="synthetic rows farthest from others in the embedding")
+    negligible: float = Field(default=0.05, ge=0, le=1, description="share of people that fewer queries count as")
 
     @classmethod
     def study_estimates(cls, tables: Mapping[str, list[dict[str, Any]]]) -> dict[str, tuple[float, float, float]]:
@@ -138,23 +141,24 @@ class SinglingOut(Metric):
             return Measured(estimates, {"configurations": []})
         attacked = self._attack(inputs, people)
         measured = [found for found in attacked if len(found)]
-        evidence = risks([[found] for found in measured], people) if measured else None
+        fewest = self.negligible * min(people.members, len(inputs.synthetic))
+        evidence = risks([[found] for found in measured], people, fewest) if measured else None
         estimates = (
-            self._pooled("risk", _pool(attacked, "multivariate"), people),
+            self._pooled("risk", _pool(attacked, "multivariate"), people, fewest),
             self._univariate(attacked[0], evidence, people),
-            self._pooled("risk_embedded", _pool(attacked, "embedded"), people),
+            self._pooled("risk_embedded", _pool(attacked, "embedded"), people, fewest),
             self._largest(evidence, people),
         )
         return Measured(estimates, {"configurations": _table(attacked, evidence, people)})
 
-    def _pooled(self, name: str, pool: Sequence[Configuration], people: Subjects) -> Estimate:
+    def _pooled(self, name: str, pool: Sequence[Configuration], people: Subjects, fewest: float) -> Estimate:
         """The statistic of some configurations together."""
         spec, measured = self.spec(name), [found for found in pool if len(found)]
         if not measured:
             return spec.missing(_NONE if pool else "no embedder was given", people.counts)
         widest = max(found.columns for found in pool)
         note = "" if widest >= POOL_FROM else f"queries have {widest} columns, not {POOL_FROM} and more"
-        return risks([measured], people).estimate(spec, people.counts, within=_UP_TO_1, note=note)
+        return risks([measured], people, fewest).estimate(spec, people.counts, within=_UP_TO_1, note=note)
 
     def _univariate(self, found: Configuration, evidence: Evidence | None, people: Subjects) -> Estimate:
         spec = self.spec("risk_univariate")
