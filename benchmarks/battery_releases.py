@@ -94,7 +94,9 @@ class Entry:
         world = self.change(world)
         subject = SUBJECT if SUBJECT in frame else None
         real = [part if subject else bare(part) for part in (world.train, world.holdout, others)]
-        return Given(real[0], real[1], self.make(world).reset_index(drop=True), real[2], subject, world, codes_of(bare(frame)))
+        return Given(
+            real[0], real[1], self.make(world).reset_index(drop=True), real[2], subject, world, codes_of(bare(frame))
+        )
 
 
 def codes_of(frame: pd.DataFrame) -> dict[str, list[Any]]:
