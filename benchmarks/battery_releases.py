@@ -100,9 +100,9 @@ class Entry:
 
 
 def codes_of(frame: pd.DataFrame) -> dict[str, list[Any]]:
-    """What stands in columns of texts, and of whole numbers, that have few values."""
-    coded = frame.select_dtypes(["object", "string", "integer"])
-    return {name: coded[name].dropna().unique().tolist() for name in coded if coded[name].nunique() <= CODES}
+    """What stands in columns of few texts, and of two whole numbers."""
+    most = dict.fromkeys(frame.select_dtypes(["object", "string"]), CODES) | dict.fromkeys(frame.select_dtypes("int"), 2)
+    return {name: frame[name].dropna().unique().tolist() for name in most if frame[name].nunique() <= most[name]}
 
 
 _ADULT = [

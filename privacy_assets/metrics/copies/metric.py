@@ -104,8 +104,8 @@ class Copies(Metric):
             "copies.rare_share",
             at_most=0.01,
             bound="lower",
-            source="significant at 95 %; tolerated: what trees with leaves of 100 people show on tables of coarse "
-            "codes (at most 0.008 in 63 harmless releases of 27 tables with 1,500 people and more)",
+            source="significant at 95 %; tolerated: what trees with leaves of 100 people show on coarse codes "
+            "(more in 1 of 219 releases of 26 tables with 1,500 people and more)",
         ),
         Limit(
             "copies.partial_advantage",
