@@ -101,7 +101,8 @@ class Entry:
 
 def codes_of(frame: pd.DataFrame) -> dict[str, list[Any]]:
     """What stands in columns of few texts, and of two whole numbers."""
-    most = dict.fromkeys(frame.select_dtypes(["object", "string"]), CODES) | dict.fromkeys(frame.select_dtypes("int"), 2)
+    texts, numbers = frame.select_dtypes(["object", "string"]), frame.select_dtypes("integer")
+    most = dict.fromkeys(texts, CODES) | dict.fromkeys(numbers, 2)
     return {name: frame[name].dropna().unique().tolist() for name in most if frame[name].nunique() <= most[name]}
 
 

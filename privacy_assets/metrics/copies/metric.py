@@ -105,7 +105,7 @@ class Copies(Metric):
             at_most=0.01,
             bound="lower",
             source="significant at 95 %; tolerated: what trees with leaves of 100 people show on coarse codes "
-            "(more in 1 of 219 releases of 26 tables with 1,500 people and more)",
+            "(more in 1 of 219 releases of 18 tables with 1,500 people and more)",
         ),
         Limit(
             "copies.partial_advantage",
