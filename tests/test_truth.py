@@ -138,7 +138,7 @@ def test_fresh_rows_hold_and_copies_break_over_splits(adult, uk_census):
         # A fresh row can have a category that nobody else has, which a generator cannot make.
         held += all(one.passed for one in outcomes if one.limit.key != "value_disclosure.foreign_cells")
         leak = judged(train, holdout, leaky(train, fresh, 0.05), metrics="copies,dcr,membership_inference")
-        assert leak.verdict == "fail" and "fail" in label_conditional(leak).values()
+        assert "copies.rare_share.lower" in broken(leak)
     assert held >= 5
 
 
