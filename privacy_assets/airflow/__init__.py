@@ -1,5 +1,34 @@
-"""All that needs Airflow, version 3."""
+"""All that needs Airflow, version 3: a task group, operators, and a sensor. The front door is lazy."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
 
 from privacy_assets.errors import require
 
-require("airflow", "the Airflow part of privacy-assets", "airflow")
+_HOMES = {
+    "privacy_gate": "privacy_assets.airflow.task_group",
+    "GateDeployment": "privacy_assets.airflow.deployment",
+    "PrivacyGateOperator": "privacy_assets.airflow.operators",
+    "PrivacyPublishOperator": "privacy_assets.airflow.operators",
+    "PrivacyStepOperator": "privacy_assets.airflow.operators",
+    "ReleaseSensor": "privacy_assets.airflow.sensor",
+    "TimePartitions": "privacy_assets.pipeline.partitions",
+    "release_asset": "privacy_assets.airflow.operators",
+}
+
+__all__ = [*_HOMES]  # noqa: PLE0604 (spelled by hand in tests/test_public_surface.py)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    require("airflow", "the Airflow part of privacy-assets", "airflow")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,57 +1,67 @@
-"""Operators: a table's pipeline as a task of Airflow."""
+"""Operators: the steps of a table as tasks, all of them as one task, and the step that publishes.
+
+None has a template, and none believes what Airflow says: a task that publishes verifies the signed verdict, the policy
+and the bytes itself, whatever the states of other tasks, XComs and events are.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import Asset, BaseOperator, BaseOperatorLink
 
+from privacy_assets.airflow.deployment import GateDeployment
 from privacy_assets.airflow.redaction import redact_exceptions
-from privacy_assets.compute.progress import Lines
-from privacy_assets.errors import ConfigError, PublicationRefused
-from privacy_assets.gate.releases import TRUSTED_VARIABLE
-from privacy_assets.gate.statements import Place
-from privacy_assets.pipeline.deployment import Deployment
-from privacy_assets.pipeline.plan import TablePlan
+from privacy_assets.airflow.table import GatedTable
+from privacy_assets.errors import ConfigError, PublicationRefused, did_you_mean
+from privacy_assets.gate.releases import Release
 from privacy_assets.pipeline.redaction import unheard
-from privacy_assets.pipeline.run import on_device, run_table, timed
-from privacy_assets.pipeline.spec import TableSpec, spec_of
-from privacy_assets.pipeline.steps import Steps
+from privacy_assets.pipeline.run import judge_table, on_device, timed
+from privacy_assets.pipeline.spec import TableSpec
+from privacy_assets.pipeline.steps import Attested
+from privacy_assets.pipeline.stored_steps import ATTEST, SCORE, StoredSteps, steps_of_plan, uses_device
 from privacy_assets.policy import Policy
-from privacy_assets.storage.objects import PRIVATE_VARIABLE, RELEASES_VARIABLE, Location, location
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-_FILES = (".yaml", ".yml")
+Table = GatedTable | TableSpec | str | Path
+_XCOM = "return_value"
 
 
-class PrivacyPublishOperator(BaseOperator):
-    """A whole table in one task, from its private rows to the release: what ``privacy-assets run`` does.
+def release_asset(table: str) -> Asset:
+    """The asset that stands for the releases of ``table``, for a DAG to be scheduled by.
 
-    ``table`` is a :class:`TableSpec`, the path of its YAML file, or the name of a table that ``source`` ("demo", or a
-    path), ``subject`` (the column that tells people apart), ``generator`` and ``policy`` describe well enough. It is
-    checked when the DAG is parsed.
-
-    ``releases`` is the folder of releases or its URL, ``private`` the gate's private folder, ``trusted_keys`` a folder
-    of public keys; without them PRIVACY_ASSETS_RELEASES, PRIVACY_ASSETS_PRIVATE (the folder ``private`` beside the
-    releases) and PRIVACY_ASSETS_TRUSTED_KEYS (``trusted_keys`` beside the releases) of the worker's environment. They
-    must be absolute: a task starts in any folder, and an empty one would have forgotten every failure. ``device`` is
-    "auto", "cpu", "cuda", "cuda:N" or "mps"; an accelerator is leased for the whole task.
-
-    Returns, as its XCom, ``table``, ``partition`` (None) and ``release``, the id of the new release: no rows and no
-    paths, and nothing that a reader should trust. Read a release by :func:`privacy_assets.read_published`. A table that
-    does not hold its policy fails the task for good (AirflowFailException), and nothing is published; so do wrong
-    settings and unusable tables. Any other error is retried as the task says, and names no value. While the steps run,
-    what Python code in this process prints, logs or warns of is dropped.
-
-    Nothing of it is a template: what the UI can edit (params, Variables, Connections, the configuration of a run) says
-    neither what is judged nor by which policy, keys and memory.
+    Its events tell which release there is, and anybody may write some: who wants rows reads them by ``read_published``.
     """
+    return Asset(name=f"{table}_release", uri=f"x-privacy-assets://releases/{table}", group="privacy_assets")
+
+
+class PrivacyReportLink(BaseOperatorLink):
+    """The page of the verdict: who could attack, what was tried, which limits hold."""
+
+    name = "Privacy report"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
+        """The address of the page; nothing before there is one. Airflow asks the worker when the task ends."""
+        return str(getattr(operator, "page", ""))
+
+
+@dataclass(frozen=True)
+class _Done:
+    """How a task ends: what it hands on, the last lines of its log, and why it fails, if it does."""
+
+    value: dict[str, Any]
+    last_lines: Sequence[str] = ()
+    refusal: PublicationRefused | None = None
+
+
+class _GateOperator(BaseOperator):
+    """What all tasks of the gate have: a table, a deployment, and no templates."""
 
     template_fields: ClassVar[Sequence[str]] = ()
     ui_color = "#e4f0e8"
@@ -59,85 +69,200 @@ class PrivacyPublishOperator(BaseOperator):
     def __init__(
         self,
         *,
-        table: TableSpec | str | Path,
+        table: Table,
         source: str | Path | None = None,
         subject: str | None = None,
         generator: str | Mapping[str, Any] | Callable[..., Any] | None = None,
         policy: Policy | Mapping[str, Any] | str | Path | None = None,
-        releases: str | Path | None = None,
-        private: str | Path | None = None,
-        trusted_keys: str | Path | None = None,
-        device: str = "auto",
+        deployment: GateDeployment | str | Path | None = None,
+        partitions: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if isinstance(table, Path) or (isinstance(table, str) and table.endswith(_FILES)):
-            table = TableSpec.load(table)
-        self.spec = spec_of(table, source=source, subject=subject, generator=generator, policy=policy)
-        TablePlan.of(self.spec)  # the checks of all settings together
-        self.releases = None if releases is None else _place(releases, "releases")
-        self.private = None if private is None else _place(private, "private")
-        self.trusted_keys = None if trusted_keys is None else str(_place(trusted_keys, "trusted_keys"))
-        self.device = device
+        short = {"source": source, "subject": subject, "generator": generator, "policy": policy}
+        self.gated = GatedTable.of(table, deployment, partitions, **short)
 
     @redact_exceptions
-    def execute(self, context: Context) -> dict[str, str | None]:
-        """Run the steps and publish; see the class."""
-        steps = Steps(TablePlan.of(self.spec), self._deployment(), Place(self.spec.name), progress=Lines(self.log.info))
-        with unheard(), self._workers(steps), self._device(steps) as device:
-            finished = run_table(steps, device, self._logged)
-        for line in finished.attested.report.to_text().splitlines():
+    def execute(self, context: Context) -> Any:
+        """Do the work of this task, and let no private value out; see the class."""
+        with unheard(), self.gated.deployment.credentials(), self._workers():
+            done = self._work(self.gated.stored(context, self.log.info), context)
+        for line in done.last_lines:
             self.log.info(line)
-        if finished.release is None:
-            raise PublicationRefused(finished.refusal)
-        self.log.info(f"release {finished.release.id} of {steps.place} is published")
-        return {"table": steps.place.table, "partition": steps.place.partition, "release": finished.release.id}
+        if done.refusal is not None:
+            if done.value:  # a task that publishes against all order then refuses by the verdict itself
+                context["ti"].xcom_push(key=_XCOM, value=done.value)
+            raise done.refusal
+        return done.value
 
-    def _deployment(self) -> Deployment:
-        """Where this task publishes, as the DAG file or the environment of the worker says."""
-        releases = self.releases or _named(RELEASES_VARIABLE)
-        if releases is None:
-            raise ConfigError(f"task {self.task_id}: where do releases go? Fix: give releases, or {RELEASES_VARIABLE}.")
-        private = self.private or _named(PRIVATE_VARIABLE)
-        if private is None:
-            if not isinstance(releases, Path):
-                fix = f"give private, or {PRIVATE_VARIABLE}"
-                raise ConfigError(f"task {self.task_id}: where is the private folder of {releases}? Fix: {fix}.")
-            private = releases.parent / "private"
-        _named(TRUSTED_VARIABLE)  # a relative one would be a folder of whatever folder the task starts in
-        return Deployment(releases, private, trusted_keys=self.trusted_keys)
+    def _work(self, stored: StoredSteps, context: Context) -> _Done:
+        raise NotImplementedError
 
-    def _device(self, steps: Steps) -> AbstractContextManager[str]:
-        if not on_device(steps):
+    def _device(self, wanted: bool) -> AbstractContextManager[str]:
+        if not wanted:
             return nullcontext("cpu")
         from privacy_assets.compute.devices import lease_device
 
-        return lease_device(device=self.device, on_wait=self.log.info)
+        return lease_device(device=self.gated.deployment.device, on_wait=self.log.info)
 
-    @staticmethod
-    def _workers(steps: Steps) -> AbstractContextManager[Any]:
-        if steps.plan.workers != "ray":
+    def _workers(self) -> AbstractContextManager[Any]:
+        if self.gated.plan.workers != "ray":
             return nullcontext()
         from privacy_assets.compute.on_ray import on_ray
 
         return on_ray("auto")
 
-    def _logged(self, name: str) -> AbstractContextManager[None]:
+    @contextmanager
+    def _step(self, name: str) -> Iterator[None]:
         """Log that a step starts, and how it ended."""
         self.log.info(f"step {name}")
-        return timed(
-            lambda seconds: self.log.info(f"step {name}: {'refused' if seconds is None else f'{seconds:.1f} s'}")
-        )
+        say = self.log.info
+        with timed(lambda seconds: say(f"step {name}: {'refused' if seconds is None else f'{seconds:.1f} s'}")):
+            yield
+
+    def _judged(self, attested: Attested, reference: dict[str, Any], stored: StoredSteps) -> _Done:
+        """The end of a task that came to a verdict."""
+        self.page = self.gated.deployment.page(stored.reports, stored.base)
+        refusal = None
+        if attested.stated.verdict != "pass":
+            refusal = PublicationRefused(f"{attested.reason}{_advice(attested)}", attested.judgement.broken)
+        return _Done(reference, (*attested.report.to_text().splitlines(), f"report: {self.page}"), refusal)
+
+    def _released(
+        self, release: Release, sha256: str, stored: StoredSteps, context: Context, lines: Sequence[str] = ()
+    ) -> _Done:
+        """Announce a release: the end of a task that published, whose log ends with ``lines`` and what it is."""
+        place = stored.steps.place
+        told = {"table": place.table, "partition": place.partition, "release": release.id}
+        asset = release_asset(place.table)
+        if asset in self.outlets:
+            event = context["outlet_events"][asset]
+            event.extra = {**told, "sha256": sha256}
+            if place.partition is not None and hasattr(event, "add_partitions"):  # not before Airflow 3.2
+                event.add_partitions(place.partition)
+        return _Done(told, (*lines, f"release {release.id} of {place} is published"))
 
 
-def _named(variable: str) -> Location | None:
-    given = os.environ.get(variable)
-    return _place(given, variable) if given else None
+class PrivacyStepOperator(_GateOperator):
+    """One step of a table: split, embed, fit, sample, encode, score (of one ``metric``) or attest.
+
+    ``given`` names, by step, the task whose values it reads (:func:`~privacy_assets.pipeline.stored_steps.
+    steps_of_plan`); ``privacy_gate`` wires all of them. Values stand in the private storage of the deployment; the XCom
+    is a reference to them, which is verified when it is read.
+    """
+
+    def __init__(
+        self,
+        *,
+        step: str,
+        given: Mapping[str, str | Sequence[str]] | None = None,
+        metric: str = "",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        plan, self.step, self.given, self.metric = self.gated.plan, step, dict(given or {}), metric
+        self.operator_extra_links = (PrivacyReportLink(),) if step == ATTEST else ()
+        known = steps_of_plan(plan)
+        if step not in known:
+            raise ConfigError(f"table {self.gated}: there is no step {step!r}.{did_you_mean(step, known)}")
+        if absent := [one for one in known[step] if one not in self.given]:
+            raise ConfigError(f"table {self.gated}, step {step}: given names no task of step {absent[0]}.")
+        if step == SCORE and metric not in plan.metrics:
+            raise ConfigError(f"table {self.gated}: there is no metric {metric!r}.{did_you_mean(metric, plan.metrics)}")
+
+    def _work(self, stored: StoredSteps, context: Context) -> _Done:
+        given, name = {step: self._pulled(step, context) for step in self.given}, self.step
+        if self.metric:
+            context["metric"] = self.metric  # what Airflow calls a mapped task
+        on_a_device = uses_device(stored.steps.plan, name, self.metric)
+        with self._device(on_a_device) as device, self._step(self.metric or name):
+            if name == ATTEST:
+                reference, attested = stored.attest(given)
+            elif name == SCORE:
+                return _Done(stored.score(self.metric, given, device))
+            else:
+                work = getattr(stored, name)
+                return _Done(work(*([given] if given else []), **({"device": device} if on_a_device else {})))
+        return self._judged(attested, reference, stored)
+
+    def _pulled(self, step: str, context: Context) -> Any:
+        tasks = self.given[step]
+        if step != SCORE:
+            return context["ti"].xcom_pull(task_ids=tasks, key=_XCOM)
+        found: list[Any] = []
+        for task in [tasks] if isinstance(tasks, str) else tasks:
+            pulled = context["ti"].xcom_pull(task_ids=task, key=_XCOM)
+            found += pulled if isinstance(pulled, list) else [pulled]
+        return [one for one in found if one is not None]
 
 
-def _place(given: str | Path, what: str) -> Location:
-    """The place that is given; ConfigError for a relative one."""
-    found = location(given)
-    if isinstance(found, Path) and not found.is_absolute():
-        raise ConfigError(f"{what}: {found} is relative, and tasks start in any folder. Fix: give the whole path.")
-    return found
+class PrivacyPublishOperator(_GateOperator):
+    """The step that publishes what the task ``attested_by`` attested in this run.
+
+    That task is the ``attest`` of a group, or a :class:`PrivacyGateOperator` with ``publish=False``; between the two
+    a person may look, or a task of yours. It believes nothing that Airflow says: signed verdict, policy in force,
+    memory of failures and the bytes are verified here, so that neither another trigger rule, nor a state that somebody
+    set, nor a forged XCom or event publishes anything that does not hold its policy. Otherwise as
+    :class:`PrivacyGateOperator`.
+    """
+
+    operator_extra_links = (PrivacyReportLink(),)
+
+    def __init__(self, *, attested_by: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.outlets: list[Any] = [*(kwargs.get("outlets") or ()), release_asset(str(self.gated))]
+        self.attested_by = attested_by
+
+    def _work(self, stored: StoredSteps, context: Context) -> _Done:
+        given = {ATTEST: context["ti"].xcom_pull(task_ids=self.attested_by, key=_XCOM)}
+        self.page = self.gated.deployment.page(stored.reports, stored.base)
+        with self._step("publish"), stored.verdict(given) as (attestation, synthetic):
+            release = stored.steps.publish(attestation, synthetic)
+            sha256 = stored.steps.gate.snapshot(synthetic, stored.steps.place).sha256
+        return self._released(release, sha256, stored, context)
+
+
+class PrivacyGateOperator(_GateOperator):
+    """A whole table in one task, from its private rows to the release: what ``privacy-assets run`` does.
+
+    ``table`` is a :class:`TableSpec`, the path of its YAML file, or the name of a table that ``source`` ("demo", or a
+    path), ``subject`` (the column that tells people apart), ``generator`` and ``policy`` describe well enough. It is
+    checked when the DAG is parsed. ``deployment`` is a :class:`GateDeployment`, or the folder of releases.
+    ``partitions`` are a list of keys, of which the run's partition key must be one, or :class:`TimePartitions`, of
+    which the run's partition or data interval names one. With ``publish=False`` the task ends with the verdict, for a
+    :class:`PrivacyPublishOperator` to publish.
+
+    Returns, as its XCom, ``table``, ``partition`` and ``release``, the id of the new release: no rows and no paths, and
+    nothing that a reader should trust. Read a release by :func:`privacy_assets.read_published`. A table that does not
+    hold its policy fails the task for good (AirflowFailException), and nothing is published; so do wrong settings and
+    unusable tables. Any other error is retried as the task says, and names no value. While the steps run, what Python
+    code in this process prints, logs or warns of is dropped.
+
+    Nothing of it is a template: what the UI can edit (params, Variables, Connections, the configuration of a run) says
+    neither what is judged nor by which policy, keys and memory.
+    """
+
+    operator_extra_links = (PrivacyReportLink(),)
+
+    def __init__(self, *, publish: bool = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if publish:
+            self.outlets: list[Any] = [*(kwargs.get("outlets") or ()), release_asset(str(self.gated))]
+        self.publish = publish
+
+    def _work(self, stored: StoredSteps, context: Context) -> _Done:
+        with self._device(on_device(stored.steps)) as device:
+            attested, synthetic = judge_table(stored.steps, device, self._step)
+        reference = stored.attested(attested, synthetic)
+        judged = self._judged(attested, {} if self.publish else reference, stored)
+        if judged.refusal is not None or not self.publish:
+            return judged
+        with self._step("published"):
+            release = stored.steps.publish(attested.sealed, synthetic)
+        return self._released(release, attested.stated.sha256, stored, context, judged.last_lines)
+
+
+def _advice(attested: Attested) -> str:
+    """What to do first about the first cause."""
+    found = [one for one in attested.report.advice if one["todo"]][:1]
+    return "".join(f" {one['means']} Fix: {one['todo'][0]['what']}." for one in found)

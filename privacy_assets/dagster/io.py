@@ -1,22 +1,14 @@
-"""Storage of the pipeline's values: one private folder an asset and partition, every file placed atomically."""
+"""The IO manager: where the values of each asset and partition lie, and who is given them in which form."""
 
 from __future__ import annotations
 
-import json
-import shutil
-import uuid
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import dagster as dg
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from privacy_assets.dagster.fixed import FixedConfig
 from privacy_assets.dagster.redaction import redact_exceptions
@@ -24,27 +16,10 @@ from privacy_assets.dagster.resources import home_of
 from privacy_assets.errors import InputError, PublicationRefused
 from privacy_assets.gate.keys import key_path
 from privacy_assets.gate.releases import read_published
-from privacy_assets.gate.statements import KINDS, Kind, Place, Sealed, quoted
-from privacy_assets.pipeline.encoded import StoredEncoded
+from privacy_assets.gate.statements import Kind, Place, Sealed, quoted
 from privacy_assets.pipeline.private_table import PrivateTable
-from privacy_assets.pipeline.training import StoredTrained
-from privacy_assets.storage.files import names, open_regular, private_folder, put_atomic, read_regular
-from privacy_assets.storage.objects import Location, ObjectPath, local_copy, location
-from privacy_assets.storage.work import WorkFolder
-
-TABLE, MODEL, REPORT, PAGE = "table.parquet", "model.json", "report.json", "report.html"
-PUBLISHED = "published.json"
-# Another run may be writing a model of this age, or reading it; it may be reading the one just replaced at any age.
-SPARED = timedelta(hours=6)
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """That a table was published. It names no folder: a reader believes its own configuration, not this file."""
-
-    table: str
-    partition: str | None
-    release: str
+from privacy_assets.pipeline.values import PAGE, PUBLISHED, Published, load_stored, store_value
+from privacy_assets.storage.objects import Location, location
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,34 +102,6 @@ def _parts(key: dg.AssetKey, partition: str | None) -> list[str]:
     return [quoted(part) for part in (*key.path, *([] if partition is None else [f"partition={partition}"]))]
 
 
-def store_value(value: Any, folder: Location) -> None:
-    """Store ``value`` in ``folder`` by its type; InputError for a type that is not stored here."""
-    private_folder(folder)
-    if isinstance(value, PrivateTable):
-        kept = _store_table(value.to_arrow(), folder)
-    elif isinstance(value, pd.DataFrame):
-        kept = _store_table(pa.Table.from_pandas(value, preserve_index=False), folder)
-    elif isinstance(value, Sealed):
-        kept = put_atomic(folder / f"{value.kind}.json", value.data)
-    elif isinstance(value, Published):
-        kept = put_atomic(folder / PUBLISHED, json.dumps(asdict(value)).encode())
-    elif type(value).__name__ == "Report":
-        put_atomic(folder / PAGE, value.to_html().encode())
-        kept = put_atomic(folder / REPORT, json.dumps(value.to_json(), allow_nan=False).encode())
-    elif callable(getattr(value, "save", None)):
-        kept = _store_model(value, folder)
-    else:
-        fix = "give the asset another IO manager"
-        raise InputError(f"PrivacyIOManager does not store {type(value).__name__}", fix=fix)
-    for name in set(names(folder)) & set(_LOADERS):  # what an earlier definition of the asset left would be read
-        if name != kept.name:
-            (folder / name).unlink(missing_ok=True)
-
-
-def _store_table(table: pa.Table, folder: Location) -> Location:
-    return put_atomic(folder / TABLE, lambda stream: pq.write_table(table, stream, compression="zstd"))
-
-
 def load_value(
     folder: Location, key: dg.AssetKey, partition: str | None, wanted: Any = None, readable: Readable | None = None
 ) -> Any:
@@ -165,11 +112,9 @@ def load_value(
     InputError when nothing was stored; where a sealed record is wanted, an empty one, which no gate lets through.
     """
     # Whatever else lies beside a record, a release is read through the record alone.
-    kinds = [_RECORDS[key.path[-1]]] if key.path[-1] in _RECORDS else list(_LOADERS)
-    there = set(names(folder))
-    for name in kinds:
-        if name in there:
-            return _as_wanted(_LOADERS[name](folder / name), wanted, key, partition, readable)
+    found = load_stored(folder, [_RECORDS[key.path[-1]]] if key.path[-1] in _RECORDS else ())
+    if found is not None:
+        return _as_wanted(found, wanted, key, partition, readable)
     if wanted is Sealed:  # the gate refuses it in its own words, and its check alerts
         return Sealed(_KINDS.get(key.path[-1], "result"), b"")
     raise InputError("it was not materialised yet", where=_shown(key, partition), fix="materialise it first")
@@ -209,87 +154,5 @@ def _joined(frames: list[Any], key: dg.AssetKey) -> Any:
     return pd.concat(frames, ignore_index=True)
 
 
-def _store_model(value: Any, folder: Location) -> Location:
-    """Save into a new folder and point to it: a reader never sees half a model."""
-    now = datetime.now(UTC)
-    name = f"{_named(now)}-{uuid.uuid4().hex}"
-    place = folder / name
-    if isinstance(place, ObjectPath):
-        with WorkFolder() as made:
-            value.save(made)
-            place.upload(made)
-    else:
-        value.save(private_folder(place))
-    replaced = _folder_of(folder / MODEL) if MODEL in names(folder) else None
-    pointer = put_atomic(folder / MODEL, json.dumps({"kind": _model_kind(value), "folder": name}).encode())
-    for other in names(folder):
-        young = _named(now - SPARED) <= other <= _named(now + SPARED)
-        if other.startswith("model-") and other != replaced and not young:
-            _remove(folder / other)
-    return pointer
-
-
-def _folder_of(pointer: Location) -> str | None:
-    try:
-        return str(json.loads(read_regular(pointer))["folder"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _named(when: datetime) -> str:
-    return f"model-{when:%Y%m%dT%H%M%S}"
-
-
-def _remove(folder: Location) -> None:
-    if isinstance(folder, ObjectPath):
-        folder.remove_below()
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _model_kind(value: Any) -> str:
-    return {"Embedder": "embedder", "Encoded": "encoded"}.get(type(value).__name__, "generator")
-
-
-def _load_model(path: Location) -> Any:
-    pointer = json.loads(read_regular(path))
-    place = path.parent / pointer["folder"]
-    if pointer["kind"] == "encoded":
-        return StoredEncoded(place)
-    if pointer["kind"] != "embedder":
-        return StoredTrained(place)
-    from privacy_assets.embedding.embedder import Embedder
-
-    with local_copy(place) as folder:
-        return Embedder.load(folder)
-
-
-def _load_table(path: Location) -> Any:
-    with open_regular(path) as stream:
-        table = pq.ParquetFile(stream).read()
-    return PrivateTable.of_arrow(table, where=path.parent.name) or table.to_pandas()
-
-
-def _load_report(path: Location) -> Any:
-    from privacy_assets.report.report import Report
-
-    return Report.from_json(json.loads(read_regular(path)))
-
-
-def _load_sealed(kind: Kind, path: Location) -> Sealed:
-    return Sealed(kind, read_regular(path))
-
-
-def _load_published(path: Location) -> Published:
-    return Published(**json.loads(read_regular(path)))
-
-
 _KINDS: dict[str, Kind] = {"synthetic": "snapshot", "attestation": "attestation"}
 _RECORDS = {**{asset: f"{kind}.json" for asset, kind in _KINDS.items()}, "published": PUBLISHED}
-_LOADERS: dict[str, Callable[[Location], Any]] = {
-    TABLE: _load_table,
-    MODEL: _load_model,
-    REPORT: _load_report,
-    PUBLISHED: _load_published,
-    **{f"{kind}.json": partial(_load_sealed, kind) for kind in KINDS},
-}

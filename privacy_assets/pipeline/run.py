@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from privacy_assets.errors import ConfigError, PrivacyAssetsError, PublicationRefused
 from privacy_assets.gate.releases import Release
+from privacy_assets.gate.statements import Sealed
 from privacy_assets.pipeline.measuring import fitted_embedder
 from privacy_assets.pipeline.steps import Attested, Steps
 
@@ -37,6 +38,16 @@ def run_table(steps: Steps, device: str = "cpu", step: Step = lambda _: nullcont
     A table that does not hold its policy has a verdict and a page, and no release. Raises InputError for tables that
     cannot be used, and PublicationRefused for what the gate does not believe before there is a verdict.
     """
+    attested, synthetic = judge_table(steps, device, step)
+    try:
+        with step("published"):
+            return Finished(attested, steps.publish(attested.sealed, synthetic))
+    except PublicationRefused as error:
+        return Finished(attested, None, str(error))
+
+
+def judge_table(steps: Steps, device: str = "cpu", step: Step = lambda _: nullcontext()) -> tuple[Attested, Sealed]:
+    """The steps up to the verdict; with the signed record of the synthetic table, which publishing needs."""
     plan = steps.plan
     check_alone(steps)
     source = None
@@ -64,12 +75,7 @@ def run_table(steps: Steps, device: str = "cpu", step: Step = lambda _: nullcont
             there = device if plan.uses_embedder(metric) or metric.uses_device else "cpu"
             scores[name] = steps.score(metric, encoded, there).sealed
     with step("attestation"):
-        attested = steps.attestation(tables, encoded, synthetic, scores)
-    try:
-        with step("published"):
-            return Finished(attested, steps.publish(attested.sealed, synthetic))
-    except PublicationRefused as error:
-        return Finished(attested, None, str(error))
+        return steps.attestation(tables, encoded, synthetic, scores), synthetic
 
 
 @contextmanager

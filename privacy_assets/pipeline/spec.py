@@ -148,6 +148,11 @@ class Run(Group):
     stale_after_days: int | None = Field(
         default=30, ge=1, description="days after which Dagster shows the release as stale; null for never"
     )
+    device_pool: str | None = Field(
+        default=None,
+        title="the name of a pool, or nothing",
+        description="Airflow pool of the steps that can use a device; the default one without",
+    )
 
 
 def _policy(given: Any) -> Any:

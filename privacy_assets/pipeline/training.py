@@ -48,7 +48,7 @@ class Trained:
         self.generator.save(folder)
         if self.keyed is None:
             raise InputError("a generator is stored with the deployment's key", fix="give Trained keyed")
-        seal = self.keyed(f"{_content(folder)} {self.train}")
+        seal = self.keyed(f"{content_hash(folder, TRAINED_ON)} {self.train}")
         put_atomic(folder / TRAINED_ON, json.dumps({"train": self.train, "seal": seal}).encode())
 
     def check(self, keyed: Callable[[str], str]) -> Trained:
@@ -76,17 +76,17 @@ class StoredTrained:
                 train, seal = str(record["train"]), str(record["seal"])
             except (OSError, ValueError, KeyError, TypeError):
                 train = seal = ""
-            if not hmac.compare_digest(seal.encode(), keyed(f"{_content(folder)} {train}").encode()):
+            if not hmac.compare_digest(seal.encode(), keyed(f"{content_hash(folder, TRAINED_ON)} {train}").encode()):
                 raise PublicationRefused(
                     "the stored generator is not as this deployment stored it. Fix: materialise generator again."
                 )
             return Trained(load_generator(folder), train)
 
 
-def _content(folder: Path) -> str:
-    """SHA-256 (hex) of the files below ``folder``, names and bytes, but for the seal."""
+def content_hash(folder: Path, without: str = "") -> str:
+    """SHA-256 (hex) of the files below ``folder``, names and bytes, but for the one named ``without`` in it."""
     digest = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / TRAINED_ON):
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / without):
         digest.update(f"{path.relative_to(folder).as_posix()}\0{file_fingerprint(path)}\n".encode())
     return digest.hexdigest()
 

@@ -11,7 +11,7 @@ import pandas as pd
 from airflow.sdk import DAG, task
 from drawing import row_of
 
-from privacy_assets.airflow.operators import PrivacyPublishOperator
+from privacy_assets.airflow import GateDeployment, PrivacyGateOperator
 from privacy_assets.pipeline.private_table import PrivateTable
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.steps import Steps
@@ -44,28 +44,29 @@ def splits(steps: Steps, source: PrivateTable, given: object = None) -> object:
 SPLITS, Steps.splits = Steps.splits, splits
 
 with DAG("honest", schedule=None) as honest:
-    publish = PrivacyPublishOperator(task_id="publish", table=PLACE / "honest.yaml", releases=RELEASES, device="cpu")
+    publish = PrivacyGateOperator(
+        task_id="publish", table=PLACE / "honest.yaml", deployment=GateDeployment(RELEASES, device="cpu")
+    )
     publish >> read("honest")
 
 with DAG("leaks", schedule=None) as leaks:
     table = TableSpec(
         name="leaks", data=HONEST.data, attacks=HONEST.attacks, policy=HONEST.policy, generator="drawing:memorise"
     )
-    publish = PrivacyPublishOperator(
-        task_id="publish", table=table, releases=str(RELEASES), retries=2, retry_delay=timedelta(0)
+    publish = PrivacyGateOperator(
+        task_id="publish", table=table, deployment=str(RELEASES), retries=2, retry_delay=timedelta(0)
     )
     publish >> read("leaks")
 
 with DAG("says", schedule=None) as says:
-    publish = PrivacyPublishOperator(
+    publish = PrivacyGateOperator(
         task_id="publish",
         table="says",
         source=HONEST.data.source,
         subject="pid",
         generator="broken_generators:honest",
         policy=HONEST.policy,
-        releases=RELEASES,
-        device="cpu",
+        deployment=RELEASES,
         retries=1,
         retry_delay=timedelta(0),
     )

@@ -1,0 +1,23 @@
+"""What Airflow lists of this package among its providers."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Name, operators, sensors, triggers and links (entry point ``apache_airflow_provider``)."""
+    place = "privacy_assets.airflow"
+    integration = {"integration-name": "privacy-assets"}
+    return {
+        "package-name": "privacy-assets",
+        "name": "privacy-assets",
+        "description": "A privacy gate for synthetic tables: split, synthesise, attack, judge, and only then publish.",
+        "versions": [version("privacy-assets")],
+        "integrations": [{**integration, "tags": ["service"]}],
+        "operators": [{**integration, "python-modules": [f"{place}.operators"]}],
+        "sensors": [{**integration, "python-modules": [f"{place}.sensor"]}],
+        "triggers": [{**integration, "python-modules": [f"{place}.sensor"]}],
+        "extra-links": [f"{place}.operators.PrivacyReportLink"],
+    }
