@@ -42,5 +42,7 @@ class Worker(BaseExecutor):
 if __name__ == "__main__":
     from airflow.sdk import DAG
 
-    for found in [one for one in runpy.run_path(sys.argv[1]).values() if isinstance(one, DAG)]:
-        found.test(use_executor=True)
+    module = runpy.run_path(sys.argv[1])
+    for found in [one for one in module.values() if isinstance(one, DAG)]:
+        dated = {"logical_date": module["DATES"][found.dag_id]} if found.dag_id in module.get("DATES", {}) else {}
+        found.test(use_executor=True, **dated)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import re
@@ -12,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pytest
 import yaml
 from planting import private, readable, traces
-from standins import LENIENT
+from standins import LENIENT, resources, run
 
-from privacy_assets import read_published
+from privacy_assets import TableSpec, build_privacy_assets, read_published
 from privacy_assets.cli.main import main
 from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.gate.statements import Place
@@ -89,21 +92,31 @@ def airflow_in(place: Path) -> dict[str, str]:
     }
 
 
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    place = tmp_path_factory.mktemp("airflow")
+def run_all(place: Path, dags: str) -> Ran:
+    """Run every DAG of the file ``dags`` below ``place``."""
     environment = airflow_in(place)
-    private().to_parquet(place / "people.parquet")
+    for file in ("people", "month_2026-01-01"):
+        private().to_parquet(place / f"{file}.parquet")
     (place / "honest.yaml").write_text(yaml.safe_dump({**TABLE, "source": str(place / "people.parquet")}))
-    (place / "dags/gated_dags.py").write_text((HERE / "gated_dags.py").read_text())
+    (place / "dags" / dags).write_text((HERE / dags).read_text())
     said = ""
-    for command in (["-m", "airflow", "db", "migrate"], [HERE / "airflow_worker.py", place / "dags/gated_dags.py"]):
+    for command in (["-m", "airflow", "db", "migrate"], [HERE / "airflow_worker.py", place / "dags" / dags]):
         done = subprocess.run(
             [sys.executable, *command], env=environment, cwd=place, capture_output=True, text=True, timeout=600
         )
         said += done.stdout + done.stderr
         assert done.returncode == 0, said[-5000:]
     return Ran(place, said)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return run_all(tmp_path_factory.mktemp("airflow"), "gated_dags.py")
+
+
+@pytest.fixture(scope="module")
+def grouped(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return run_all(tmp_path_factory.mktemp("airflow"), "grouped_dags.py")
 
 
 @pytest.mark.slow
@@ -210,3 +223,108 @@ def test_mistakes_are_told_when_a_dag_is_parsed_or_a_task_begins_and_nothing_hea
         "PRIVACY_ASSETS_TRUSTED_KEYS: keys is relative, and tasks start in any folder. Fix: give the whole path.",
         "set()",
     ]
+
+
+STEPS = ("split", "fit", "sample", "encode", "score", "attest", "publish")
+
+
+@pytest.mark.slow
+def test_a_task_group_publishes_what_the_other_doors_publish(
+    grouped: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = grouped.states("grouped")
+    assert states == {
+        **{f"honest.{step}": ("success", 1) for step in STEPS},
+        "wait": ("success", 1),
+        "read": ("success", 1),
+    }
+    ours = ReleaseStore(grouped.place / "grouped/releases").current(Place("honest"))
+    told = grouped.xcoms("grouped")
+    assert told["honest.publish"] == {"table": "honest", "partition": None, "release": ours.id}
+    assert told["wait"]["release"] == ours.id and told["read"] == len(
+        read_published(grouped.place / "grouped/releases", "honest")
+    )
+    assert set(told["honest.split"]) == {"table", "partition", "step", "values", "digest"}
+
+    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", SECRET)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(HERE)
+    assert main(["run", str(grouped.place / "honest.yaml"), "--releases=cli/releases", "--device=cpu", "--quiet"]) == 0
+    built = dg.Definitions.merge(
+        build_privacy_assets(TableSpec.load(grouped.place / "honest.yaml")), resources(tmp_path)
+    )
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert run(built, instance, table="honest").success
+    stores = {"command": "cli/releases", "dagster": "releases"}
+    theirs = {door: ReleaseStore(tmp_path / folder).current(Place("honest")) for door, folder in stores.items()}
+    for door, release in theirs.items():
+        assert release.table.read_bytes() == ours.table.read_bytes(), door
+        assert attested_by(release.attestation) == attested_by(ours.attestation), door
+
+
+def attested_by(file: Path) -> dict[str, Any]:
+    """What an attestation states, but for times, and for the places of its tables on this machine."""
+    stated = json.loads(base64.b64decode(json.loads(file.read_bytes())["payload"]))["predicate"]
+    stated.pop("made_at")
+    for result in stated["results"].values():
+        result.pop("seconds")
+    return stated
+
+
+@pytest.mark.slow
+def test_the_release_event_tells_release_and_digest(grouped: Ran) -> None:
+    events = grouped.ask("select a.uri, e.extra, e.partition_key from asset_event e join asset a on a.id = e.asset_id")
+    found = {uri: (json.loads(extra), key) for uri, extra, key in events}
+    assert set(found) == {f"x-privacy-assets://releases/{table}" for table in ("honest", "dated", "seen")}
+    release = ReleaseStore(grouped.place / "grouped/releases").current(Place("honest"))
+    extra, _ = found["x-privacy-assets://releases/honest"]
+    assert (extra["release"], extra["sha256"]) == (release.id, hashlib.sha256(release.table.read_bytes()).hexdigest())
+    assert found["x-privacy-assets://releases/dated"][1] == "2026-01-01"
+
+
+@pytest.mark.slow
+def test_a_group_of_a_table_that_leaks_ends_at_its_verdict(grouped: Ran) -> None:
+    states = grouped.states("grouped_leak")
+    assert states["leak.attest"] == ("failed", 1) and states["leak.publish"] == ("upstream_failed", 0), "no retry"
+    assert not ReleaseStore(grouped.place / "grouped/releases").history(Place("leak"))
+    log = grouped.log("grouped_leak", "leak.attest")
+    assert any(line.startswith("FAIL") for line in log)
+    assert next(line for line in log if line.startswith("report: https://reports.example/leak/_all/reports/"))
+    failed = grouped.logged("grouped_leak")
+    assert "The policy does not hold" in failed and "dcr.member_excess_any" in failed and "Fix:" in failed
+    links = grouped.ask("select task_id, value from xcom where dag_id = ? and key = ?", "grouped_leak", LINK)
+    assert [(task, json.loads(link)) for task, link in links if "https" in link] == [
+        (
+            "leak.attest",
+            log[log.index(next(line for line in log if line.startswith("report: ")))].removeprefix("report: "),
+        )
+    ]
+
+
+LINK = "_link_PrivacyReportLink"
+
+
+@pytest.mark.slow
+def test_a_date_is_the_partition_that_holds_it(grouped: Ran) -> None:
+    store = ReleaseStore(grouped.place / "grouped/releases")
+    assert list(store.places("dated")) == [Place("dated", "2026-01-01")]
+    assert grouped.xcoms("dated")["dated.publish"]["partition"] == "2026-01-01"
+
+
+@pytest.mark.slow
+def test_a_person_can_stand_between_verdict_and_publication(grouped: Ran) -> None:
+    assert grouped.states("looked_at") == {"judge": ("success", 1), "publish": ("success", 1)}
+    assert grouped.xcoms("looked_at")["judge"]["step"] == "attest"
+    assert ReleaseStore(grouped.place / "grouped/releases").current(Place("seen"))
+
+
+@pytest.mark.slow
+def test_nothing_of_a_group_is_kept_by_airflow(grouped: Ran) -> None:
+    kept = {str(file): readable(file) for file in (grouped.place / "home").rglob("*") if file.is_file()}
+    assert {name: found for name, text in {**kept, "said": grouped.said}.items() if (found := traces(text))} == {}
+    (fields,) = grouped.ask(
+        "select count(*) from rendered_task_instance_fields where dag_id != 'x' and rendered_fields != '{}'"
+    )
+    (serialized,) = grouped.ask("select group_concat(data) from serialized_dag")
+    assert "people.parquet" not in str(serialized) and "SECRET" not in str(serialized)
+    assert fields[0] <= 1, "the task `read` alone has templates"
