@@ -1,0 +1,244 @@
+"""Places, keys and credentials of Airflow's tasks, a sensor in the triggerer, and what parsing a DAG costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_airflow import airflow_in
+
+from privacy_assets.airflow import GateDeployment
+from privacy_assets.errors import ConfigError
+from privacy_assets.gate.keys import first_key
+from privacy_assets.storage.objects import ObjectPath
+from tests.stores import new_bucket, reaching, s3
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"releases": "releases"}, "releases is relative"),
+        ({"releases": "/r", "private": "p"}, "private: p is relative"),
+        ({"releases": "/r", "values": "v"}, "values: v is relative"),
+        ({"releases": "/r", "trusted_keys": "k"}, "trusted_keys: k is relative"),
+        ({"releases": "/r", "signing_key": "k"}, "signing_key: k is relative"),
+        ({"releases": "/r", "signing_key": "s3://bucket/key"}, "keys are read from the worker"),
+        ({"releases": "/r", "secret": "a word"}, "never stands in a DAG"),
+        ({"releases": "s4://bucket"}, "Did you mean s3"),
+        ({"releases": 3}, "give a path"),
+    ],
+)
+def test_mistakes_are_told_when_the_dag_is_parsed(given: dict, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        GateDeployment(**given)
+
+
+def test_what_is_not_given_comes_from_the_environment_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RELEASES", "PRIVATE", "TRUSTED_KEYS"):
+        monkeypatch.delenv(f"PRIVACY_ASSETS_{name}", raising=False)
+    with pytest.raises(ConfigError, match="where do releases go"):
+        GateDeployment().opened()
+    monkeypatch.setenv("PRIVACY_ASSETS_RELEASES", "/srv/releases")
+    found = GateDeployment().opened()
+    assert (found.root, found.private) == (Path("/srv/releases"), Path("/srv/private"))
+    assert GateDeployment().values_of(found) == Path("/srv/private/values")
+    monkeypatch.setenv("PRIVACY_ASSETS_RELEASES", "s3://bucket/releases")
+    with pytest.raises(ConfigError, match="where is the private folder"):
+        GateDeployment().opened()
+    monkeypatch.setenv("PRIVACY_ASSETS_PRIVATE", "s3://bucket/private")
+    assert GateDeployment().opened().private == ObjectPath("s3://bucket/private")
+    monkeypatch.setenv("PRIVACY_ASSETS_RELEASES", "releases")
+    with pytest.raises(ConfigError, match="PRIVACY_ASSETS_RELEASES: releases is relative"):
+        GateDeployment().opened()
+    assert GateDeployment("/other").opened().root == Path("/other"), "the DAG file comes first"
+
+
+def test_its_text_names_settings_and_no_values() -> None:
+    text = str(GateDeployment("/srv/releases", signing_key="secrets:NAME", report_url="https://user:word@host/"))
+    assert text == "GateDeployment(releases, signing_key, report_url, device)"
+
+
+def test_the_address_of_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PRIVACY_ASSETS_REPORT_URL", raising=False)
+    values = Path("/srv/private/values")
+    report = values / "adult/_all/reports/0123"
+    assert GateDeployment().page(report, values) == "file:///srv/private/values/adult/_all/reports/0123/report.html"
+    wanted = "https://reports.example/adult/_all/reports/0123/report.html"
+    assert GateDeployment(report_url="https://reports.example/").page(report, values) == wanted
+    monkeypatch.setenv("PRIVACY_ASSETS_REPORT_URL", "https://reports.example")
+    assert GateDeployment().page(report, values) == wanted
+    stored = ObjectPath("s3://bucket/values")
+    assert GateDeployment().page(stored / "a", stored) == "https://reports.example/a/report.html"
+
+
+def told(printed: str) -> list[str]:
+    """What a script printed by itself."""
+    return [line.removeprefix(">> ") for line in printed.splitlines() if line.startswith(">> ")]
+
+
+CREDENTIALS = """
+import os
+from functools import partial
+print = partial(print, ">>")  # Airflow writes warnings to standard output
+from fsspec.config import conf
+from privacy_assets.airflow import GateDeployment
+from privacy_assets.errors import ConfigError
+from privacy_assets.gate.releases import ReleaseStore
+from privacy_assets.storage.objects import location
+bucket = os.environ["BUCKET"]
+place = location(bucket) / "x"
+with GateDeployment(f"{bucket}/releases", store_conn_id="store").credentials():
+    place.put(b"by the connection")
+    print(place.read_bytes(), sorted(conf["s3"]))
+print(conf.get("s3"), "PRIVACY_ASSETS_SIGNING_KEY" in os.environ)
+with GateDeployment("/r", signing_key="secrets:gate_key", secret="secrets:gate_secret").credentials():
+    print(os.environ["PRIVACY_ASSETS_SIGNING_KEY"][:27], os.environ["PRIVACY_ASSETS_SECRET"])
+print("PRIVACY_ASSETS_SIGNING_KEY" in os.environ, os.environ.get("PRIVACY_ASSETS_SECRET"))
+for name in ("other", "edited"):
+    try:
+        GateDeployment("/r", signing_key=f"secrets:{name}").credentials().__enter__()
+    except ConfigError as error:
+        print(error)
+"""
+
+
+@pytest.mark.slow
+def test_credentials_come_from_a_connection_and_keys_from_the_secrets_backend(tmp_path: Path) -> None:
+    environment = airflow_in(tmp_path)
+    first_key(tmp_path / "made/signing.key", tmp_path / "keys")
+    variables = {"gate_key": (tmp_path / "made/signing.key").read_text(), "gate_secret": "a secret of sixteen bytes"}
+    (tmp_path / "variables.json").write_text(json.dumps(variables))
+    with s3() as store, reaching(store):
+        environment |= {name: value for name, value in store.items() if "KEY" not in name}
+        # The host of a connection can be edited, and then be another memory: it does not count.
+        environment["AIRFLOW_CONN_STORE"] = json.dumps(
+            {
+                "conn_type": "aws",
+                "login": "someone",
+                "password": "password",
+                "host": "http://127.0.0.1:9",
+                "extra": {"endpoint_url": "http://127.0.0.1:9"},
+            }
+        )
+        environment |= {
+            "BUCKET": new_bucket(),
+            "AIRFLOW__SECRETS__BACKEND": "airflow.secrets.local_filesystem.LocalFilesystemBackend",
+            "AIRFLOW__SECRETS__BACKEND_KWARGS": json.dumps({"variables_file_path": str(tmp_path / "variables.json")}),
+            "AIRFLOW_VAR_EDITED": "a key that anybody may edit",
+            "PRIVACY_ASSETS_SECRET": "the own one, which stays",
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", CREDENTIALS],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+    assert done.returncode == 0, done.stderr
+    assert told(done.stdout) == [
+        "b'by the connection' ['key', 'secret']",
+        "None False",
+        "-----BEGIN PRIVATE KEY----- a secret of sixteen bytes",
+        "False the own one, which stays",
+        "secrets:other: the secrets backend of this worker has no such variable.",
+        "secrets:edited: the secrets backend of this worker has no such variable.",
+    ]
+
+
+WAITS = """
+import asyncio, os, shutil, sys, time
+from functools import partial
+from pathlib import Path
+print = partial(print, ">>")
+import airflow.sdk
+from airflow.sdk.exceptions import TaskDeferred
+from privacy_assets.airflow import ReleaseSensor
+from privacy_assets.airflow.sensor import ReleaseTrigger
+from airflow.sdk.module_loading import import_string
+
+place = Path(os.environ["PLACE"])
+gate = place / "deployed/releases"
+sensor = ReleaseSensor(task_id="wait", table="people", deployment=gate, deferrable=True, poke_interval=0.1)
+try:
+    print("not deferred", sensor.execute({}))
+except TaskDeferred as deferred:
+    path, given = deferred.trigger.serialize()
+print(path, given)
+trigger = import_string(path)(**given)
+
+async def first():
+    async def publish():
+        await asyncio.sleep(0.5)
+        shutil.copytree(place / "made", place / "deployed", dirs_exist_ok=True)
+    later = asyncio.create_task(publish())
+    async for event in trigger.run():
+        await later
+        return event.payload
+
+event = asyncio.run(first())
+print(event)
+print(sensor.looked({}, event))
+"""
+
+
+@pytest.mark.slow
+def test_the_sensor_waits_in_the_triggerer_and_verifies_by_itself(tmp_path: Path) -> None:
+    from drawing import independent, people
+
+    from privacy_assets.cli.main import main
+
+    tables = {role: tmp_path / f"{role}.parquet" for role in ("train", "holdout", "synthetic")}
+    rows = people(300)
+    rows.iloc[:200].to_parquet(tables["train"])
+    rows.iloc[200:400].to_parquet(tables["holdout"])
+    independent(rows.iloc[:200].drop(columns="pid"), 200, 0).to_parquet(tables["synthetic"])
+    spec = {"name": "people", "data": {**{role: str(path) for role, path in tables.items()}, "subject": "pid"}}
+    spec |= {"attacks": {"metrics": {"dcr": {"bootstraps": 50}}, "embedder": False}}
+    spec["policy"] = {"name": "x", "limits": [{"statistic": "dcr.privacy_score", "at_most": 1.0, "smallest_n": 5}]}
+    (tmp_path / "people.yaml").write_text(json.dumps(spec))
+    made = f"--releases={tmp_path / 'made/releases'}"
+    assert main(["run", str(tmp_path / "people.yaml"), made, f"--out={tmp_path / 'out'}", "--quiet"]) == 0
+    environment = {**airflow_in(tmp_path), "PLACE": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", WAITS], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    deferred, event, found = told(done.stdout)
+    assert deferred.startswith("privacy_assets.airflow.sensor.ReleaseTrigger {'releases': ")
+    assert event == "{'table': 'people', 'partition': None}"
+    assert "'release': " in found and "'sha256': " in found
+
+
+PARSED = """
+import sys, time
+from functools import partial
+print = partial(print, ">>")
+for name in ("torch", "faiss", "great_expectations", "dagster", "scipy", "sklearn", "numba"):
+    sys.modules[name] = None  # importing one of them would fail
+before = time.process_time()
+from airflow.sdk import DAG, BaseOperator
+with DAG("empty"):
+    BaseOperator(task_id="nothing")
+empty = time.process_time() - before
+from privacy_assets.airflow import privacy_gate
+with DAG("gated") as dag:
+    privacy_gate("patients", source="/nowhere/rows.parquet", subject="person", deployment="/nowhere/releases")
+print(len(dag.task_dict), (time.process_time() - before) / empty)
+"""
+
+
+@pytest.mark.slow
+def test_a_dag_is_parsed_without_data_keys_or_heavy_packages(tmp_path: Path) -> None:
+    environment = airflow_in(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", PARSED], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    ((tasks, cost),) = [line.split() for line in told(done.stdout)]
+    assert int(tasks) == 9 and float(cost) < 3, "CPU of an empty DAG and this one over that of the empty one"
+    assert not os.path.exists("/nowhere")
