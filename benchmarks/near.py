@@ -24,20 +24,31 @@ import numpy as np
 from benchmarks.copies import table_of
 from benchmarks.dimensions import lines
 from benchmarks.leaks import HARMLESS, Leak, anywhere, built, changed, jittered, released, rounded, sizes
-from benchmarks.measured import cost
-from privacy_assets.metrics.registry import build_metric
+from privacy_assets.metrics.copies import Copies
+from privacy_assets.metrics.dcr import Dcr
+from privacy_assets.metrics.inputs import MetricInputs
+from privacy_assets.metrics.membership_inference.metric import MembershipInference, attack
+from privacy_assets.metrics.membership_inference.scores import build_population
 
 LEAKS: Mapping[str, Leak] = {
     **{f"{share:.0%} moved".replace("%", " %"): changed(share, jittered) for share in (0.01, 0.02, 0.05)},
     "5 % rounded": changed(0.05, rounded),
     "5 % with one column of another": built(0.05, anywhere(lambda columns: columns - 1)),
 }
-STATISTICS: Mapping[str, tuple[str, ...]] = {
-    "copies": ("near_share", "partial_advantage"),
-    "dcr": ("member_excess_any",),
-    "membership_inference": ("advantage",),
-}
-KEYS = [f"{metric}.{name}" for metric, names in STATISTICS.items() for name in names]
+KEYS = ("copies.near_share", "copies.partial_advantage", "dcr.member_excess_any", "membership_inference.advantage")
+KINDS = (*HARMLESS, *LEAKS)
+
+
+def measured(inputs: MetricInputs, *, whole: bool) -> dict[str, list[float]]:
+    """Value, low and high end of those of ``KEYS``; of ``copies`` alone where not ``whole``."""
+    found = {"copies": Copies().evaluate(inputs).estimates}
+    if whole:
+        found["dcr"] = Dcr().evaluate(inputs).estimates
+        metric, population = MembershipInference(), build_population(inputs)
+        labels = inputs.rng("membership_inference.labels")
+        found["membership_inference"] = tuple(attack(population, metric.permutations, labels)[0])
+    named = {f"{metric}.{one.name}": [one.value, one.low, one.high] for metric, of in found.items() for one in of}
+    return {key: named[key] for key in KEYS if key in named}
 
 
 def run(options: argparse.Namespace) -> None:
@@ -47,35 +58,29 @@ def run(options: argparse.Namespace) -> None:
         for name in options.tables:
             frame, whose = table_of(name, None)
             for people in sizes(int(whose.max()) + 1, options.people):
-                for kind in (*HARMLESS, *(() if options.harmless else LEAKS)):
+                for kind in options.kinds:
                     told = {"table": Path(name).stem, "people": people, "kind": kind, "seed": seed}
                     if tuple(told.values()) in held:
                         continue
                     held.add(tuple(told.values()))
                     inputs = released(frame, whose, people, kind, seed, LEAKS)
-                    found: dict[str, list[float]] = {}
-                    for metric, names in STATISTICS.items():
-                        if metric == "copies" or kind in LEAKS:
-                            seconds, result = cost(build_metric(metric).evaluate, inputs)
-                            for one in map(result.estimate, names):
-                                found[f"{metric}.{one.name}"] = [one.value, one.low, one.high, seconds]
+                    found = measured(inputs, whole=kind in LEAKS)
                     with options.results.open("a") as file:
                         file.write(json.dumps({**told, "found": found}) + "\n")
                     sys.stderr.write(f"{', '.join(map(str, told.values()))}\n")
 
 
 def report_text(found: Sequence[dict[str, Any]]) -> str:
-    """Markdown: mean values and how often they are seen, by table, people in train and kind; intervals of fresh rows."""
+    """Markdown: mean values and how often they are seen, by table, people and kind; what holds where rows are fresh."""
     every: dict[tuple[str, int, str], list[Mapping[str, list[float]]]] = defaultdict(list)
     for line in found:
         every[line["table"], line["people"], line["kind"]].append(line["found"])
     heads = [head for key in KEYS for head in (f"`{key}`", "seen")]
     out = [f"| table, people in train | release | {' | '.join(heads)} |", "|" + "---|" * (len(heads) + 2)]
-    order = [*HARMLESS, *LEAKS]
-    for table, people, kind in sorted(every, key=lambda at: (at[0], at[1], order.index(at[2]))):
+    for table, people, kind in sorted(every, key=lambda at: (at[0], at[1], KINDS.index(at[2]))):
         cells = []
         for key in KEYS:
-            told = np.array([one[key] for one in every[table, people, kind] if key in one]).reshape(-1, 4)
+            told = np.array([one[key] for one in every[table, people, kind] if key in one]).reshape(-1, 3)
             seen = f"{(told[:, 1] > 0).mean():.0%}".replace("%", " %") if len(told) else ""
             cells += [f"{told[:, 0].mean():.3f}" if len(told) else "", seen]
         out.append(f"| {table}, {people:,} | {kind} | {' | '.join(cells)} |")
@@ -93,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--people", type=int, nargs="+", default=[2_000, 6_000], help="in train; a third of all at most"
     )
     parser.add_argument("--draws", type=int, default=20, help="splits and releases of each table, size and kind")
-    parser.add_argument("--harmless", action="store_true", help="without the leaks")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="of releases")
     parser.add_argument("--results", type=Path, default=Path("near.jsonl"), help="where lines are added")
     parser.add_argument("--report", type=Path, help="a file to report on; nothing is run")
     options = parser.parse_args(arguments)

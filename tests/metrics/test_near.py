@@ -135,7 +135,7 @@ def test_moved_and_whole_copies_are_seen(share: float, missing: float) -> None:
     taken = rng.random(len(train)) < share
     for rows, least in ((train[taken], 0.8), (moved(train[taken], rng), 0.5)):
         found = estimate([train, holdout, reference, pd.concat([fresh[~taken], rows])])
-        assert 0 < found.low and least * taken.mean() < found.value < 1.2 * taken.mean()
+        assert found.low > 0 and least * taken.mean() < found.value < 1.2 * taken.mean()
 
 
 def test_fresh_rows_are_at_the_null() -> None:

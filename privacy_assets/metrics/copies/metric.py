@@ -1,4 +1,4 @@
-"""How many training rows the release repeats, whole, nearly or in parts, beyond what it repeats of people it never saw."""
+"""How many training rows the release repeats, whole, nearly or in part, beyond what it repeats of unseen people."""
 
 from __future__ import annotations
 
