@@ -76,16 +76,17 @@ def report_text(found: Sequence[dict[str, Any]]) -> str:
     for line in found:
         every[line["table"], line["people"], line["kind"]].append(line["found"])
     heads = [head for key in KEYS for head in (f"`{key}`", "seen")]
-    out = [f"| table, people in train | release | {' | '.join(heads)} |", "|" + "---|" * (len(heads) + 2)]
+    out = [f"| table, people in train | releases | {' | '.join(heads)} |", "|" + "---|" * (len(heads) + 2)]
     for table, people, kind in sorted(every, key=lambda at: (at[0], at[1], KINDS.index(at[2]))):
         cells = []
         for key in KEYS:
             told = np.array([one[key] for one in every[table, people, kind] if key in one]).reshape(-1, 3)
             seen = f"{(told[:, 1] > 0).mean():.0%}".replace("%", " %") if len(told) else ""
             cells += [f"{told[:, 0].mean():.3f}" if len(told) else "", seen]
-        out.append(f"| {table}, {people:,} | {kind} | {' | '.join(cells)} |")
-    ends = np.array([one["copies.near_share"][1:3] for at, of in every.items() if at[2] == "fresh rows" for one in of])
-    inside = (ends[:, 0] <= 0) & (ends[:, 1] >= 0)
+        kinds = f"{len(every[table, people, kind])} of {kind}"
+        out.append(f"| {table}, {people:,} | {kinds} | {' | '.join(cells)} |")
+    fresh = [one[KEYS[0]] for (_, _, kind), of in every.items() if kind == "fresh rows" for one in of]
+    inside = np.array([low <= 0 <= high for _, low, high in fresh], dtype=bool)
     out.append(f"\n{inside.sum()} of {len(inside)} intervals of `near_share` hold 0 where the rows are fresh.")
     return "\n".join(out) + "\n"
 

@@ -34,7 +34,7 @@ from privacy_assets.metrics.membership_inference.scores import build_population,
 from privacy_assets.metrics.registry import METRICS, build_metric, default_metrics
 
 SIZES = (10_000, 3_000, 10_000)  # rows of train, holdout and release
-RUNS = 3
+RUNS = 2
 MATCHES = "membership_inference.outlier_matches"
 ROOT = Path(__file__).parents[1]
 TRAINED = ("generator", "embedder")

@@ -41,7 +41,7 @@ STUDIES = [
           [r"^\| fresh rows \|", r"^\| `copies\.repeated_share` \| \d",
            r"^\| 20 % between two \| \d", "^15 leaks and 3 "]),
     Study("near", "TABLE --people=200 --draws=1", 8,
-          [r"^\| small, 200 \| synthpop \| -?0\.\d+ \| 0 % \|", r"^\| small, 200 \| 5 % moved \|",
+          [r"^\| small, 200 \| 1 of synthpop \| -?0\.\d+ \| 0 % \|", r"^\| small, 200 \| 1 of 5 % moved \|",
            "^1 of 1 intervals"]),
     Study("power", "TABLE --people=200 --draws=2", 11,
           [r"^\| small \| 200 \| .* % \| .* % \| .* % \| ", "^At least 2 splits"]),
