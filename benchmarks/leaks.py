@@ -32,6 +32,7 @@ from benchmarks.dimensions import lines
 from benchmarks.measured import cost
 from privacy_assets.evaluation import prepare_inputs, run_metrics
 from privacy_assets.generators import build_generator
+from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.membership_inference.scores import build_population
 from privacy_assets.metrics.registry import build_metric
 from privacy_assets.policy import Judgement, Policy
@@ -207,8 +208,10 @@ HARMLESS: Mapping[str, tuple[str, Mapping[str, Any]] | None] = {
 }
 
 
-def measured(frame: pd.DataFrame, whose: np.ndarray, people: int, kind: str, seed: int) -> dict[str, Any]:
-    """Every estimate of one release, and CPU seconds of all."""
+def released(
+    frame: pd.DataFrame, whose: np.ndarray, people: int, kind: str, seed: int, leaks: Mapping[str, Leak]
+) -> MetricInputs:
+    """One split and a release of the ``kind``: a harmless one, or of ``leaks``."""
     rng = np.random.default_rng([seed, *kind.encode()])
     place = rng.permutation(whose.max() + 1)[whose]
     ends = np.array([0, 1, 1.6, 2]) * people
@@ -220,7 +223,7 @@ def measured(frame: pd.DataFrame, whose: np.ndarray, people: int, kind: str, see
     own = train.drop(columns=WHO)
     others = known_rows(frame[place >= ends[-1]], frame[place < ends[-1]])
     fresh = others.iloc[np.resize(rng.permutation(len(others)), len(own))].reset_index(drop=True)
-    synthetic, made, leak = fresh, HARMLESS.get(kind), {**LEAKS, **UNSEEN}.get(kind)
+    synthetic, made, leak = fresh, HARMLESS.get(kind), leaks.get(kind)
     if made is not None or leak is not None:
         seen = prepare_inputs(train, holdout, fresh, reference=reference, subject=WHO, seed=seed)
     if made is not None:
@@ -229,7 +232,12 @@ def measured(frame: pd.DataFrame, whose: np.ndarray, people: int, kind: str, see
     if leak is not None:
         rows = leak(own, build_population(seen).neighbour[: len(own)], fresh, rng)
         synthetic = pd.concat([fresh.iloc[len(rows) :], rows], ignore_index=True)
-    inputs = prepare_inputs(train, holdout, synthetic, reference=reference, subject=WHO, seed=seed)
+    return prepare_inputs(train, holdout, synthetic, reference=reference, subject=WHO, seed=seed)
+
+
+def measured(frame: pd.DataFrame, whose: np.ndarray, people: int, kind: str, seed: int) -> dict[str, Any]:
+    """Every estimate of one release, and CPU seconds of all."""
+    inputs = released(frame, whose, people, kind, seed, {**LEAKS, **UNSEEN})
     seconds, results = cost(lambda: run_metrics(inputs, {name: build_metric(name) for name in MEASURED}))
     estimates = {
         f"{name}.{estimate.name}": plain([getattr(estimate, part) for part in KEPT])

@@ -3,12 +3,14 @@
     python -m benchmarks.run_cost                       # this checkout alone
     python -m benchmarks.run_cost ../before ../other    # and these, with the libraries of this environment
     python -m benchmarks.run_cost --demo ../before      # the demo in place of Adult, with the same secret in each
+    python -m benchmarks.run_cost --metrics             # each metric alone, 10,000 to 3,000 to 10,000 rows of Adult
 
 The table is Adult split 80 to 20, 39,032 to 9,758 rows, with default metrics, policy and generator, and an embedder of
 three epochs, as it was before it had a budget: what a score costs does not depend on how long it was trained. Each
 checkout runs the whole table twice in a process of its own; the second run, without compilation, is reported. Fitting
 the generator and training the embedder stand apart: the rest is what a change of the scores or of the preparation can
-save.
+save. With ``--metrics`` the default metrics, without an encoder, run in one process, several times after a first one
+that compiles; told is what ``copies`` and ``membership_inference.outlier_matches`` add to the others.
 """
 
 from __future__ import annotations
@@ -19,8 +21,21 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
+
+from benchmarks.measured import cost
+from privacy_assets.evaluation import prepare_inputs
+from privacy_assets.metrics.membership_inference.outliers import outlier_matches
+from privacy_assets.metrics.membership_inference.scores import build_population, with_reference
+from privacy_assets.metrics.registry import METRICS, build_metric, default_metrics
+
+SIZES = (10_000, 3_000, 10_000)  # rows of train, holdout and release
+RUNS = 2
+MATCHES = "membership_inference.outlier_matches"
 ROOT = Path(__file__).parents[1]
 TRAINED = ("generator", "embedder")
 _RUN = """
@@ -83,12 +98,44 @@ def costs(checkout: Path, table: str) -> dict[str, float]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
+def metric_costs() -> dict[str, float]:
+    """CPU seconds of each default metric without an encoder, of preparing, and of parts: the least of several runs."""
+    frame = pd.read_parquet(ROOT / "tests" / "data" / "adult.parquet")
+    rows = np.split(np.random.default_rng(0).permutation(len(frame))[: sum(SIZES)], np.cumsum(SIZES)[:-1])
+    runs = [_metric_costs([frame.iloc[some].reset_index(drop=True) for some in rows]) for _ in range(1 + RUNS)]
+    return {name: min(run[name] for run in runs[1:]) for name in runs[0]}
+
+
+def _metric_costs(tables: Sequence[pd.DataFrame]) -> dict[str, float]:
+    preparing, inputs = cost(prepare_inputs, *tables)
+    encoding, _ = cost(lambda: ([inputs.encoded(role) for role in inputs.tables], inputs.row_ids))
+    found = {"preparing": preparing + encoding}
+    for name in default_metrics():
+        if METRICS[name].needs <= set(inputs.tables):
+            found[name], _ = cost(build_metric(name).evaluate, inputs)
+    population = build_population(inputs)
+    found[MATCHES], _ = cost(lambda: outlier_matches(with_reference(inputs, population)))
+    return found
+
+
+def metrics_text(found: Mapping[str, float]) -> str:
+    """Markdown."""
+    total, new = sum(found.values()) - found[MATCHES], found["copies"] + found[MATCHES]
+    rows = [f"| `{name}` | {seconds:.2f} |" for name, seconds in found.items()]
+    told = f"`copies` and `{MATCHES}` add {new:.2f} to {total - new:.2f} CPU seconds: {new / (total - new):.0%}"
+    return "\n".join(["| part | CPU seconds |", "|---|---|", *rows, "", told.replace("%", " %") + "."])
+
+
 def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkouts", nargs="*", type=Path, help="other checkouts, each measured like this one")
     parser.add_argument("--demo", action="store_true", help="measure the demo in place of Adult")
+    parser.add_argument("--metrics", action="store_true", help="each default metric alone, in this checkout")
     options = parser.parse_args()
+    if options.metrics:
+        print(metrics_text(metric_costs()))
+        return
     checkouts = [ROOT, *(path.resolve() for path in options.checkouts)]
     table = "demo" if options.demo else str(ROOT / "tests" / "data" / "adult.parquet")
     found = [costs(checkout, table) for checkout in checkouts]

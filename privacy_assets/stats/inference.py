@@ -94,6 +94,11 @@ class Evidence:
         resampled = None if self.resampled is None else self.resampled[:, entries]
         return Evidence(self.observed[entries], self.null[:, entries], resampled)
 
+    def over(self, scale: np.ndarray) -> Evidence:
+        """The statistics divided by a ``scale`` (m,) that no label changes."""
+        resampled = None if self.resampled is None else self.resampled / scale
+        return Evidence(self.observed / scale, self.null / scale, resampled)
+
     @property
     def mean(self) -> Evidence:
         """The mean over all entries, as one statistic."""

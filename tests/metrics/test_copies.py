@@ -185,7 +185,9 @@ def test_a_few_people_repeated_many_times_are_seen() -> None:
     for real, seen in ((train, 0.2), (holdout, 0.0)):
         ten = real.iloc[np.repeat(np.arange(10), 12)]
         inputs = prepare_inputs(train, holdout, pd.concat([fresh.iloc[:480], ten]), seed=4)
-        assert Copies(permutations=199).measure(inputs).estimates[3].value == pytest.approx(seen, abs=0.03)
+        assert Copies(permutations=199).evaluate(inputs).estimate("repeated_share").value == pytest.approx(
+            seen, abs=0.03
+        )
 
 
 def test_only_rows_of_one_training_person_count_as_repeated() -> None:

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 from statsmodels.stats.proportion import proportion_confint
 
-from privacy_assets.stats.inference import permutation_band
+from privacy_assets.stats.inference import Evidence, permutation_band
 from privacy_assets.stats.intervals import clopper_pearson, wilson
 from privacy_assets.stats.subjects import permute_labels, random_sets, resample_subjects
 
@@ -125,3 +125,14 @@ def test_shares_that_cannot_vary_are_as_uncertain_as_none_of_so_many() -> None:
     band = permutation_band(np.zeros(2), np.column_stack([np.zeros(99), np.linspace(-1, 1, 99)]), people=500)
     assert band.high[0] == -band.low[0] == pytest.approx(clopper_pearson(0, 500)[1])
     assert band.z[0] == 0 and band.high[1] == pytest.approx(band.critical * band.sd[1])
+
+
+@pytest.mark.parametrize("resampled", [False, True])
+def test_evidence_over_a_scale_is_that_of_the_statistic_in_other_units(resampled: bool) -> None:
+    rng = np.random.default_rng(2)
+    drawn = rng.normal(size=(300, 2)) * 3 if resampled else None
+    plain = Evidence(np.array([1.0, 6.0]), rng.normal(size=(999, 2)), drawn)
+    scaled = plain.over(np.array([2.0, 0.5]))
+    for end in ("low", "high", "mean"):
+        np.testing.assert_allclose(getattr(scaled.band(), end), getattr(plain.band(), end) / [2, 0.5])
+    np.testing.assert_allclose(scaled.band().z, plain.band().z)
