@@ -8,7 +8,8 @@
 tenths as many the holdout and four tenths the reference, the default shares; others, who stand in no table, give the
 fresh rows of a release, and a leak takes the place of some of them, so that the truth is certain. Of these others only
 rows are taken whose values the real tables have too: a category of somebody unseen is refused as a foreign value, which
-no generator makes. Two generators stand beside. All default metrics with limits are measured but the controls, and
+no generator makes. Two generators stand beside. A line says too how many of the people in train have a row of their own: where fewer than
+half do, the table is told apart, since a copy of a row that a crowd shares gives nobody away. All default metrics with limits are measured but the controls, and
 linkability, without an encoder. A line a release, never measured twice. It holds every estimate, so that a report
 judges it by the default limits of its day, or by a --policy.
 """
@@ -32,6 +33,7 @@ from benchmarks.dimensions import lines
 from benchmarks.measured import cost
 from privacy_assets.evaluation import prepare_inputs, run_metrics
 from privacy_assets.generators import build_generator
+from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.membership_inference.scores import build_population
 from privacy_assets.metrics.registry import build_metric
 from privacy_assets.policy import Judgement, Policy
@@ -46,6 +48,7 @@ MEASURED = (
     "dcr", "copies", "singling_out", "linkability", "attribute_inference", "membership_inference", "value_disclosure"
 )  # fmt: skip
 FEWEST = 500  # people in train; fewer are no question to ask the gate
+OWN = 0.5  # share of people with a row of their own, below which a table is one of rows that many share
 STRATA = {0: "under 800", 800: "800 to 1,500", 1_501: "to 4,000", 4_001: "above"}  # people in train, from
 # What a limit is held against, in the order of a line; a line has no rows behind an estimate, and no notes.
 KEPT = ("value", "low", "high", "null", "subjects", "confidence", "direction", "minimum_detectable_effect", "about")
@@ -236,17 +239,30 @@ def measured(frame: pd.DataFrame, whose: np.ndarray, people: int, kind: str, see
         for name, result in results.items()
         for estimate in result.estimates
     }
-    return {"estimates": estimates, "seconds": seconds}
+    return {"own": with_own_row(inputs), "estimates": estimates, "seconds": seconds}
+
+
+def with_own_row(inputs: MetricInputs, few: int = 2) -> float:
+    """Share of the people in train who have a row that at most ``few`` people of the real tables have."""
+    people = inputs.everyone
+    cells = np.unique(np.concatenate([inputs.row_ids[role] for role in inputs.real_roles]), return_inverse=True)[1]
+    held = np.unique(np.stack([cells, people.codes]), axis=1)
+    own = held[1, np.bincount(held[0])[held[0]] <= few]
+    return float(np.bincount(own, minlength=len(people))[people.member].astype(bool).mean())
 
 
 def known_rows(rows: pd.DataFrame, real: pd.DataFrame) -> pd.DataFrame:
-    """Those of ``rows`` whose values, in columns of few values, ``real`` has too; and numbers that lie in its range."""
+    """Those of ``rows`` whose values, in columns of few values, ``real`` has too; and numbers that lie in its range.
+
+    A missing value is one that ``real`` has to have as well.
+    """
     known = np.ones(len(rows), dtype=bool)
     for name in rows:
+        missing = rows[name].isna() & real[name].isna().any()
         if rows[name].dtype.kind not in "iufM" or rows[name].nunique() <= FEW_VALUES:
-            known &= (rows[name].isin(real[name].unique()) | rows[name].isna()).to_numpy()
+            known &= (rows[name].isin(real[name].unique()) | missing).to_numpy()
         else:
-            known &= (rows[name].between(real[name].min(), real[name].max()) | rows[name].isna()).to_numpy()
+            known &= (rows[name].between(real[name].min(), real[name].max()) | missing).to_numpy()
     return rows[known]
 
 
@@ -276,6 +292,7 @@ def run(options: argparse.Namespace) -> None:
     """Add the lines that the results do not hold yet."""
     held = {(line["table"], line["people"], line["kind"], line["seed"]) for line in lines(options.results)}
     policy, kinds = Policy.default(), (*HARMLESS, *LEAKS, *(UNSEEN if options.unseen else ()))
+    kinds = tuple(options.kinds or kinds)
     for seed in range(options.draws):
         for name in options.tables:
             frame, whose = table_of(name, None)
@@ -359,6 +376,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--missing", type=float, default=0.0, help="share of the cells that is blanked in every column")
     parser.add_argument("--draws", type=int, default=4, help="splits and releases of each table and kind")
+    parser.add_argument("--kinds", nargs="+", choices=[*HARMLESS, *LEAKS, *UNSEEN], help="these alone")
     parser.add_argument("--unseen", action="store_true", help="the kinds of leaks that nobody worked with as well")
     parser.add_argument("--results", type=Path, default=Path("leaks.jsonl"), help="where lines are added")
     parser.add_argument("--report", type=Path, help="a file to report on; nothing is run")

@@ -235,12 +235,28 @@ def test_queries_that_never_come_true_do_not_rule_out_what_they_are_expected_to(
 
 
 def test_a_handful_of_queries_is_a_share_of_the_people_and_not_of_themselves() -> None:
-    """Ten people of a thousand stand alone, and were seen: ten guesses come true of the fifty that are asked for."""
+    """Ten people of a thousand stand alone, and were seen: ten guesses come true of 75, a quarter of the attacks."""
     rng = np.random.default_rng(0)
     crowd = [pd.DataFrame(rng.integers(0, 2, (1000, 1)).astype(str), columns=["a"]) for _ in range(3)]
     apart = pd.DataFrame([[f"own {i}"] for i in range(10)], columns=["a"])
     train, synthetic = (pd.concat([table[:-10], apart], ignore_index=True) for table in (crowd[0], crowd[2]))
     risk = run(train, crowd[1], synthetic).estimate("risk")
-    assert risk.value == pytest.approx(10 / 50) and risk.low > 0
+    assert risk.value == pytest.approx(10 / 75) and risk.low > 0
     few = synthetic[-10:].reset_index(drop=True)
     assert run(train, crowd[1], few).estimate("risk").value == pytest.approx(1)
+    # Many people and few attacks are no reason to see less: ten of the twelve queries that there are come true.
+    metric = SinglingOut(attacks=20, permutations=200, candidates=50_000, patience=5_000)
+    assert run(train, crowd[1], synthetic, metric).estimate("risk").value == pytest.approx(10 / 12)
+
+
+def test_on_a_table_of_few_coarse_columns_a_copy_is_told_from_fresh_rows() -> None:
+    """Thresholds isolate its corners only; bins of the numbers make the interval narrow enough."""
+
+    def coarse(rows: int, seed: int) -> pd.DataFrame:
+        rng = np.random.default_rng(seed)
+        flags = {f"f{i}": rng.random(rows) < 0.3 for i in range(5)}
+        return pd.DataFrame({"age": rng.integers(18, 70, rows), "school": rng.integers(1, 6, rows), **flags})
+
+    metric, (train, holdout, fresh) = SinglingOut(permutations=400), (coarse(1_500, seed) for seed in range(3))
+    harmless, copy = (run(train, holdout, table, metric).estimate("risk") for table in (fresh, train))
+    assert harmless.low < 0 < harmless.high < 0.09 < 0.8 < copy.low

@@ -102,4 +102,4 @@ def test_every_query_on_odd_values_is_counted_as_plain_masks_of_the_raw_tables_d
             excess.append((k == 1) - chance_of_one(65, k + m, 30))
     assert missing > 20
     for row, own in zip(result.tables["configurations"], np.split(excess, np.cumsum(sizes)[:-1]), strict=True):
-        assert row["risk"] == pytest.approx(min(own.sum() / max(len(own), 0.05 * 30) / (1 - 30 / 65), 1), abs=1e-12)
+        assert row["risk"] == pytest.approx(min(own.sum() / max(len(own), 0.25 * 30) / (1 - 30 / 65), 1), abs=1e-12)

@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks import leak_tables, leaks
 from benchmarks.copies import table_of
+from privacy_assets.evaluation import prepare_inputs
 from privacy_assets.policy import Policy
 from privacy_assets.stats.limits import Limit
 
@@ -104,6 +105,23 @@ def test_people_in_train_are_a_third_at_most() -> None:
     assert [leaks.stratum(people) for people in (799, 800, 1_500, 1_501)] == [
         "under 800", "800 to 1,500", "800 to 1,500", "to 4,000",
     ]  # fmt: skip
+
+
+def test_fresh_rows_hold_no_value_that_no_real_row_has() -> None:
+    real = pd.DataFrame({"year": [1990.0, 1995, 1999], "kind": ["a", "b", None], "cost": [0.3, 0.4, 0.5]})
+    rows = pd.DataFrame({"year": [1995.0, np.nan, 2001], "kind": [None, "a", "a"], "cost": [0.3, 0.4, 0.5]})
+    assert leaks.known_rows(rows, real).index.tolist() == [0]
+    many = pd.DataFrame({"cost": [*np.linspace(-1, 1, 200), np.nan]})
+    assert leaks.known_rows(many, real)["cost"].between(0, 1).all()
+    assert leaks.known_rows(many, real.assign(cost=[0.0, 1.0, np.nan]))["cost"].isna().sum() == 1
+
+
+def test_a_row_of_ones_own_is_one_that_at_most_two_people_have() -> None:
+    """Of four people in train one is alone with a row, and one shares hers with somebody unseen."""
+    train = pd.DataFrame({"a": [1, 2, 3, 3, 3], "who": list("pqrrs")})
+    holdout = pd.DataFrame({"a": [2, 3, 3], "who": list("tuv")})
+    inputs = prepare_inputs(train, holdout, train.drop(columns="who"), subject="who")
+    assert leaks.with_own_row(inputs) == pytest.approx(2 / 4)
 
 
 @pytest.mark.slow
