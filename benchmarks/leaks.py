@@ -258,7 +258,7 @@ def known_rows(rows: pd.DataFrame, real: pd.DataFrame) -> pd.DataFrame:
     """
     known = np.ones(len(rows), dtype=bool)
     for name in rows:
-        missing = rows[name].isna() & real[name].isna().any()
+        missing = rows[name].isna() & bool(real[name].isna().any())
         if rows[name].dtype.kind not in "iufM" or rows[name].nunique() <= FEW_VALUES:
             known &= (rows[name].isin(real[name].unique()) | missing).to_numpy()
         else:

@@ -22,6 +22,7 @@ from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.singling_out.evidence import Configuration, describe, label_sets, risks
 from privacy_assets.metrics.singling_out.predicates import (
     Queries,
+    Scheme,
     bin_scheme,
     code_tables,
     matched_subjects,
@@ -187,7 +188,9 @@ class SinglingOut(Metric):
         table, real = code_tables([[inputs.synthetic], inputs.real], inputs.schema, rows)
         widths = sorted({min(width, len(table.start)) for width in self.columns})
         plans: list[_Plan] = [("univariate", 1, partial(univariate, table, self.attacks))]
-        aims = [("multivariate", (threshold_scheme(table), bin_scheme(table)), np.arange(len(rows)))]
+        aims: list[tuple[str, Sequence[Scheme], np.ndarray]] = [
+            ("multivariate", (threshold_scheme(table), bin_scheme(table)), np.arange(len(rows)))
+        ]
         if inputs.embedder is not None:
             outliers = _outliers(inputs.embedded("synthetic")[rows], self.outliers, inputs.device)
             aims.append(("embedded", (bin_scheme(table),), outliers))
