@@ -8,9 +8,10 @@
 tenths as many the holdout and four tenths the reference, the default shares; others, who stand in no table, give the
 fresh rows of a release, and a leak takes the place of some of them, so that the truth is certain. Of these others only
 rows are taken whose values the real tables have too: a category of somebody unseen is refused as a foreign value, which
-no generator makes. Two generators stand beside. All default metrics with limits are measured but the controls, and
-linkability, without an encoder. A line a release, never measured twice. It holds every estimate, so that a report
-judges it by the default limits of its day, or by a --policy.
+no generator makes. Two generators stand beside. A line says how many of the people in train have a row of their own:
+tables where fewer than half do are told apart, since a copy of a row that a crowd shares gives nobody away. All default
+metrics with limits are measured but the controls, and linkability, without an encoder. A line a release, never measured
+twice. It holds every estimate, so that a report judges it by the default limits of its day, or by a --policy.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ MEASURED = (
     "dcr", "copies", "singling_out", "linkability", "attribute_inference", "membership_inference", "value_disclosure"
 )  # fmt: skip
 FEWEST = 500  # people in train; fewer are no question to ask the gate
+OWN = 0.5  # share of people with a row of their own, below which a table is one of rows that many share
 STRATA = {0: "under 800", 800: "800 to 1,500", 1_501: "to 4,000", 4_001: "above"}  # people in train, from
 # What a limit is held against, in the order of a line; a line has no rows behind an estimate, and no notes.
 KEPT = ("value", "low", "high", "null", "subjects", "confidence", "direction", "minimum_detectable_effect", "about")
@@ -244,17 +246,30 @@ def measured(frame: pd.DataFrame, whose: np.ndarray, people: int, kind: str, see
         for name, result in results.items()
         for estimate in result.estimates
     }
-    return {"estimates": estimates, "seconds": seconds}
+    return {"own": with_own_row(inputs), "estimates": estimates, "seconds": seconds}
+
+
+def with_own_row(inputs: MetricInputs, few: int = 2) -> float:
+    """Share of the people in train who have a row that at most ``few`` people of the real tables have."""
+    people = inputs.everyone
+    cells = np.unique(np.concatenate([inputs.row_ids[role] for role in inputs.real_roles]), return_inverse=True)[1]
+    held = np.unique(np.stack([cells, people.codes]), axis=1)
+    own = held[1, np.bincount(held[0])[held[0]] <= few]
+    return float(np.bincount(own, minlength=len(people))[people.member].astype(bool).mean())
 
 
 def known_rows(rows: pd.DataFrame, real: pd.DataFrame) -> pd.DataFrame:
-    """Those of ``rows`` whose values, in columns of few values, ``real`` has too; and numbers that lie in its range."""
+    """Those of ``rows`` whose values, in columns of few values, ``real`` has too; and numbers that lie in its range.
+
+    A missing value is one that ``real`` has to have as well.
+    """
     known = np.ones(len(rows), dtype=bool)
     for name in rows:
+        missing = rows[name].isna() & bool(real[name].isna().any())
         if rows[name].dtype.kind not in "iufM" or rows[name].nunique() <= FEW_VALUES:
-            known &= (rows[name].isin(real[name].unique()) | rows[name].isna()).to_numpy()
+            known &= (rows[name].isin(real[name].unique()) | missing).to_numpy()
         else:
-            known &= (rows[name].between(real[name].min(), real[name].max()) | rows[name].isna()).to_numpy()
+            known &= (rows[name].between(real[name].min(), real[name].max()) | missing).to_numpy()
     return rows[known]
 
 
@@ -284,6 +299,7 @@ def run(options: argparse.Namespace) -> None:
     """Add the lines that the results do not hold yet."""
     held = {(line["table"], line["people"], line["kind"], line["seed"]) for line in lines(options.results)}
     policy, kinds = Policy.default(), (*HARMLESS, *LEAKS, *(UNSEEN if options.unseen else ()))
+    kinds = tuple(options.kinds or kinds)
     for seed in range(options.draws):
         for name in options.tables:
             frame, whose = table_of(name, None)
@@ -308,8 +324,41 @@ def run(options: argparse.Namespace) -> None:
                     sys.stderr.write(f"{', '.join(map(str, told.values()))}: {verdict}\n")
 
 
+# Kinds, a verdict, and the share of it that was asked for.
+ASKED: Sequence[tuple[str, Sequence[str], str, str]] = (
+    ("harmless", tuple(HARMLESS), "pass", "at least 92 %"),
+    ("harmless", tuple(HARMLESS), "fail", "at most 2 %"),
+    ("fresh rows", ("fresh rows",), "pass", ""),
+    ("5 % copies", ("5 % copies",), "pass", "at most 5 %"),
+    ("5 % copies", ("5 % copies",), "fail", "at least 80 %"),
+    ("10 % copies", ("10 % copies",), "pass", "at most 5 %"),
+    ("10 % copies", ("10 % copies",), "fail", "at least 97 %"),
+    *((kind, (kind,), "pass", "at most 5 %") for kind in LEAKS if not kind.endswith(" % copies")),
+    ("kinds written after the code", tuple(UNSEEN), "pass", ""),
+)
+
+
+def asked_text(found: Sequence[dict[str, Any]], judgements: Sequence[Judgement]) -> str:
+    """Markdown: what was asked for, of tables of rows of one's own, of those of rows that many share, and of all."""
+    whose: dict[str, Callable[[dict[str, Any]], bool]] = {
+        "rows of one's own": lambda line: line["own"] >= OWN,
+        "rows that many share": lambda line: line["own"] < OWN,
+        "all": lambda line: True,
+    }
+    out = [f"| release | asked for | {' | '.join(whose)} |", "|---|---|---|---|---|"]
+    for name, kinds, verdict, asked in ASKED:
+        got = [
+            [judgement.verdict == verdict for line, judgement in zip(found, judgements, strict=True)
+             if line["kind"] in kinds and within(line)]
+            for within in whose.values()
+        ]  # fmt: skip
+        if got[-1]:
+            out.append(f"| {name}: {verdict} | {asked} | {' | '.join(f'{sum(of)} of {len(of)}' for of in got)} |")
+    return "\n".join(out)
+
+
 def report_text(found: Sequence[dict[str, Any]], policy: Policy) -> str:
-    """Markdown: verdicts by people in train and kind, then by table, and what each limit refuses, alone or not."""
+    """Markdown: what was asked for, verdicts by people in train and kind, by table, and what each limit refuses."""
     judgements = [judged(line, policy) for line in found]
     by_kind: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     by_table: dict[tuple[str, int, bool], Counter[str]] = defaultdict(Counter)
@@ -328,7 +377,8 @@ def report_text(found: Sequence[dict[str, Any]], policy: Policy) -> str:
             alone.update(sure if len(sure) == 1 else ())
             passed[table].update([line["kind"]] if judgement.verdict == "pass" else ())
     strata = [name for name in STRATA.values() if any(at == name for _, at in by_kind)]
-    out = [f"| release, by people in train | {' | '.join(strata)} |", "|" + "---|" * (len(strata) + 1)]
+    out = [asked_text(found, judgements), ""]
+    out += [f"| release, by people in train | {' | '.join(strata)} |", "|" + "---|" * (len(strata) + 1)]
     for kind in (*HARMLESS, *LEAKS, *UNSEEN):
         own = [by_kind[kind, at] for at in strata]
         if any(own):
@@ -367,14 +417,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--missing", type=float, default=0.0, help="share of the cells that is blanked in every column")
     parser.add_argument("--draws", type=int, default=4, help="splits and releases of each table and kind")
+    parser.add_argument("--kinds", nargs="+", choices=[*HARMLESS, *LEAKS, *UNSEEN], help="these alone")
     parser.add_argument("--unseen", action="store_true", help="the kinds of leaks that nobody worked with as well")
     parser.add_argument("--results", type=Path, default=Path("leaks.jsonl"), help="where lines are added")
     parser.add_argument("--report", type=Path, help="a file to report on; nothing is run")
+    parser.add_argument(
+        "--between", type=float, nargs=2, default=(0, math.inf), help="people in train of what is reported"
+    )
     parser.add_argument("--policy", help="a policy file, or small; the default limits without")
     options = parser.parse_args(arguments)
     if options.report is not None:
-        policy = as_policy(options.policy) or Policy.default()
-        sys.stdout.write(report_text(lines(options.report), policy))
+        policy, every = as_policy(options.policy) or Policy.default(), lines(options.report)
+        least, most = options.between
+        sys.stdout.write(report_text([line for line in every if least <= line["people"] <= most], policy))
     elif options.tables:
         run(options)
     else:

@@ -78,12 +78,13 @@ def report(name: str, given: list[pd.DataFrame], times: int) -> None:
     labels = label_sets(people, whole.permutations, np.random.default_rng(0))
     line("of it: permutations", cost(lambda: label_sets(people, whole.permutations, np.random.default_rng(0)), times))
     table, real = predicates.code_tables(frames, inputs.schema)
-    scheme, targets = predicates.threshold_scheme(table), np.arange(len(table.codes))
+    schemes = predicates.threshold_scheme(table), predicates.bin_scheme(table)
+    targets = np.arange(len(table.codes))
     for width in whole.columns:
 
         def queries(width: int = width) -> predicates.Queries:
             limits = {"candidates": whole.candidates, "patience": whole.patience}
-            args = (table, scheme, targets, width, whole.attacks, np.random.default_rng(0))
+            args = (table, schemes, targets, width, whole.attacks, np.random.default_rng(0))
             return predicates.multivariate(*args, **limits)
 
         line(f"of it: queries of {width} columns", cost(queries, times))

@@ -133,7 +133,7 @@ def test_queries_isolate_one_target_and_are_distinct(kind, width: int, tables) -
     coded = tables[3]
     scheme, targets = kind(coded), np.arange(0, 150, 2)
     queries = multivariate(
-        coded, scheme, targets, width, 60, np.random.default_rng(0), candidates=20_000, patience=5_000
+        coded, [scheme], targets, width, 60, np.random.default_rng(0), candidates=20_000, patience=5_000
     )
     assert len(queries) == 60 if width == 3 else 0 < len(queries) <= 60
     assert len(as_sets(queries)) == len(queries)
@@ -155,7 +155,7 @@ def test_columns_and_targets_are_drawn_evenly() -> None:
     codes = np.arange(len(coded.below), dtype=np.int32) - np.repeat(coded.start, 202).astype(np.int32)
     scheme = Scheme(codes, codes)
     queries = multivariate(
-        coded, scheme, np.arange(200), 3, 4_000, np.random.default_rng(0), candidates=100_000, patience=1_000
+        coded, [scheme], np.arange(200), 3, 4_000, np.random.default_rng(0), candidates=100_000, patience=1_000
     )
     used = np.bincount(queries.columns.ravel(), minlength=8)
     hit = np.bincount([rows[0] for rows in matching_rows(queries, coded)], minlength=200)
@@ -209,7 +209,7 @@ def test_a_coarse_table_runs_dry_instead_of_searching_on() -> None:
     frame = pd.DataFrame({"a": [0, 0, 1, 1, 0], "b": ["x", "x", "x", "y", "y"]})
     for rows, targets, found in ((frame, 5, 3), (pd.concat([frame, frame]), 10, 0), (frame, 0, 0)):
         coded, rng = code(rows, a="categorical"), np.random.default_rng(0)
-        given = (coded, threshold_scheme(coded), np.arange(targets), 2, 2_000, rng)
+        given = (coded, [threshold_scheme(coded)], np.arange(targets), 2, 2_000, rng)
         assert len(multivariate(*given, candidates=10**9, patience=1_000)) == found
 
 
@@ -217,6 +217,27 @@ def test_repeated_queries_do_not_end_the_search_while_there_are_others() -> None
     frame = pd.DataFrame({"a": np.arange(60.0), "b": np.arange(60.0)[::-1]})
     coded = code(frame)
     equality = np.concatenate([np.arange(62), np.arange(62)]).astype(np.int32)
-    args = (coded, Scheme(equality, equality), np.arange(60), 1, 110)
+    args = (coded, [Scheme(equality, equality)], np.arange(60), 1, 110)
     for seed in range(20):  # 110 of the 120 queries that there are
         assert len(multivariate(*args, np.random.default_rng(seed), candidates=10**6, patience=1_000)) == 110
+
+
+def test_where_thresholds_run_dry_bins_make_up_the_rest() -> None:
+    rng = np.random.default_rng(1)
+    coded = code(
+        pd.DataFrame({"a": rng.integers(0, 30, 80), "b": rng.integers(0, 3, 80), "c": rng.choice(["x", "y"], 80)})
+    )
+    schemes = [threshold_scheme(coded), bin_scheme(coded)]
+
+    def found(schemes: list[Scheme], wanted: int) -> set[frozenset[tuple[int, int, int]]]:
+        given = (coded, schemes, np.arange(80), 3, wanted, np.random.default_rng(0))
+        queries = multivariate(*given, candidates=100_000, patience=2_000)
+        assert all(len(rows) == 1 for rows in matching_rows(queries, coded))
+        assert len(as_sets(queries)) == len(queries) <= wanted
+        return as_sets(queries)
+
+    first, second = (found([scheme], 1_000) for scheme in schemes)
+    assert len(first) < len(second) < 1_000
+    assert found(schemes, 1_000) == first | second
+    # No bin is asked for while thresholds suffice.
+    assert found(schemes, len(first)) == first

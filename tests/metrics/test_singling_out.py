@@ -61,9 +61,9 @@ def test_hits_under_permuted_labels_follow_their_exact_law() -> None:
     """Twice the same chance: counted over permutations, and the hypergeometric one that the statistic subtracts."""
     attacked = []
 
-    def keep(groups, people, fewest):
+    def keep(groups, people, *fewest):
         attacked.append(([found for (found, *_) in groups], people))
-        return risks(groups, people, fewest)
+        return risks(groups, people, *fewest)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(singling_out, "risks", keep)
@@ -230,17 +230,33 @@ def test_queries_that_never_come_true_do_not_rule_out_what_they_are_expected_to(
     """One query that five people match: no draw of labels leaves one member, though it has a chance."""
     people = Subjects(np.arange(1000), np.arange(1000) < 900)
     never = Configuration("univariate", 1, np.array([5]), np.array([0]), np.zeros(200, dtype=np.int64))
-    estimate = risks([[never]], people, 0).estimate(SinglingOut.spec("risk"), people.counts)
+    estimate = risks([[never]], people).estimate(SinglingOut.spec("risk"), people.counts)
     assert estimate.value < 0 and estimate.low == estimate.value and estimate.high == 0
 
 
 def test_a_handful_of_queries_is_a_share_of_the_people_and_not_of_themselves() -> None:
-    """Ten people of a thousand stand alone, and were seen: ten guesses come true of the fifty that are asked for."""
+    """Ten people of a thousand stand alone, and were seen: ten guesses come true of 75, a quarter of the attacks."""
     rng = np.random.default_rng(0)
     crowd = [pd.DataFrame(rng.integers(0, 2, (1000, 1)).astype(str), columns=["a"]) for _ in range(3)]
     apart = pd.DataFrame([[f"own {i}"] for i in range(10)], columns=["a"])
     train, synthetic = (pd.concat([table[:-10], apart], ignore_index=True) for table in (crowd[0], crowd[2]))
     risk = run(train, crowd[1], synthetic).estimate("risk")
-    assert risk.value == pytest.approx(10 / 50) and risk.low > 0
+    assert risk.value == pytest.approx(10 / 75) and risk.low > 0
     few = synthetic[-10:].reset_index(drop=True)
     assert run(train, crowd[1], few).estimate("risk").value == pytest.approx(1)
+    # Many people and few attacks are no reason to see less: ten of the twelve queries that there are come true.
+    metric = SinglingOut(attacks=20, permutations=200, candidates=50_000, patience=5_000)
+    assert run(train, crowd[1], synthetic, metric).estimate("risk").value == pytest.approx(10 / 12)
+
+
+def test_on_a_table_of_few_coarse_columns_a_copy_is_told_from_fresh_rows() -> None:
+    """Thresholds isolate its corners only; bins of the numbers make the interval narrow enough."""
+
+    def coarse(rows: int, seed: int) -> pd.DataFrame:
+        rng = np.random.default_rng(seed)
+        flags = {f"f{i}": rng.random(rows) < 0.3 for i in range(5)}
+        return pd.DataFrame({"age": rng.integers(18, 70, rows), "school": rng.integers(1, 6, rows), **flags})
+
+    metric, (train, holdout, fresh) = SinglingOut(permutations=400), (coarse(1_500, seed) for seed in range(3))
+    harmless, copy = (run(train, holdout, table, metric).estimate("risk") for table in (fresh, train))
+    assert harmless.low < 0 < harmless.high < 0.09 < 0.8 < copy.low

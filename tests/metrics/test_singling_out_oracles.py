@@ -101,5 +101,9 @@ def test_every_query_on_odd_values_is_counted_as_plain_masks_of_the_raw_tables_d
             assert counts[at].tolist() == [m, k]
             excess.append((k == 1) - chance_of_one(65, k + m, 30))
     assert missing > 20
-    for row, own in zip(result.tables["configurations"], np.split(excess, np.cumsum(sizes)[:-1]), strict=True):
-        assert row["risk"] == pytest.approx(min(own.sum() / max(len(own), 0.05 * 30) / (1 - 30 / 65), 1), abs=1e-12)
+    shares = [own.sum() / (1 - 30 / 65) for own in np.split(excess, np.cumsum(sizes)[:-1])]
+    for row, share in zip(result.tables["configurations"], shares, strict=True):
+        assert row["risk"] == pytest.approx(min(share / row["attacks"], 1), abs=1e-12)
+    widest, fewest = shares[-1], 0.25 * 30
+    risk = next(estimate for estimate in result.estimates if estimate.name == "risk")
+    assert risk.value == pytest.approx(min(widest / max(sizes[-1], fewest), 1), abs=1e-12)

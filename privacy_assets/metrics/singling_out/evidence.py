@@ -57,8 +57,8 @@ def exactly_one(total: int, marked: np.ndarray, drawn: int) -> np.ndarray:
     return np.asarray(stats.hypergeom.pmf(1, total, values, drawn))[inverse]
 
 
-def risks(groups: Sequence[Sequence[Configuration]], people: Subjects, fewest: float) -> Evidence:
-    """Risk of the queries of each group of configurations, which have some, as a share of ``fewest`` at least."""
+def risks(groups: Sequence[Sequence[Configuration]], people: Subjects, fewest: float = 0) -> Evidence:
+    """Risk of the queries of each group of configurations, which have some; fewer than ``fewest`` count as so many."""
     found = [_risk(group, people, fewest) for group in groups]
     return Evidence(np.array([value for value, _ in found]), np.stack([law for _, law in found], axis=1))
 

@@ -22,6 +22,7 @@ from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.singling_out.evidence import Configuration, describe, label_sets, risks
 from privacy_assets.metrics.singling_out.predicates import (
     Queries,
+    Scheme,
     bin_scheme,
     code_tables,
     matched_subjects,
@@ -51,15 +52,21 @@ class SinglingOut(Metric):
     people. With one row a person this is the papers' "exactly one record". For a configuration, that is an attack with
     a number of columns,
 
-        risk = sum over its queries of ([k = 1] - h(k + m)) / (1 - n_T / (n_T + n_H)) / max(queries, F),
+        risk = sum over its queries of ([k = 1] - h(k + m)) / (1 - n_T / (n_T + n_H)) / queries,
 
     where k members and m unseen people match, n counts people (H: of the holdout, and of the reference where there is
     one: the more people, the narrower the interval), and h(K) is the probability of drawing exactly one of K
-    when n_T of all n_T + n_H are drawn. F is ``negligible`` times the people of train, or the synthetic rows where
-    those are fewer: where a coarse table allows a handful of queries only, they are a small part of what could be
-    asked. The risk is 0 on average for a table that does not depend on who was in train, at any sizes, and 1 when
-    every query hits one member and nobody else. It can exceed 1 when others match too (h falls), so statistics are cut
-    off at 1. Intervals permute the labels of people; h is exact under that law, with several rows a person as well.
+    when n_T of all n_T + n_H are drawn. It is 0 on average for a table that does not depend on who was in train, at
+    any sizes, and 1 when every query hits one member and nobody else. It can exceed 1 when others match too (h falls),
+    so statistics are cut off at 1. Intervals permute the labels of people; h is exact under that law, with several rows
+    a person as well.
+
+    Numbers and times are asked for by threshold, as in the papers (``>= v`` above the median, ``<= v`` else). On a
+    table of few coarse columns such queries isolate its corners only, a tenth of the rows, and the interval is wide;
+    so where there are no more of them the rest of the attacks asks for the bin that holds the value, as the embedded
+    attack does. ``risk`` and ``risk_embedded``, which pool configurations, count fewer queries than F as F:
+    ``negligible`` times the people of train, or the synthetic rows or ``attacks`` where those are fewer. Where a coarse
+    table allows a handful of queries, they are a small part of what could be asked.
 
     Queries must match exactly one row of S, rows that S repeats counting once: otherwise writing every copy twice,
     beside rows of no interest that stand once, would hide it, and a table too coarse to single anyone out could not be
@@ -121,7 +128,7 @@ class SinglingOut(Metric):
     candidates: int = Field(default=1_000_000, ge=1, description="queries that are tried for these, at most")
     patience: int = Field(default=100_000, ge=1, description="tries without a new query that end a configuration")
     outliers: int = Field(default=2000, ge=1, description="synthetic rows farthest from others in the embedding")
-    negligible: float = Field(default=0.05, ge=0, le=1, description="share of people that fewer queries count as")
+    negligible: float = Field(default=0.25, ge=0, le=1, description="share of people that fewer queries count as")
 
     @classmethod
     def study_estimates(cls, tables: Mapping[str, list[dict[str, Any]]]) -> dict[str, tuple[float, float, float]]:
@@ -141,8 +148,8 @@ class SinglingOut(Metric):
             return Measured(estimates, {"configurations": []})
         attacked = self._attack(inputs, people)
         measured = [found for found in attacked if len(found)]
-        fewest = self.negligible * min(people.members, len(inputs.synthetic))
-        evidence = risks([[found] for found in measured], people, fewest) if measured else None
+        fewest = self.negligible * min(people.members, len(inputs.synthetic), self.attacks)
+        evidence = risks([[found] for found in measured], people) if measured else None
         estimates = (
             self._pooled("risk", _pool(attacked, "multivariate"), people, fewest),
             self._univariate(attacked[0], evidence, people),
@@ -181,14 +188,16 @@ class SinglingOut(Metric):
         table, real = code_tables([[inputs.synthetic], inputs.real], inputs.schema, rows)
         widths = sorted({min(width, len(table.start)) for width in self.columns})
         plans: list[_Plan] = [("univariate", 1, partial(univariate, table, self.attacks))]
-        aims = [("multivariate", threshold_scheme(table), np.arange(len(rows)))]
+        aims: list[tuple[str, Sequence[Scheme], np.ndarray]] = [
+            ("multivariate", (threshold_scheme(table), bin_scheme(table)), np.arange(len(rows)))
+        ]
         if inputs.embedder is not None:
             outliers = _outliers(inputs.embedded("synthetic")[rows], self.outliers, inputs.device)
-            aims.append(("embedded", bin_scheme(table), outliers))
+            aims.append(("embedded", (bin_scheme(table),), outliers))
         sought = partial(multivariate, table, candidates=self.candidates, patience=self.patience)
-        for name, scheme, targets in aims:
+        for name, schemes, targets in aims:
             for width in widths:
-                plans.append((name, width, partial(sought, scheme, targets, width, self.attacks)))
+                plans.append((name, width, partial(sought, schemes, targets, width, self.attacks)))
         labels = label_sets(people, self.permutations, inputs.rng("singling_out labels"))
 
         def attack(planned: tuple[_Plan, np.random.Generator]) -> Configuration:

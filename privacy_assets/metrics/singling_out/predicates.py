@@ -164,7 +164,7 @@ def univariate(table: CodedTable, wanted: int, rng: np.random.Generator) -> Quer
 
 def multivariate(
     table: CodedTable,
-    scheme: Scheme,
+    schemes: Sequence[Scheme],
     targets: np.ndarray,
     width: int,
     wanted: int,
@@ -175,21 +175,22 @@ def multivariate(
 ) -> Queries:
     """Up to ``wanted`` distinct random queries of ``width`` columns, each matching exactly one row of S.
 
-    A candidate takes a random row among ``targets`` (positions in S) and random columns. Fewer are returned when
-    ``candidates`` were tried, when ``patience`` in a row were in vain, or when 100 and more found in a row were all
-    known already.
+    A candidate takes a random row among ``targets`` (positions in S) and random columns; its predicates are those of
+    the first of ``schemes``. The next scheme takes over when ``candidates`` were tried, when ``patience`` in a row were
+    in vain, or when 100 and more found in a row were all known already; fewer are returned where the last one ends so.
     Columns of a query stand in order of their predicates' share of S, the smallest first.
     """
     from privacy_assets.metrics.singling_out import _kernels as kernels
 
     kept = np.zeros((0, 3, width), dtype=np.int32)
     index = (table.codes, table.order, table.start, table.below)
-    left = candidates if len(targets) else 0
-    while len(kept) < wanted and left > 0:
-        number, before = max(wanted - len(kept), _ROUND), len(kept)
-        found, tried = kernels.draw(*index, targets, scheme.low, scheme.high, width, number, left, patience, rng)
-        kept = _distinct(np.concatenate([kept, found]))[:wanted]
-        left = left - tried if len(kept) > before else 0
+    for scheme in schemes:
+        left = candidates if len(targets) else 0
+        while len(kept) < wanted and left > 0:
+            number, before = max(wanted - len(kept), _ROUND), len(kept)
+            found, tried = kernels.draw(*index, targets, scheme.low, scheme.high, width, number, left, patience, rng)
+            kept = _distinct(np.concatenate([kept, found]))[:wanted]
+            left = left - tried if len(kept) > before else 0
     return Queries(*(np.ascontiguousarray(kept[:, part]) for part in range(3)))
 
 
