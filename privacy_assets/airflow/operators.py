@@ -85,6 +85,7 @@ class _GateOperator(BaseOperator):
     @redact_exceptions
     def execute(self, context: Context) -> Any:
         """Do the work of this task, and let no private value out; see the class."""
+        self._log = self.log.bind() if hasattr(self.log, "bind") else self.log  # to where it writes now, not `unheard`
         with unheard(), self.gated.deployment.credentials(), self._workers():
             done = self._work(self.gated.stored(context, self.log.info), context)
         for line in done.last_lines:
