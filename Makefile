@@ -66,7 +66,7 @@ ui: setup ## Open Dagster on http://localhost:3000 (PORT=...), with the demo run
 	|| $(BIN)/privacy-assets demo
 	$(BIN)/dg dev --port $(PORT)
 
-# On Airflow all is kept in .airflow_home; nothing is sent, no examples are loaded, and the UI listens on this machine.
+# On Airflow all is kept in .airflow_home; nothing is sent, no examples are loaded, and the UI listens on the loopback only.
 # While the demo runs the gate alone speaks; the reason of a refusal stands in the table, not in a traceback.
 ON_AIRFLOW := demo-airflow demo-airflow-leak ui-airflow
 $(ON_AIRFLOW): export AIRFLOW_HOME := $(CURDIR)/.airflow_home
@@ -75,6 +75,7 @@ $(ON_AIRFLOW): export AIRFLOW__CORE__LOAD_EXAMPLES := false
 $(ON_AIRFLOW): export AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS := true
 $(ON_AIRFLOW): export AIRFLOW__API__HOST := 127.0.0.1
 $(ON_AIRFLOW): export AIRFLOW__API__PORT := $(AIRFLOW_PORT)
+$(ON_AIRFLOW): export AIRFLOW__API__BASE_URL := http://localhost:$(AIRFLOW_PORT)
 $(ON_AIRFLOW): export PRIVACY_ASSETS_RELEASES := $(CURDIR)/.airflow_home/gate/releases
 $(ON_AIRFLOW): export PYTHONWARNINGS := ignore
 demo-airflow demo-airflow-leak: export AIRFLOW__LOGGING__LOGGING_LEVEL := ERROR

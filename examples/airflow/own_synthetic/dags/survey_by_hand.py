@@ -10,14 +10,14 @@ from airflow.sdk import DAG, task
 from privacy_assets import TableSpec
 from privacy_assets.airflow import PrivacyGateOperator, PrivacyPublishOperator
 
-PROJECT = Path(__file__).resolve().parents[1]  # for a trial; see ../../private_table/dags/claims.py
-ROLES = ("synthetic", "train", "holdout")
+PROJECT = Path(__file__).resolve().parents[1]  # for a trial; see ../../private_table/dags/visits.py
+DATA = {role: PROJECT / "data" / f"{role}.parquet" for role in ("synthetic", "train", "holdout")}
 GATE = {
-    "table": TableSpec(name="visits", data={role: PROJECT / "data" / f"{role}.parquet" for role in ROLES}),
+    "table": TableSpec(name="survey", subject="person", data=DATA),
     "deployment": PROJECT / "gate" / "releases",
 }
 
-with DAG("visits_by_hand", schedule=None):
+with DAG("survey_by_hand", schedule=None):
     judge = PrivacyGateOperator(task_id="judge", publish=False, **GATE)
 
     @task

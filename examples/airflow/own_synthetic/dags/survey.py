@@ -7,17 +7,18 @@ from airflow.sdk import DAG
 from privacy_assets import TableSpec
 from privacy_assets.airflow import PrivacyGateOperator
 
-PROJECT = Path(__file__).resolve().parents[1]  # for a trial; see ../../private_table/dags/claims.py
+PROJECT = Path(__file__).resolve().parents[1]  # for a trial; see ../../private_table/dags/visits.py
 DATA = PROJECT / "data"
 
 TABLE = TableSpec(
-    name="visits",
+    name="survey",
     data={
         "synthetic": DATA / "synthetic.parquet",  # what is to be published
         "train": DATA / "train.parquet",  # the rows that it was made from
         "holdout": DATA / "holdout.parquet",  # rows of other people, which its generator has not seen
+        "subject": "person",
     },
 )
 
-with DAG("visits", schedule=None):
+with DAG("survey", schedule=None):
     PrivacyGateOperator(task_id="publish", table=TABLE, deployment=PROJECT / "gate" / "releases")

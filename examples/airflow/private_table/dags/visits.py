@@ -1,6 +1,6 @@
 """A private table of your own: split, synthesised, attacked, judged, and published only if the policy holds.
 
-DAG `claims` publishes; DAG `claims_readers`, of another team, runs after each release and reads nothing else.
+DAG `visits` publishes; DAG `visits_readers`, of another team, runs after each release and reads nothing else.
 """
 
 from datetime import datetime
@@ -17,23 +17,23 @@ PROJECT = Path(__file__).resolve().parents[1]
 RELEASES = PROJECT / "gate" / "releases"
 
 TABLE = TableSpec(
-    name="claims",
-    source=PROJECT / "data" / "claims.csv",
-    subject="patient_id",  # who a row is about: the split goes by person
+    name="visits",
+    source=PROJECT / "data" / "visits.csv",
+    subject="person",  # who a row is about: the split goes by person
     generator={"name": "synthpop", "settings": {"min_leaf": 100}},  # or "module:function" of your own
 )
 
-with DAG("claims", schedule="@weekly", start_date=datetime(2026, 1, 1), catchup=False):
+with DAG("visits", schedule="@weekly", start_date=datetime(2026, 1, 1), catchup=False):
     privacy_gate(TABLE, deployment=GateDeployment(RELEASES))
 
-with DAG("claims_readers", schedule=release_asset("claims"), catchup=False):
+with DAG("visits_readers", schedule=release_asset("visits"), catchup=False):
 
     @task
     def report() -> dict[str, float]:
         """Read the current release. The event that started this run proves nothing: read_published verifies."""
         import privacy_assets as pa
 
-        released = pa.read_published(RELEASES, "claims")
-        return {"rows": len(released), "mean_cost": float(released["cost"].mean())}
+        released = pa.read_published(RELEASES, "visits")
+        return {"rows": len(released), "visits": float(released["doctor_visits"].mean())}
 
     report()
