@@ -99,7 +99,7 @@ demo-airflow-leak: .venv/.airflow ## The same with a generator that memorises: t
 
 .PHONY: ui-airflow
 ui-airflow: .venv/.airflow ## Open Airflow on http://localhost:8080 (AIRFLOW_PORT=...), no password: trigger patients_leak there
-	$(BIN)/airflow standalone
+	PATH="$(CURDIR)/$(BIN):$$PATH" airflow standalone  # it starts others by this name
 
 .PHONY: lint
 lint: setup-dev ## Check style, format and types

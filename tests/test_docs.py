@@ -43,7 +43,11 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 POLICY, STATISTICS = ROOT / "docs" / "policy.md", ROOT / "docs" / "statistics.md"
 REPORTS = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
-PAGES = [*sorted(ROOT.glob("*.md")), *(page for name in ("docs", "examples") for page in sorted((ROOT / name).rglob("*.md"))), *REPORTS]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *(page for name in ("docs", "examples") for page in sorted((ROOT / name).rglob("*.md"))),
+    *REPORTS,
+]
 START = "<!-- limits: written by UPDATE_DOCS=1 python -m pytest tests/test_docs.py -k default_limits -->\n"
 END = "<!-- end of limits -->"
 

@@ -25,7 +25,7 @@ from take import BROWSERS, ROOT, SMALLEST, free_port, wait_for
 
 TABLE, RUN = "patients_leak", "a_run"
 PICTURES = {  # the page below that of the run, and width and height in pixels
-    "airflow_blocked": ("", (1200, 1500)),
+    "airflow_blocked": ("", (1200, 1300)),
 }
 SHOWN = {  # what the UI remembers of who looks at it
     f"{TABLE}/open-groups": f'["{TABLE}"]',
@@ -47,11 +47,13 @@ def main() -> int:
         port = free_port()
         environment = {
             **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # standalone starts `airflow`
             "AIRFLOW_HOME": scratch,
             "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "examples/airflow/demo"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "false",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "true",
             "AIRFLOW__CORE__PARALLELISM": "2",
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "120",  # seconds, for a busy machine
             "AIRFLOW__API__HOST": "127.0.0.1",
             "AIRFLOW__API__PORT": str(port),
             "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{port}",

@@ -204,7 +204,9 @@ def test_mistakes_are_told_when_a_dag_is_parsed_or_a_task_begins_and_nothing_hea
     (tmp_path / "honest.yaml").write_text(yaml.safe_dump({**TABLE, "source": "people.parquet"}))
     page = (ROOT / "docs/airflow.md").read_text(encoding="utf-8")
     (tmp_path / "patients.yaml").write_text(re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0])
-    found = re.findall(r"^```python\n(.*?)^```", page + (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    found = re.findall(
+        r"^```python\n(.*?)^```", page + (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
     for number, block in enumerate(one for one in found if "airflow" in one):
         (tmp_path / f"block_{number}.py").write_text(block)
     (tmp_path / "parsed.py").write_text(f"{BLOCKS}\n{MISTAKES}")

@@ -99,4 +99,3 @@ def test_it_is_the_demo_of_dagster() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-2:] == [repr(demo_spec(leak=leak)) for leak in (False, True)]
-
