@@ -173,8 +173,6 @@ class PrivacyStepOperator(_GateOperator):
 
     def _work(self, stored: StoredSteps, context: Context) -> _Done:
         given, name = {step: self._pulled(step, context) for step in self.given}, self.step
-        if self.metric:
-            context["metric"] = self.metric  # what Airflow calls a mapped task
         on_a_device = uses_device(stored.steps.plan, name, self.metric)
         with self._device(on_a_device) as device, self._step(self.metric or name):
             if name == ATTEST:
