@@ -55,7 +55,8 @@ def project(name: str, folder: Path, dags: str = "dags") -> Project:
     shutil.copytree(ROOT / "examples/airflow" / name, folder, dirs_exist_ok=True)
     made = Project(folder, dags)
     for script in sorted(folder.glob("make_*.py")):
-        assert made.python(str(script)) == (0, "")
+        status, said = made.python(str(script))
+        assert status == 0, said
     status, said = made.python("-m", "airflow", "db", "migrate")
     assert status == 0, said
     return made
