@@ -32,6 +32,7 @@ SHOWN = {  # what the UI remembers of who looks at it
     "default_dag_view": '"graph"',
     f"direction-{TABLE}": '"DOWN"',
 }
+DRAWN = "document.querySelectorAll('.react-flow__node').length > 3"  # more than the closed group
 LONGEST = 3600  # seconds
 
 
@@ -120,7 +121,11 @@ def picture(scratch: str, site: str, page: str, size: tuple[int, int]) -> bytes:
     for key, value in SHOWN.items():
         call("Runtime.evaluate", expression=f"localStorage.setItem({json.dumps(key)}, {json.dumps(value)})")
     call("Page.navigate", url=f"{site}/{page}")
-    time.sleep(30)
+    for _ in range(120):
+        time.sleep(1)
+        if call("Runtime.evaluate", expression=DRAWN)["result"]["value"]:
+            break
+    time.sleep(5)  # it moves until all fits
     return base64.b64decode(call("Page.captureScreenshot", format="png")["data"])
 
 
