@@ -1,4 +1,4 @@
-"""The pictures of the docs come from the script beside them."""
+"""The pictures of the docs come from the scripts beside them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,36 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
-SCRIPT = ROOT / "docs" / "images" / "take.py"
+IMAGES = ROOT / "docs" / "images"
+# By script, the pages that show what it takes.
+SCRIPTS = {"take.py": ROOT / "README.md", "take_airflow.py": ROOT / "docs" / "airflow.md"}
 
 
-def test_every_picture_of_the_readme_is_taken_by_the_script() -> None:
-    shown = re.findall(r"docs/images/(\w+)\.png", (ROOT / "README.md").read_text(encoding="utf-8"))
-    taken = runpy.run_path(str(SCRIPT))["PICTURES"]
-    assert set(shown) == set(taken) == {path.stem for path in SCRIPT.parent.glob("*.png")}
+def taken(script: str) -> set[str]:
+    sys.path.insert(0, str(IMAGES))  # as python does when it runs a script
+    try:
+        return set(runpy.run_path(str(IMAGES / script))["PICTURES"])
+    finally:
+        sys.path.remove(str(IMAGES))
 
 
-def test_without_a_browser_it_says_so_in_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_picture_of_a_page_is_taken_by_the_script(script: str) -> None:
+    shown = re.findall(r"images/(\w+)\.png", SCRIPTS[script].read_text(encoding="utf-8"))
+    assert set(shown) == taken(script)
+
+
+def test_every_picture_is_taken_by_a_script() -> None:
+    assert set().union(*map(taken, SCRIPTS)) == {path.stem for path in IMAGES.glob("*.png")}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_without_a_browser_it_says_so_in_one_line(script: str, tmp_path: Path) -> None:
     told = subprocess.run(
-        [sys.executable, SCRIPT, tmp_path / "out"], env={**os.environ, "PATH": str(tmp_path)},
+        [sys.executable, IMAGES / script, tmp_path / "out"], env={**os.environ, "PATH": str(tmp_path)},
         check=True, capture_output=True, text=True,
     )  # fmt: skip
     assert told.stdout.startswith("pictures: SKIPPED") and told.stdout.count("\n") == 1

@@ -53,9 +53,7 @@ def main() -> int:
 
 def take(browser: str, scratch: Path, environment: dict[str, str], out: Path) -> int:
     """Start the UI, take each picture, stop it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     served = subprocess.Popen(
         [BIN / "dg", "dev", "--port", str(port)], cwd=ROOT, env=environment, start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -85,6 +83,13 @@ def take(browser: str, scratch: Path, environment: dict[str, str], out: Path) ->
             os.killpg(served.pid, signal.SIGKILL)
             served.wait()
     return 0
+
+
+def free_port() -> int:
+    """A port on which nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 def wait_for(port: int) -> None:

@@ -85,6 +85,7 @@ class _GateOperator(BaseOperator):
     @redact_exceptions
     def execute(self, context: Context) -> Any:
         """Do the work of this task, and let no private value out; see the class."""
+        self._log = self.log.bind() if hasattr(self.log, "bind") else self.log  # to where it writes now, not `unheard`
         with unheard(), self.gated.deployment.credentials(), self._workers():
             done = self._work(self.gated.stored(context, self.log.info), context)
         for line in done.last_lines:
@@ -172,8 +173,6 @@ class PrivacyStepOperator(_GateOperator):
 
     def _work(self, stored: StoredSteps, context: Context) -> _Done:
         given, name = {step: self._pulled(step, context) for step in self.given}, self.step
-        if self.metric:
-            context["metric"] = self.metric  # what Airflow calls a mapped task
         on_a_device = uses_device(stored.steps.plan, name, self.metric)
         with self._device(on_a_device) as device, self._step(self.metric or name):
             if name == ATTEST:

@@ -81,7 +81,7 @@ def _scores(gated: GatedTable, given: Mapping[str, Any], kwargs: Mapping[str, An
     for on_device in (False, True):
         metrics = [name for name in gated.plan.metrics if uses_device(gated.plan, SCORE, name) == on_device]
         task = f"{SCORE}_on_device" if on_device else SCORE
-        own = {**kwargs, **_pool(gated, on_device), "doc_md": _DOCS[SCORE], "map_index_template": "{{ metric }}"}
+        own = {**kwargs, **_pool(gated, on_device), "doc_md": _DOCS[SCORE], "map_index_template": "{{ task.metric }}"}
         if metrics:
             mapped = PrivacyStepOperator.partial(task_id=task, table=gated, step=SCORE, given=given, **own)
             found.append(mapped.expand(metric=metrics))

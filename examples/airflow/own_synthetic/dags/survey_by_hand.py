@@ -1,0 +1,29 @@
+"""The same with a task of yours between verdict and publication: here a person is told, and could be asked.
+
+`publish` believes neither: it verifies the signed verdict, the policy and the bytes itself.
+"""
+
+from pathlib import Path
+
+from airflow.sdk import DAG, task
+
+from privacy_assets import TableSpec
+from privacy_assets.airflow import PrivacyGateOperator, PrivacyPublishOperator
+
+PROJECT = Path(__file__).resolve().parents[1]  # for a trial; see ../../private_table/dags/visits.py
+DATA = {role: PROJECT / "data" / f"{role}.parquet" for role in ("synthetic", "train", "holdout")}
+GATE = {
+    "table": TableSpec(name="survey", subject="person", data=DATA),
+    "deployment": PROJECT / "gate" / "releases",
+}
+
+with DAG("survey_by_hand", schedule=None):
+    judge = PrivacyGateOperator(task_id="judge", publish=False, **GATE)
+
+    @task
+    def tell_the_officer() -> str:
+        """Send a mail, open a ticket; with Airflow 3.1, `ApprovalOperator` waits here for a person's answer."""
+        return "the table holds its policy: see the link Privacy report of task judge"
+
+    publish = PrivacyPublishOperator(task_id="publish", attested_by=judge.task_id, **GATE)
+    judge >> tell_the_officer() >> publish
