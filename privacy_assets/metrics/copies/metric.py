@@ -112,7 +112,7 @@ class Copies(Metric):
         Limit(
             "copies.rare_share",
             at_most=0.04,
-            source="chosen: 5 % copies of rows that few have end above it, fresh rows of 1,700 people below",
+            source="chosen: 5 % copies of rows that few have end above it, fresh rows of 1,700 people mostly below",
         ),
         Limit(
             "copies.rare_share",
