@@ -40,8 +40,10 @@ STUDIES = [
     Study("leaks", "TABLE --people=200 --draws=1 --unseen", 18,
           [r"^\| fresh rows \|", r"^\| `copies\.repeated_share` \| \d",
            r"^\| 20 % between two \| \d", "^15 leaks and 3 "]),
-    Study("power", "TABLE --people=200 --draws=2", 11,
-          [r"^\| small \| 200 \| .* % \| .* % \| .* % \| ", "^At least 2 splits"]),
+    Study("power", "TABLE --people=200 --draws=2", 10,
+          [r"^\| small \| 200 \| .* % \| .* % \| .* % \| .* % \| ", "^At least 2 splits"]),
+    Study("power", "TABLE --every-row --people=200 --draws=2", 3,
+          [r"^\| small, 200 \| 10 % \| 100 % \| ", "^At least 2 splits"]),
     Study("demo_keys", "--leak --keys=1 --embedded=0", 1, ["{'fail': 1}"]),
 ]  # fmt: skip
 
