@@ -25,14 +25,15 @@ import argparse
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.stats import binom, poisson
+from scipy.optimize import brentq, minimize_scalar
+from scipy.special import gammaln, xlogy
 
 from benchmarks.copies import cells_of, table_of
 from benchmarks.dimensions import lines
@@ -59,8 +60,8 @@ REFUSED = 0.95  # of the splits
 HARMLESS_REFUSED = 0.08  # of the harmless releases, at most, by the most powerful tests
 TRIALS = 999  # releases or permutations, of a test by chance
 _TIE = 1e-9
+_LEAST = 1e-300  # likelihood of what cannot be
 _NEVER = 1e-12  # in place of the share of a cell that no fresh row has
-_GRID = np.concatenate([np.linspace(0, 0.2, 401), np.linspace(0.205, 0.995, 159)])
 
 
 class Source(NamedTuple):
@@ -79,130 +80,206 @@ class Source(NamedTuple):
         return cls(frame, whose, cells_of(frame)[0], Table.read(frame, where=name))
 
 
-def drawn(source: Source, people: int, dose: float, seed: int, *, every: bool) -> dict[str, Any]:
-    """One split and release: the true share of copied people, what the gate says, and what oracles see.
+class Draw(NamedTuple):
+    """A split and a release, as rows of a source."""
 
-    With ``every``, all rows of train may be copied, and the chances of the most powerful tests are told.
-    """
-    frame, whose, cells, table = source
+    sides: Mapping[str, np.ndarray]  # rows of each real table
+    own: np.ndarray  # bool (rows of the real tables,): few people have one, or with every row True
+    taken: np.ndarray  # bool (rows of train,): is copied
+    others: np.ndarray  # rows that the fresh ones are drawn from
+    release: np.ndarray
+
+
+def split(source: Source, people: int, dose: float, seed: int, *, every: bool) -> Draw:
+    """Deal people into their roles and make the release; with ``every``, all rows of train may be copied."""
+    frame, whose, cells, _ = source
     rng = np.random.default_rng([seed, round(1000 * dose)])
     place = rng.permutation(whose.max() + 1)[whose]
     ends = np.array([0, 1, 1.6, 2]) * people
-    sides = [(place >= low) & (place < high) for low, high in zip(ends[:-1], ends[1:], strict=True)]
-    others = known_rows(frame[place >= ends[-1]], frame[place < ends[-1]]).index.to_numpy()
-    real = pd.Series(whose[place < ends[-1]]).groupby(cells[place < ends[-1]]).nunique()
-    own = cells[sides[0]]
-    may = (real.loc[own].to_numpy() <= Copies().few) | every
-    held = float(pd.Series(may).groupby(whose[sides[0]]).mean().mean())  # the mean share of a person's rows
-    taken = may & (rng.random(len(own)) < min(dose / held, 1.0) if held > 0 else False)
-    fresh = rng.choice(others, int((~taken).sum()))
-    rows = {role: np.flatnonzero(side) for role, side in zip(REAL_ROLES, sides, strict=True)}
-    made = np.concatenate([rows["train"][taken], fresh])
-    tables = {role: table.take(own) for role, own in {**rows, "synthetic": made}.items()}
-    inputs = MetricInputs(table.schema, tables, {role: whose[own] for role, own in rows.items()}, seed=seed)
+    sides = [np.flatnonzero((place >= low) & (place < high)) for low, high in zip(ends[:-1], ends[1:], strict=True)]
+    here = place < ends[-1]
+    others = known_rows(frame[~here], frame[here]).index.to_numpy()
+    train, holders = sides[0], pd.Series(whose[here]).groupby(cells[here]).nunique()
+    own = (holders.loc[cells[np.concatenate(sides)]].to_numpy() <= Copies().few) | every
+    may = own[: len(train)]
+    held = by_person(may, whose[train])
+    taken = may & (rng.random(len(train)) < min(dose / held, 1.0) if held > 0 else False)
+    release = np.concatenate([train[taken], rng.choice(others, int((~taken).sum()))])
+    return Draw(dict(zip(REAL_ROLES, sides, strict=True)), own, taken, others, release)
+
+
+def by_person(flags: np.ndarray, whose: np.ndarray) -> float:
+    """The mean over people of the share of their rows that is flagged."""
+    return float(pd.Series(flags).groupby(whose).mean().mean())
+
+
+def drawn(source: Source, people: int, dose: float, seed: int, *, every: bool) -> dict[str, Any]:
+    """One split and release: the true share of copied people, what the gate says, and what oracles see."""
+    draw, whose = split(source, people, dose, seed, every=every), source.whose
+    tables = {role: source.table.take(rows) for role, rows in {**draw.sides, "synthetic": draw.release}.items()}
+    subjects = {role: whose[rows] for role, rows in draw.sides.items()}
+    inputs = MetricInputs(source.table.schema, tables, subjects, seed=seed)
     found = outlier_matches(with_reference(inputs, build_population(inputs)))
     copies = Copies().evaluate(inputs)
     results = {"copies": copies, "membership_inference": MetricResult("membership_inference", (found,))}
-    told: dict[str, Any] = {
-        "share": float(pd.Series(taken).groupby(whose[sides[0]]).mean().mean()),
+    return {
+        "share": by_person(draw.taken, subjects["train"]),
         "verdict": LIMITS.judge(results).verdict,
         "rare_share": RARE.judge(results).verdict,
         "exact_share": [copies.estimate("exact_share").low, copies.estimate("exact_share").high],
-        "oracle": interval(cells[made], cells[others], own[may]),
+        **oracles(source, draw, dose or EVERY_ROW[1], seed, every=every),
     }
-    if every:
-        here = place < ends[-1]
-        codes = np.unique(whose[here], return_inverse=True)[1]
-        member = np.bincount(codes, place[here] < people) > 0
-        release, rates = cells[made], np.unique(cells, return_counts=True)[1] / len(cells)
-        told["chances"] = [
-            chance_given_population(release, cells[others], own, dose or EVERY_ROW[1], rng),
-            chance_of_labels(release, cells[here], codes, member, rates, dose or EVERY_ROW[1], rng),
-        ]
-    return told
 
 
-def interval(release: np.ndarray, population: np.ndarray, copied: np.ndarray) -> tuple[float, float]:
-    """The likelihood-ratio interval of the share y of copies, from the cells of all rows, int64 (n,).
-
-    Its lower end has the level of a limit on what is significant, 95 %, its upper end that of the first attempt.
+def oracles(source: Source, draw: Draw, dose: float, seed: int, *, every: bool) -> dict[str, Any]:
+    """Intervals of the oracles; with ``every`` the chances of their most powerful tests in place of the interval that
+    sees the tables only.
     """
+    cells, rng = source.cells, np.random.default_rng([seed, 1])
+    train, real = draw.sides["train"], np.concatenate(list(draw.sides.values()))
+    may = draw.own[: len(train)]
+    release, others, own = cells[draw.release], cells[draw.others], cells[train[may]]
+    known = {"population": interval_of_population(release, others, own)}
+    if not every:
+        held = by_person(may, source.whose[train])
+        seen = interval_of_tables(release, cells[real], others, draw.own, len(train), held)
+        return {**known, "oracle": seen}
+    codes = np.unique(source.whose[real], return_inverse=True)[1]
+    member = np.isin(np.arange(codes.max() + 1), codes[: len(train)])
+    sizes = np.unique(cells, return_counts=True)[1]
+    chances = [
+        chance_of_population(release, others, own, dose, rng),
+        chance_of_labels(release, cells[real], codes, member, sizes, dose, rng),
+    ]
+    return {**known, "chances": chances}
+
+
+# --- who knows how frequent each row is -------------------------------------------------------------------------------
+
+
+def interval_of_population(release: np.ndarray, population: np.ndarray, copied: np.ndarray) -> tuple[float, float]:
+    """The likelihood-ratio interval of the share of copies; all are cells, int64 (n,)."""
     if not len(copied):
         return 0.0, 0.0
-    size = int(max(rows.max() for rows in (release, population, copied))) + 1
-    p, q = (np.bincount(rows, minlength=size) / len(rows) for rows in (population, copied))
-    more, times = np.unique(q[release] / np.maximum(p[release], _NEVER) - 1, return_counts=True)
-
-    def fits(y: float) -> float:
-        return float(times @ np.log1p(y * more))
-
-    best = float(_GRID[int(np.argmax([fits(y) for y in _GRID]))])
-
-    def end(outside: float, far: float) -> float:
-        near, half = best, NormalDist().inv_cdf(0.975) * far
-        if fits(best) - fits(outside) < half**2 / 2:
-            return outside
-        for _ in range(40):
-            middle = (near + outside) / 2
-            near, outside = (middle, outside) if fits(best) - fits(middle) < half**2 / 2 else (near, middle)
-        return near
-
-    return end(0.0, 1.0), end(0.999, widening(1, 0.95))
+    more, times = np.unique(_more(release, population, copied)[release], return_counts=True)
+    return interval(lambda y: float(times @ np.log1p(y * more)))
 
 
-def chance_given_population(
+def chance_of_population(
     release: np.ndarray, population: np.ndarray, copied: np.ndarray, dose: float, rng: np.random.Generator
 ) -> float:
-    """P value of the most powerful test of no copies against a dose, by one that knows how frequent each row is.
-
-    Cells as in :func:`interval`; releases without copies are drawn from the population.
-    """
-    size = int(max(rows.max() for rows in (release, population, copied))) + 1
-    p, q = (np.bincount(rows, minlength=size) / len(rows) for rows in (population, copied))
-    gain = np.log1p(dose * (q / np.maximum(p, _NEVER) - 1))
+    """P value of the most powerful test of no copies against a dose; releases without copies are drawn."""
+    gain = np.log1p(dose * _more(release, population, copied))
     drawn = gain[rng.choice(population, (TRIALS, len(release)))].sum(axis=1)
     return float((1 + (drawn >= gain[release].sum() - _TIE).sum()) / (1 + TRIALS))
 
 
+def _more(release: np.ndarray, population: np.ndarray, copied: np.ndarray) -> np.ndarray:
+    """By how much a copy rather lies in each cell than a fresh row, as a share of the latter's chance."""
+    size = int(max(rows.max() for rows in (release, population, copied))) + 1
+    p, q = (np.bincount(rows, minlength=size) / len(rows) for rows in (population, copied))
+    return q / np.maximum(p, _NEVER) - 1
+
+
+# --- who sees train, holdout, reference and the release only ----------------------------------------------------------
+
+
+def likelihoods(hits: int, count: int, rates: np.ndarray, weights: np.ndarray, chance: float) -> np.ndarray:
+    """Log likelihood of ``hits`` in a cell of ``count`` real rows, with 0, 1, ... ``count`` of them in train.
+
+    So many fresh rows are expected, Poisson, as one of ``rates`` says, with ``weights``; a row of train is copied with
+    ``chance``.
+    """
+    copies, members = np.arange(min(hits, count) + 1), np.arange(count + 1)[:, None]
+    left = hits - copies[:, None]
+    made = np.exp(xlogy(left, rates) - rates - gammaln(left + 1)) @ weights
+    return np.log(np.exp(binomial(copies, members, chance)) @ made + _LEAST)
+
+
+def binomial(k: np.ndarray | int, n: np.ndarray, chance: float) -> np.ndarray:
+    """Log of the chance of k of n; -inf for k above n."""
+    rest = np.maximum(n - k, 0)
+    logs = gammaln(n + 1) - gammaln(np.add(k, 1)) - gammaln(rest + 1) + xlogy(k, chance) + xlogy(rest, 1 - chance)
+    return np.where(k > n, -np.inf, logs)
+
+
+def interval_of_tables(
+    release: np.ndarray, real: np.ndarray, others: np.ndarray, own: np.ndarray, train: int, held: float
+) -> tuple[float, float]:
+    """The likelihood-ratio interval of the share of copied people, from the cells whose rows may be copied.
+
+    ``real`` (n,) are the cells of all real rows, the first ``train`` those of train, ``own`` bool (n,) those that may
+    be copied, the share ``held`` of train in people. Of ``others`` (m,), which fresh rows are drawn from, it is known
+    how many share a cell with so many real rows, but not in which cell.
+    """
+    if not own[:train].any():
+        return 0.0, 0.0
+    hits, count, cell = counted(release, real)
+    more, members = counted(others, real)[0], np.bincount(cell[:train], minlength=len(count))
+    may = np.bincount(cell, own) > 0
+    kinds, times = np.unique(np.stack([hits, count, members])[:, may], axis=1, return_counts=True)
+    given = {c: np.unique(more[may & (count == c)], return_counts=True) for c in np.unique(count[may])}
+    part = own[:train].mean()
+
+    def fits(y: float) -> float:
+        fresh = len(release) * (1 - y / held * part) / len(others)
+        logs = [likelihoods(h, c, fresh * given[c][0], given[c][1], y / held)[m] for h, c, m in kinds.T]
+        return float(times @ logs)
+
+    return interval(fits, held)
+
+
 def chance_of_labels(
-    release: np.ndarray, real: np.ndarray, whose: np.ndarray, member: np.ndarray, rates: np.ndarray, dose: float,
+    release: np.ndarray, real: np.ndarray, whose: np.ndarray, member: np.ndarray, sizes: np.ndarray, dose: float,
     rng: np.random.Generator,
 ) -> float:  # fmt: skip
-    """P value of the most powerful permutation test of the labels against a dose, by one that sees these tables only.
+    """P value of the most powerful permutation test of the labels of people against a dose; all rows may be copied.
 
-    ``real`` int64 (n,) are the cells of the rows of train and unseen people, ``whose`` int64 (n,) people from 0 on,
-    ``member`` bool (people,) who is in train. The test knows how frequent rows are, ``rates`` (cells of the
-    population,), but not which. Labels are permuted by person.
+    ``real`` int64 (n,) are cells, ``whose`` int64 (n,) people from 0 on, ``member`` bool (people,) who is in train. How
+    many rows cells have in the whole table is known, ``sizes`` (cells,), but not which cell: rows are taken at random.
     """
-    known, cell = np.unique(real, return_inverse=True)
-    place = np.minimum(np.searchsorted(known, release), len(known) - 1)
-    hits, count = np.bincount(place[known[place] == release], minlength=len(known)), np.bincount(cell)
+    hits, count, cell = counted(release, real)
     pairs, kind = np.unique(np.stack([hits, count]), axis=1, return_inverse=True)
-    values, times = np.unique(rates, return_counts=True)
-    gains = [gains_of(*pair, values, times, len(real), len(release), dose) for pair in pairs.T]
-    start = np.cumsum([0, *map(len, gains)])[kind.ravel()]
-    flat = np.concatenate(gains)
+    values, times = np.unique(sizes, return_counts=True)
+    share, unseen = len(real) / sizes.sum(), sizes.sum() - len(real)
+    gains = []
+    for hit, c in pairs.T:
+        logs = np.log(times) + binomial(c, values, share)
+        rates = len(release) * (1 - dose) * np.maximum(values - c, 0) / unseen
+        gains.append(likelihoods(hit, c, rates, np.exp(logs - logs.max()), dose))
+    start, flat = np.cumsum([0, *map(len, gains)])[kind.ravel()], np.concatenate(gains)
 
     def gain(labels: np.ndarray) -> float:
-        return float(flat[start + np.bincount(cell[labels[whose]], minlength=len(known))].sum())
+        return float(flat[start + np.bincount(cell[labels[whose]], minlength=len(count))].sum())
 
     seen = gain(member)
     return (1 + sum(gain(rng.permutation(member)) >= seen - _TIE for _ in range(TRIALS))) / (1 + TRIALS)
 
 
-def gains_of(
-    hits: int, count: int, values: np.ndarray, times: np.ndarray, real: int, release: int, dose: float
-) -> np.ndarray:
-    """Log likelihood of ``hits`` under a dose, with 0, 1, ... ``count`` rows of the cell in train, but for a constant.
+def counted(release: np.ndarray, real: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each cell of ``real`` the rows of the release and the real ones; and the place of each real row's cell."""
+    known, cell = np.unique(real, return_inverse=True)
+    place = np.minimum(np.searchsorted(known, release), len(known) - 1)
+    return np.bincount(place[known[place] == release], minlength=len(known)), np.bincount(cell), cell
 
-    ``count`` of ``real`` rows lie in it, hence how often its rate is which of ``values``, that so many cells have as
-    ``times`` says. ``release`` rows are made: fresh ones are Poisson, copies binomial.
+
+def interval(fits: Callable[[float], float], most: float = 1.0) -> tuple[float, float]:
+    """The likelihood-ratio interval of a share up to ``most``.
+
+    Its lower end has the level of a limit on what is significant, 95 %, its upper end that of the first attempt.
     """
-    chance = np.log(times) + poisson.logpmf(count, real * values)
-    chance = np.exp(chance - chance.max())
-    copies = np.arange(min(hits, count) + 1)
-    fresh = poisson.pmf(hits - copies[:, None], release * (1 - dose) * values) @ chance
-    return np.log(binom.pmf(copies, np.arange(count + 1)[:, None], dose) @ fresh)
+    last = most * (1 - 1e-6)
+    best = float(minimize_scalar(lambda y: -fits(y), bounds=(0, last), method="bounded", options={"xatol": 1e-5}).x)
+
+    def end(outside: float, far: float) -> float:
+        half = NormalDist().inv_cdf(0.975) * far
+
+        def beyond(y: float) -> float:
+            return fits(best) - fits(y) - half**2 / 2
+
+        return float(brentq(beyond, best, outside, xtol=1e-5)) if beyond(outside) > 0 else outside
+
+    return end(0.0, 1.0), end(last, widening(1, 0.95))
 
 
 def run(options: argparse.Namespace) -> None:
@@ -232,15 +309,16 @@ def key_of(line: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def rates_of(drawn: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Which shares of the releases are refused: by the gate, the limits on ``rare_share`` alone, and the oracle."""
-    oracle = np.array([one["oracle"] for one in drawn])
+    """Which shares of the releases are refused: by the gate, the limits on ``rare_share`` alone, and oracles."""
     refused = {
-        "refused": [one["verdict"] != "pass" for one in drawn],
-        "fails": [one["verdict"] == "fail" for one in drawn],
-        "rare_share": [one["rare_share"] != "pass" for one in drawn],
-        "oracle": (oracle[:, 0] > SIGNIFICANT) | (oracle[:, 1] > RULED_OUT),
+        "refused": np.array([one["verdict"] != "pass" for one in drawn]),
+        "fails": np.array([one["verdict"] == "fail" for one in drawn]),
+        "rare_share": np.array([one["rare_share"] != "pass" for one in drawn]),
     }
-    return {name: float(np.mean(flags)) for name, flags in refused.items()}
+    for name in ("oracle", "population"):
+        low, high = np.array([one.get(name, (np.nan, np.nan)) for one in drawn]).T
+        refused[name] = (low > SIGNIFICANT) | (high > RULED_OUT)
+    return {name: float(flags.mean()) for name, flags in refused.items()}
 
 
 def smallest(shares: Sequence[float], refused: Sequence[float]) -> float:
@@ -267,8 +345,9 @@ def report_text(found: Sequence[Mapping[str, Any]]) -> str:
             "fails in 95 %",
             "`rare_share` alone",
             "oracle",
-            "ratio",
-            "alone",
+            "that knows the population",
+            "gate / oracle",
+            "`rare_share` / oracle",
         )
         out += [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for table, people, own in groups(rare):
@@ -287,10 +366,17 @@ def report_text(found: Sequence[Mapping[str, Any]]) -> str:
     for table, people, own in groups(every):
         for line in own:
             drawn = line["drawn"]
-            low = {name: np.mean([one[name][0] > 0 for one in drawn]) for name in ("exact_share", "oracle")}
+            low = {name: np.mean([one[name][0] > 0 for one in drawn]) for name in ("exact_share", "population")}
             chances = (np.array([one["chances"] for one in drawn]) <= HARMLESS_REFUSED).mean(axis=0)
             told = rates_of(drawn)
-            shares = [told["refused"], told["fails"], low["exact_share"], told["oracle"], low["oracle"], *chances]
+            shares = [
+                told["refused"],
+                told["fails"],
+                low["exact_share"],
+                told["population"],
+                low["population"],
+                *chances,
+            ]
             cells = [f"{100 * share:.0f} %" for share in shares]
             out.append(f"| {table}, {people:,} | {100 * line['dose']:g} % | {' | '.join(cells)} |")
     draws = min((len(line["drawn"]) for line in found), default=0)
