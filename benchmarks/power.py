@@ -9,10 +9,12 @@ two people have, or of all with --every-row, each is copied with the probability
 training people; the other rows of the release are those of people who stand in no table. The gate's verdict is that of
 the default limits on ``copies`` and on ``membership_inference.outlier_matches``.
 
-The oracle knows the mechanism, the rows that may be copied, and those that the fresh ones are drawn from: with p(c) the
-share of the latter in cell c, of equal rows, and q(c) that of the former, a release row lies in c with probability
-(1 - y) p(c) + y q(c). It refuses where its likelihood-ratio interval of y breaks one of the limits on
-``copies.rare_share``, at their level: no test of the same level and tolerance sees more.
+The oracle knows the mechanism and the rows that may be copied, and sees the tables that the gate sees. Fresh rows are
+Poisson in each cell, of equal rows, and copies binomial; how often cells of so many real rows are met among all others
+is known, but not which. It refuses where its likelihood-ratio interval of the copied share y breaks one of the limits
+on ``copies.rare_share``, at their level. A second oracle knows the population too: with p(c) the share in cell c of the
+rows that the fresh ones are drawn from, and q(c) that of those which may be copied, a release row lies in c with
+probability (1 - y) p(c) + y q(c). No test of the same level and tolerance sees more.
 
 With --every-row, two tests of no copies against the very dose tell what any test could see: the most powerful one that
 knows p, and the most powerful permutation test of the labels, which sees the real tables and the release only.
@@ -359,8 +361,8 @@ def report_text(found: Sequence[Mapping[str, Any]]) -> str:
         out.append(f"| {table} | {people:,} | {' | '.join(cells)} |")
     if every:
         head = (
-            "table, people in train", "copied", "refused", "fails", "`exact_share` above 0", "oracle", "above 0",
-            "most powerful test", "of the labels",
+            "table, people in train", "copied", "refused", "fails", "`exact_share` above 0",
+            "population known: refused", "above 0", "most powerful", "labels: most powerful",
         )  # fmt: skip
         out += ["", f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for table, people, own in groups(every):
@@ -391,11 +393,11 @@ def groups(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, list[Mapp
 
 
 def plots(found: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Of each table, the shares of the releases that gate and oracle refuse, by the share that is copied and people."""
+    """Of each table, what the gate and who knows the population refuse, by the share that is copied and people."""
     rows = defaultdict(list)
     for table, people, own in groups([line for line in found if not line["every"]]):
         for line in own:
-            for name, words in (("refused", "gate"), ("oracle", "oracle")):
+            for name, words in (("refused", "gate"), ("population", "oracle that knows all")):
                 count = len(line["drawn"])
                 value, low, high = wilson(round(rates_of(line["drawn"])[name] * count), count)
                 told = {"dose": 100 * line["dose"], "refused": value, "low": low, "high": high}
