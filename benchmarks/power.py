@@ -1,17 +1,23 @@
 """Power: the smallest share of copied people that is refused, beside an oracle that knows how the release was made.
 
     python -m benchmarks.power --results power.jsonl tests/data/adult.parquet tests/data/uk_census.parquet demo
+    python -m benchmarks.power --every-row --results power.jsonl DIRECTORY/muscatine.parquet
     python -m benchmarks.power --report power.jsonl --images benchmarks/results
 
 Real people are train, six tenths as many the holdout and four tenths the reference. Of the training rows that at most
-two people have, each is copied with the probability that makes the dose, a share of the training people; the other rows
-of the release are those of people who stand in no table. The gate's verdict is that of the default limits on ``copies``
-and on ``membership_inference.outlier_matches``.
+two people have, or of all with --every-row, each is copied with the probability that makes the dose, a share of the
+training people; the other rows of the release are those of people who stand in no table. The gate's verdict is that of
+the default limits on ``copies`` and on ``membership_inference.outlier_matches``.
 
-The oracle knows the mechanism, the rows that may be copied, and those that the fresh ones are drawn from: with p(c) the
-share of the latter in cell c, of equal rows, and q(c) that of the former, a release row lies in c with probability
-(1 - y) p(c) + y q(c). It refuses where the upper end of the likelihood-ratio interval of y, at the level of the gate's
-first attempt, lies above the share that the gate's limit tolerates: no test of the same level and tolerance sees more.
+The oracle knows the mechanism and the rows that may be copied, and sees the tables that the gate sees. Fresh rows are
+Poisson in each cell, of equal rows, and copies binomial; how often cells of so many real rows are met among all others
+is known, but not which. It refuses where its likelihood-ratio interval of the copied share y breaks one of the limits
+on ``copies.rare_share``, at their level. A second oracle knows the population too: with p(c) the share in cell c of the
+rows that the fresh ones are drawn from, and q(c) that of those which may be copied, a release row lies in c with
+probability (1 - y) p(c) + y q(c). No test of the same level and tolerance sees more.
+
+With --every-row, two tests of no copies against the very dose tell what any test could see: the most powerful one that
+knows p, and the most powerful permutation test of the labels, which sees the real tables and the release only.
 Each table, size and dose is one line, and is never measured twice.
 """
 
@@ -20,20 +26,23 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import brentq, minimize_scalar
+from scipy.special import gammaln, xlogy
 
 from benchmarks.copies import cells_of, table_of
 from benchmarks.dimensions import lines
 from benchmarks.images import write_image
-from benchmarks.leaks import WHO, known_rows
-from privacy_assets.evaluation import prepare_inputs
+from benchmarks.leaks import known_rows
 from privacy_assets.metrics.copies import Copies
+from privacy_assets.metrics.inputs import REAL_ROLES, MetricInputs
 from privacy_assets.metrics.membership_inference.outliers import outlier_matches
 from privacy_assets.metrics.membership_inference.scores import build_population, with_reference
 from privacy_assets.policy import Policy
@@ -41,84 +50,277 @@ from privacy_assets.report.plots import intervals_svg
 from privacy_assets.stats.intervals import wilson
 from privacy_assets.stats.limits import widening
 from privacy_assets.stats.results import MetricResult
+from privacy_assets.tables.table import Table
 
-DOSES = (0.0, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04, 0.05, 0.07)
+DOSES = (0.0, 0.01, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04, 0.05, 0.07)
+EVERY_ROW = (0.0, 0.05, 0.1)  # doses where rows that many people share may be copied too
 STATISTICS = ("copies", "membership_inference.outlier_matches")
 LIMITS = Policy(tuple(x for x in Policy.default().limits if x.metric == "copies" or x.statistic == STATISTICS[1]))
-TOLERATED = next(limit.value for limit in LIMITS.limits if limit.key == "copies.rare_share")
+RARE = Policy(tuple(x for x in LIMITS.limits if x.statistic == "copies.rare_share"))
+RULED_OUT, SIGNIFICANT = (next(x.value for x in RARE.limits if x.bound == bound) for bound in ("upper", "lower"))
 REFUSED = 0.95  # of the splits
+HARMLESS_REFUSED = 0.08  # of the harmless releases, at most, by the most powerful tests
+TRIALS = 999  # releases or permutations, of a test by chance
+_TIE = 1e-9
+_LEAST = 1e-300  # likelihood of what cannot be
 _NEVER = 1e-12  # in place of the share of a cell that no fresh row has
 
 
-def drawn(frame: pd.DataFrame, whose: np.ndarray, people: int, dose: float, seed: int) -> dict[str, Any]:
-    """One split and release: the true share of copied people, the gate's verdict, and whether the oracle refuses."""
-    rng = np.random.default_rng([seed, DOSES.index(dose)])
+class Source(NamedTuple):
+    """A table: its rows, whose they are and their cells, int64 (n,), and the rows as metrics take them."""
+
+    frame: pd.DataFrame
+    whose: np.ndarray
+    cells: np.ndarray
+    table: Table
+
+    @classmethod
+    def read(cls, name: str) -> Source:
+        """The table of a file, or the demo."""
+        frame, whose = table_of(name, None)
+        frame = frame.reset_index(drop=True)
+        return cls(frame, whose, cells_of(frame)[0], Table.read(frame, where=name))
+
+
+class Draw(NamedTuple):
+    """A split and a release, as rows of a source."""
+
+    sides: Mapping[str, np.ndarray]  # rows of each real table
+    own: np.ndarray  # bool (rows of the real tables,): few people have one, or with every row True
+    taken: np.ndarray  # bool (rows of train,): is copied
+    others: np.ndarray  # rows that the fresh ones are drawn from
+    release: np.ndarray
+
+
+def split(source: Source, people: int, dose: float, seed: int, *, every: bool) -> Draw:
+    """Deal people into their roles and make the release; with ``every``, all rows of train may be copied."""
+    frame, whose, cells, _ = source
+    rng = np.random.default_rng([seed, round(1000 * dose)])
     place = rng.permutation(whose.max() + 1)[whose]
     ends = np.array([0, 1, 1.6, 2]) * people
-    sides = [(place >= low) & (place < high) for low, high in zip(ends[:-1], ends[1:], strict=True)]
-    train, holdout, reference = (frame[side].assign(**{WHO: whose[side]}).reset_index(drop=True) for side in sides)
-    others = known_rows(frame[place >= ends[-1]], frame[place < ends[-1]])
-    (cells,) = cells_of(frame)
-    real = pd.Series(whose[place < ends[-1]]).groupby(cells[place < ends[-1]]).nunique()
-    own = cells[sides[0]]
-    rare = real.loc[own].to_numpy() <= Copies().few
-    person = pd.Series(rare).groupby(whose[sides[0]])
-    held = float(person.mean().mean())  # the mean share of a person's rows that may be copied
-    taken = rare & (rng.random(len(own)) < min(dose / held, 1.0) if held > 0 else False)
-    fresh = others.iloc[rng.choice(len(others), int((~taken).sum()))]
-    release = pd.concat([frame[sides[0]][taken], fresh], ignore_index=True)
-    inputs = prepare_inputs(train, holdout, release, reference=reference, subject=WHO, seed=seed)
+    sides = [np.flatnonzero((place >= low) & (place < high)) for low, high in zip(ends[:-1], ends[1:], strict=True)]
+    here = place < ends[-1]
+    others = known_rows(frame[~here], frame[here]).index.to_numpy()
+    train, holders = sides[0], pd.Series(whose[here]).groupby(cells[here]).nunique()
+    own = (holders.loc[cells[np.concatenate(sides)]].to_numpy() <= Copies().few) | every
+    may = own[: len(train)]
+    held = by_person(may, whose[train])
+    taken = may & (rng.random(len(train)) < min(dose / held, 1.0) if held > 0 else False)
+    release = np.concatenate([train[taken], rng.choice(others, int((~taken).sum()))])
+    return Draw(dict(zip(REAL_ROLES, sides, strict=True)), own, taken, others, release)
+
+
+def by_person(flags: np.ndarray, whose: np.ndarray) -> float:
+    """The mean over people of the share of their rows that is flagged."""
+    return float(pd.Series(flags).groupby(whose).mean().mean())
+
+
+def drawn(source: Source, people: int, dose: float, seed: int, *, every: bool) -> dict[str, Any]:
+    """One split and release: the true share of copied people, what the gate says, and what oracles see."""
+    draw, whose = split(source, people, dose, seed, every=every), source.whose
+    tables = {role: source.table.take(rows) for role, rows in {**draw.sides, "synthetic": draw.release}.items()}
+    subjects = {role: whose[rows] for role, rows in draw.sides.items()}
+    inputs = MetricInputs(source.table.schema, tables, subjects, seed=seed)
     found = outlier_matches(with_reference(inputs, build_population(inputs)))
-    results = {
-        "copies": Copies().evaluate(inputs),
-        "membership_inference": MetricResult("membership_inference", (found,)),
-    }
-    made = np.concatenate([own[taken], cells[fresh.index.to_numpy()]])
+    copies = Copies().evaluate(inputs)
+    results = {"copies": copies, "membership_inference": MetricResult("membership_inference", (found,))}
     return {
-        "share": float(pd.Series(taken).groupby(whose[sides[0]]).mean().mean()),
+        "share": by_person(draw.taken, subjects["train"]),
         "verdict": LIMITS.judge(results).verdict,
-        "oracle": upper_end(made, cells[others.index.to_numpy()], own[rare]) > TOLERATED,
+        "rare_share": RARE.judge(results).verdict,
+        "exact_share": [copies.estimate("exact_share").low, copies.estimate("exact_share").high],
+        **oracles(source, draw, dose or EVERY_ROW[1], seed, every=every),
     }
 
 
-def upper_end(release: np.ndarray, population: np.ndarray, copied: np.ndarray) -> float:
-    """Upper end of the likelihood-ratio interval of the share y of copies, from the cells of all rows, int64 (n,)."""
+def oracles(source: Source, draw: Draw, dose: float, seed: int, *, every: bool) -> dict[str, Any]:
+    """Intervals of the oracles; with ``every`` the chances of their most powerful tests in place of the interval that
+    sees the tables only.
+    """
+    cells, rng = source.cells, np.random.default_rng([seed, 1])
+    train, real = draw.sides["train"], np.concatenate(list(draw.sides.values()))
+    may = draw.own[: len(train)]
+    release, others, own = cells[draw.release], cells[draw.others], cells[train[may]]
+    known = {"population": interval_of_population(release, others, own)}
+    if not every:
+        held = by_person(may, source.whose[train])
+        seen = interval_of_tables(release, cells[real], others, draw.own, len(train), held)
+        return {**known, "oracle": seen}
+    codes = np.unique(source.whose[real], return_inverse=True)[1]
+    member = np.isin(np.arange(codes.max() + 1), codes[: len(train)])
+    sizes = np.unique(cells, return_counts=True)[1]
+    chances = [
+        chance_of_population(release, others, own, dose, rng),
+        chance_of_labels(release, cells[real], codes, member, sizes, dose, rng),
+    ]
+    return {**known, "chances": chances}
+
+
+# --- who knows how frequent each row is -------------------------------------------------------------------------------
+
+
+def interval_of_population(release: np.ndarray, population: np.ndarray, copied: np.ndarray) -> tuple[float, float]:
+    """The likelihood-ratio interval of the share of copies; all are cells, int64 (n,)."""
     if not len(copied):
-        return 0.0
+        return 0.0, 0.0
+    more, times = np.unique(_more(release, population, copied)[release], return_counts=True)
+    return interval(lambda y: float(times @ np.log1p(y * more)))
+
+
+def chance_of_population(
+    release: np.ndarray, population: np.ndarray, copied: np.ndarray, dose: float, rng: np.random.Generator
+) -> float:
+    """P value of the most powerful test of no copies against a dose; releases without copies are drawn."""
+    gain = np.log1p(dose * _more(release, population, copied))
+    drawn = gain[rng.choice(population, (TRIALS, len(release)))].sum(axis=1)
+    return float((1 + (drawn >= gain[release].sum() - _TIE).sum()) / (1 + TRIALS))
+
+
+def _more(release: np.ndarray, population: np.ndarray, copied: np.ndarray) -> np.ndarray:
+    """By how much a copy rather lies in each cell than a fresh row, as a share of the latter's chance."""
     size = int(max(rows.max() for rows in (release, population, copied))) + 1
     p, q = (np.bincount(rows, minlength=size) / len(rows) for rows in (population, copied))
-    more = q[release] / np.maximum(p[release], _NEVER) - 1
+    return q / np.maximum(p, _NEVER) - 1
+
+
+# --- who sees train, holdout, reference and the release only ----------------------------------------------------------
+
+
+def likelihoods(hits: int, count: int, rates: np.ndarray, weights: np.ndarray, chance: float) -> np.ndarray:
+    """Log likelihood of ``hits`` in a cell of ``count`` real rows, with 0, 1, ... ``count`` of them in train.
+
+    So many fresh rows are expected, Poisson, as one of ``rates`` says, with ``weights``; a row of train is copied with
+    ``chance``.
+    """
+    copies, members = np.arange(min(hits, count) + 1), np.arange(count + 1)[:, None]
+    left = hits - copies[:, None]
+    made = np.exp(xlogy(left, rates) - rates - gammaln(left + 1)) @ weights
+    return np.log(np.exp(binomial(copies, members, chance)) @ made + _LEAST)
+
+
+def binomial(k: np.ndarray | int, n: np.ndarray, chance: float) -> np.ndarray:
+    """Log of the chance of k of n; -inf for k above n."""
+    rest = np.maximum(n - k, 0)
+    logs = gammaln(n + 1) - gammaln(np.add(k, 1)) - gammaln(rest + 1) + xlogy(k, chance) + xlogy(rest, 1 - chance)
+    return np.where(k > n, -np.inf, logs)
+
+
+def interval_of_tables(
+    release: np.ndarray, real: np.ndarray, others: np.ndarray, own: np.ndarray, train: int, held: float
+) -> tuple[float, float]:
+    """The likelihood-ratio interval of the share of copied people, from the cells whose rows may be copied.
+
+    ``real`` (n,) are the cells of all real rows, the first ``train`` those of train, ``own`` bool (n,) those that may
+    be copied, the share ``held`` of train in people. Of ``others`` (m,), which fresh rows are drawn from, it is known
+    how many share a cell with so many real rows, but not in which cell.
+    """
+    if not own[:train].any():
+        return 0.0, 0.0
+    hits, count, cell = counted(release, real)
+    more, members = counted(others, real)[0], np.bincount(cell[:train], minlength=len(count))
+    may = np.bincount(cell, own) > 0
+    kinds, times = np.unique(np.stack([hits, count, members])[:, may], axis=1, return_counts=True)
+    given = {c: np.unique(more[may & (count == c)], return_counts=True) for c in np.unique(count[may])}
+    part = own[:train].mean()
 
     def fits(y: float) -> float:
-        return float(np.log1p(y * more).sum())
+        fresh = len(release) * (1 - y / held * part) / len(others)
+        logs = [likelihoods(h, c, fresh * given[c][0], given[c][1], y / held)[m] for h, c, m in kinds.T]
+        return float(times @ logs)
 
-    half = NormalDist().inv_cdf(0.975) * widening(1, 0.95)
-    grid = np.linspace(0, 0.5, 501)
-    best = float(grid[int(np.argmax([fits(y) for y in grid]))])
-    low, high = best, 0.999
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if fits(best) - fits(middle) < half**2 / 2 else (low, middle)
-    return high
+    return interval(fits, held)
+
+
+def chance_of_labels(
+    release: np.ndarray, real: np.ndarray, whose: np.ndarray, member: np.ndarray, sizes: np.ndarray, dose: float,
+    rng: np.random.Generator,
+) -> float:  # fmt: skip
+    """P value of the most powerful permutation test of the labels of people against a dose; all rows may be copied.
+
+    ``real`` int64 (n,) are cells, ``whose`` int64 (n,) people from 0 on, ``member`` bool (people,) who is in train. How
+    many rows cells have in the whole table is known, ``sizes`` (cells,), but not which cell: rows are taken at random.
+    """
+    hits, count, cell = counted(release, real)
+    pairs, kind = np.unique(np.stack([hits, count]), axis=1, return_inverse=True)
+    values, times = np.unique(sizes, return_counts=True)
+    share, unseen = len(real) / sizes.sum(), sizes.sum() - len(real)
+    gains = []
+    for hit, c in pairs.T:
+        logs = np.log(times) + binomial(c, values, share)
+        rates = len(release) * (1 - dose) * np.maximum(values - c, 0) / unseen
+        gains.append(likelihoods(hit, c, rates, np.exp(logs - logs.max()), dose))
+    start, flat = np.cumsum([0, *map(len, gains)])[kind.ravel()], np.concatenate(gains)
+
+    def gain(labels: np.ndarray) -> float:
+        return float(flat[start + np.bincount(cell[labels[whose]], minlength=len(count))].sum())
+
+    seen = gain(member)
+    return (1 + sum(gain(rng.permutation(member)) >= seen - _TIE for _ in range(TRIALS))) / (1 + TRIALS)
+
+
+def counted(release: np.ndarray, real: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each cell of ``real`` the rows of the release and the real ones; and the place of each real row's cell."""
+    known, cell = np.unique(real, return_inverse=True)
+    place = np.minimum(np.searchsorted(known, release), len(known) - 1)
+    return np.bincount(place[known[place] == release], minlength=len(known)), np.bincount(cell), cell
+
+
+def interval(fits: Callable[[float], float], most: float = 1.0) -> tuple[float, float]:
+    """The likelihood-ratio interval of a share up to ``most``.
+
+    Its lower end has the level of a limit on what is significant, 95 %, its upper end that of the first attempt.
+    """
+    last = most * (1 - 1e-6)
+    best = float(minimize_scalar(lambda y: -fits(y), bounds=(0, last), method="bounded", options={"xatol": 1e-5}).x)
+
+    def end(outside: float, far: float) -> float:
+        half = NormalDist().inv_cdf(0.975) * far
+
+        def beyond(y: float) -> float:
+            return fits(best) - fits(y) - half**2 / 2
+
+        return float(brentq(beyond, best, outside, xtol=1e-5)) if beyond(outside) > 0 else outside
+
+    return end(0.0, 1.0), end(last, widening(1, 0.95))
 
 
 def run(options: argparse.Namespace) -> None:
-    """Add the lines that the results do not hold yet."""
-    done = {(line["table"], line["people"], line["dose"]) for line in lines(options.results)}
+    """Add the lines that the results do not hold yet, but for doses above one that gate and oracle always refuse."""
+    held = {key_of(line): line["drawn"] for line in lines(options.results)}
     for name in options.tables:
-        frame, whose = table_of(name, None)
-        frame = frame.reset_index(drop=True)
+        source = Source.read(name)
         for wanted in options.people:
-            people = min(wanted, (int(whose.max()) + 1) // 3)
-            for dose in DOSES:
-                if (Path(name).stem, people, dose) in done:
-                    continue
-                done.add((Path(name).stem, people, dose))
-                found = [drawn(frame, whose, people, dose, seed) for seed in range(options.draws)]
-                line = {"table": Path(name).stem, "people": people, "dose": dose, "drawn": found}
-                with options.results.open("a") as file:
-                    file.write(json.dumps(line) + "\n")
-                sys.stderr.write(f"{name}, {people} people, {dose}\n")
+            people = min(wanted, (int(source.whose.max()) + 1) // 3)
+            for dose in EVERY_ROW if options.every_row else DOSES:
+                told = {"table": Path(name).stem, "people": people, "every": options.every_row, "dose": dose}
+                key = key_of(told)
+                if key not in held:
+                    held[key] = [
+                        drawn(source, people, dose, seed, every=options.every_row) for seed in range(options.draws)
+                    ]
+                    with options.results.open("a") as file:
+                        file.write(json.dumps({**told, "drawn": held[key]}) + "\n")
+                    sys.stderr.write(f"{name}, {people} people, {dose}\n")
+                if not options.every_row and min(rates_of(held[key]).values()) == 1:
+                    break
+
+
+def key_of(line: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a line measured."""
+    return tuple(line[name] for name in ("table", "people", "every", "dose"))
+
+
+def rates_of(drawn: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Which shares of the releases are refused: by the gate, the limits on ``rare_share`` alone, and oracles."""
+    refused = {
+        "refused": np.array([one["verdict"] != "pass" for one in drawn]),
+        "fails": np.array([one["verdict"] == "fail" for one in drawn]),
+        "rare_share": np.array([one["rare_share"] != "pass" for one in drawn]),
+    }
+    for name in ("oracle", "population"):
+        low, high = np.array([one.get(name, (np.nan, np.nan)) for one in drawn]).T
+        refused[name] = (low > SIGNIFICANT) | (high > RULED_OUT)
+    return {name: float(flags.mean()) for name, flags in refused.items()}
 
 
 def smallest(shares: Sequence[float], refused: Sequence[float]) -> float:
@@ -133,29 +335,78 @@ def smallest(shares: Sequence[float], refused: Sequence[float]) -> float:
     return float(shares[at - 1] + part * (shares[at] - shares[at - 1]))
 
 
-def report_text(found: Sequence[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
-    """Markdown, and the rows of the plot: refused shares by dose, of each table and size."""
-    out = ["| table | people in train | smallest share refused in 95 % | that fails in 95 % | oracle | ratio |"]
-    out.append("|---|---|---|---|---|---|")
-    rows = []
-    for table, people in sorted({(line["table"], line["people"]) for line in found}):
-        own = sorted((x for x in found if (x["table"], x["people"]) == (table, people)), key=lambda x: x["dose"])
+def report_text(found: Sequence[Mapping[str, Any]]) -> str:
+    """Markdown: the smallest shares that are refused, and what is seen of copies of any row."""
+    out: list[str] = []
+    rare, every = ([line for line in found if line["every"] is flag] for flag in (False, True))
+    if rare:
+        head = (
+            "table",
+            "people in train",
+            "refused in 95 %",
+            "fails in 95 %",
+            "`rare_share` alone",
+            "oracle",
+            "that knows the population",
+            "gate / oracle",
+            "`rare_share` / oracle",
+        )
+        out += [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for table, people, own in groups(rare):
         shares = [float(np.mean([one["share"] for one in line["drawn"]])) for line in own]
-        rates = {
-            "refused": [np.mean([one["verdict"] != "pass" for one in line["drawn"]]) for line in own],
-            "fails": [np.mean([one["verdict"] == "fail" for one in line["drawn"]]) for line in own],
-            "oracle": [np.mean([one["oracle"] for one in line["drawn"]]) for line in own],
-        }
-        ends = {name: smallest(shares, [float(x) for x in rate]) for name, rate in rates.items()}
+        rates = [rates_of(line["drawn"]) for line in own]
+        ends = {name: smallest(shares, [rate[name] for rate in rates]) for name in rates[0]}
         cells = [f"{100 * end:.1f} %" for end in ends.values()]
-        out.append(f"| {table} | {people:,} | {' | '.join(cells)} | {ends['refused'] / ends['oracle']:.2f} |")
-        for line, share, rate in zip(own, shares, rates["refused"], strict=True):
-            _, low, high = wilson(round(rate * len(line["drawn"])), len(line["drawn"]))
-            rows.append(
-                {"share": share, "refused": float(rate), "low": low, "high": high, "of": f"{table}, {people:,}"}
-            )
+        cells += [f"{ends[name] / ends['oracle']:.2f}" for name in ("refused", "rare_share")]
+        out.append(f"| {table} | {people:,} | {' | '.join(cells)} |")
+    if every:
+        head = (
+            "table, people in train", "copied", "refused", "fails", "`exact_share` above 0",
+            "population known: refused", "above 0", "most powerful", "labels: most powerful",
+        )  # fmt: skip
+        out += ["", f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for table, people, own in groups(every):
+        for line in own:
+            drawn = line["drawn"]
+            low = {name: np.mean([one[name][0] > 0 for one in drawn]) for name in ("exact_share", "population")}
+            chances = (np.array([one["chances"] for one in drawn]) <= HARMLESS_REFUSED).mean(axis=0)
+            told = rates_of(drawn)
+            shares = [
+                told["refused"],
+                told["fails"],
+                low["exact_share"],
+                told["population"],
+                low["population"],
+                *chances,
+            ]
+            cells = [f"{100 * share:.0f} %" for share in shares]
+            out.append(f"| {table}, {people:,} | {100 * line['dose']:g} % | {' | '.join(cells)} |")
     draws = min((len(line["drawn"]) for line in found), default=0)
-    return "\n".join(out) + f"\n\nAt least {draws} splits of each.\n", rows
+    return "\n".join(out) + f"\n\nAt least {draws} splits of each.\n"
+
+
+def groups(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, list[Mapping[str, Any]]]]:
+    """The lines of each table and size, in the order of doses."""
+    names = sorted({(line["table"], line["people"]) for line in found})
+    by_dose = sorted(found, key=lambda line: line["dose"])
+    return [(*name, [line for line in by_dose if (line["table"], line["people"]) == name]) for name in names]
+
+
+def plots(found: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Of each table, what the gate and who knows the population refuse, by the share that is copied and people."""
+    rows = defaultdict(list)
+    for table, people, own in groups([line for line in found if not line["every"]]):
+        for line in own:
+            for name, words in (("refused", "gate"), ("population", "oracle that knows all")):
+                count = len(line["drawn"])
+                value, low, high = wilson(round(rates_of(line["drawn"])[name] * count), count)
+                told = {"dose": 100 * line["dose"], "refused": value, "low": low, "high": high}
+                rows[table].append({**told, "of": f"{words}, {people:,} people in train"})
+    labels = ("% of the training people who are copied", "share of the releases that are refused")
+    return {
+        table: intervals_svg(own, x="dose", y="refused", series=("of",), labels=labels, null=REFUSED)
+        for table, own in rows.items()
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -165,22 +416,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--people", type=int, nargs="+", default=[1_000, 2_000, 5_000], help="in train; a third at most"
     )
+    parser.add_argument("--every-row", action="store_true", help="copies of any row, not only of those that few have")
     parser.add_argument("--draws", type=int, default=100, help="splits and releases of each table, size and dose")
     parser.add_argument("--results", type=Path, default=Path("power.jsonl"), help="where lines are added")
     parser.add_argument("--report", type=Path, help="a file to report on; nothing is run")
-    parser.add_argument("--images", type=Path, help="a folder for the plot")
+    parser.add_argument("--images", type=Path, help="a folder for the plots")
     options = parser.parse_args(arguments)
     if options.report is None and not options.tables:
         parser.error("name a table, or a --report file")
     if options.report is None:
         run(options)
         return
-    text, rows = report_text(lines(options.report))
-    sys.stdout.write(text)
-    if options.images:
-        labels = ("share of the training people who are copied", "share of the releases that are refused")
-        svg = intervals_svg(rows, x="share", y="refused", series=("of",), labels=labels, null=REFUSED)
-        write_image(svg, options.images / "power.svg")
+    found = lines(options.report)
+    sys.stdout.write(report_text(found))
+    for table, svg in plots(found).items() if options.images else ():
+        write_image(svg, options.images / f"power_{table}.svg")
 
 
 if __name__ == "__main__":
