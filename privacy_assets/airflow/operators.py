@@ -85,10 +85,11 @@ class _GateOperator(BaseOperator):
     @redact_exceptions
     def execute(self, context: Context) -> Any:
         """Do the work of this task, and let no private value out; see the class."""
+        say = self.log.info  # of the output that there is now: it is kept, and ``unheard`` closes its own
         with unheard(), self.gated.deployment.credentials(), self._workers():
-            done = self._work(self.gated.stored(context, self.log.info), context)
+            done = self._work(self.gated.stored(context, say), context)
         for line in done.last_lines:
-            self.log.info(line)
+            say(line)
         if done.refusal is not None:
             if done.value:  # a task that publishes against all order then refuses by the verdict itself
                 context["ti"].xcom_push(key=_XCOM, value=done.value)
@@ -125,7 +126,8 @@ class _GateOperator(BaseOperator):
         self.page = self.gated.deployment.page(stored.reports, stored.base)
         refusal = None
         if attested.stated.verdict != "pass":
-            refusal = PublicationRefused(f"{attested.reason}{_advice(attested)}", attested.judgement.broken)
+            reason = f"{attested.reason.removesuffix('.')}.{_advice(attested)}"
+            refusal = PublicationRefused(reason, attested.judgement.broken)
         return _Done(reference, (*attested.report.to_text().splitlines(), f"report: {self.page}"), refusal)
 
     def _released(
