@@ -36,8 +36,13 @@ for words in json.loads(sys.argv[1]):
     except (Exception, SystemExit) as error:
         print("ended", type(error).__name__, error, flush=True)
 """
-# Imported by the scheduler, so that its workers, which are forks of it, need not.
-_PRELOADED = "import pandas, numba, scipy.stats, privacy_assets.airflow.task_group, privacy_assets.pipeline.measuring\n"
+# SQLite waits for who writes; and what the scheduler has imported its workers, which are forks of it, need not.
+_SETTINGS = """
+import sys
+WAITING = {"timeout": 120}
+if "scheduler" in sys.argv:
+    import pandas, numba, scipy.stats, privacy_assets.airflow.task_group, privacy_assets.pipeline.measuring
+"""
 
 
 @dataclass
@@ -62,7 +67,7 @@ class Airflow:
                 with urllib.request.urlopen(request, timeout=60) as answer:
                     return json.loads(answer.read() or b"null")
             except urllib.error.HTTPError as error:
-                if error.code != 503 or not wait:  # SQLite is locked while others write
+                if error.code < 500 or not wait:  # SQLite is locked while others write
                     raise RuntimeError(f"{method} {path}: {error.code} {error.read().decode()[:500]}") from None
                 time.sleep(wait)
         return None
@@ -162,20 +167,21 @@ def serving(place: Path, dags: Sequence[str], **more: str) -> Iterator[Airflow]:
     for folder in ("home", "dags"):
         (place / folder).mkdir()
     (place / "home/config").mkdir()
-    (place / "home/config/airflow_local_settings.py").write_text(_PRELOADED)
+    (place / "home/config/airflow_local_settings.py").write_text(_SETTINGS)
     for name in dags:
         shutil.copy(HERE / name, place / "dags")
     port = free_port()
     environment = {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         "HOME": str(place / "home"),
-        "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]),
+        "PYTHONPATH": os.pathsep.join([str(place / "home/config"), str(HERE), *sys.path]),
         "OMP_NUM_THREADS": "1",
         "NUMBA_NUM_THREADS": "1",
         "PLACE": str(place),
         "AIRFLOW_HOME": str(place / "home"),
         "AIRFLOW__CORE__DAGS_FOLDER": str(place / "dags"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "false",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONNECT_ARGS": "airflow_local_settings.WAITING",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
         "AIRFLOW__CORE__PARALLELISM": "3",
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "false",
