@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from urllib.parse import quote
 from tests.stores import free_port
 
 HERE = Path(__file__).parent
+ENDS = {"success", "failed"}
 Ready = Callable[[], object]
 Act = Generator[Ready, None, None]  # what somebody does, and what they wait for in between
 # Several commands in one process: a start of Airflow takes seconds.
@@ -36,10 +37,9 @@ for words in json.loads(sys.argv[1]):
     except (Exception, SystemExit) as error:
         print("ended", type(error).__name__, error, flush=True)
 """
-# SQLite waits for who writes; and what the scheduler has imported its workers, which are forks of it, need not.
+# What the scheduler has imported its workers, which are forks of it, need not.
 _SETTINGS = """
 import sys
-WAITING = {"timeout": 120}
 if "scheduler" in sys.argv:
     import pandas, numba, scipy.stats, privacy_assets.airflow.task_group, privacy_assets.pipeline.measuring
 """
@@ -53,6 +53,7 @@ class Airflow:
     port: int
     environment: Mapping[str, str]
     said: list[str] = field(default_factory=list)
+    runs: dict[tuple[str, str], str] = field(default_factory=dict)  # the states of all of them, as last asked
 
     def ask(self, method: str, path: str, **body: Any) -> Any:
         """One request to the public API."""
@@ -74,7 +75,7 @@ class Airflow:
 
     def trigger(self, dag: str, run: str, **more: Any) -> Ready:
         """Start a run; what is ready when it has ended."""
-        self.ask("POST", f"dags/{dag}/dagRuns", **{"dag_run_id": run, "logical_date": None, **more})
+        self.ask("POST", f"dags/{quote(dag)}/dagRuns", **{"dag_run_id": run, "logical_date": None, **more})
         return self.ended(dag, run)
 
     def mark(self, dag: str, run: str, task: str, state: str) -> Ready:
@@ -107,18 +108,14 @@ class Airflow:
 
     def ended(self, dag: str, run: str) -> Ready:
         """Ready when the run has ended."""
-        return lambda: self.ask("GET", _run(dag, run))["state"] in ("success", "failed")
-
-    def runs(self, dag: str) -> list[str]:
-        """All runs of a DAG, the oldest first."""
-        return [run["dag_run_id"] for run in self.ask("GET", f"dags/{dag}/dagRuns?order_by=run_after")["dag_runs"]]
+        return lambda: self.runs.get((dag, run)) in ENDS
 
     def all_ended(self, dag: str, least: int) -> Ready:
         """Ready when a DAG has so many runs, and all have ended."""
 
         def ready() -> bool:
-            found = self.ask("GET", f"dags/{dag}/dagRuns")["dag_runs"]
-            return len(found) >= least and all(run["state"] in ("success", "failed") for run in found)
+            found = [state for (of, _), state in self.runs.items() if of == dag]
+            return len(found) >= least and set(found) <= ENDS
 
         return ready
 
@@ -140,10 +137,13 @@ class Airflow:
             _next(name, act, waiting, failed)
         end = time.monotonic() + seconds
         while waiting and time.monotonic() < end:
-            time.sleep(0.5)
-            for name, (act, ready) in list(waiting.items()):
-                if ready():
-                    _next(name, act, waiting, failed)
+            time.sleep(1)
+            with suppress(OSError):  # it is busy: asked again
+                found = self.ask("GET", "dags/~/dagRuns?limit=500")["dag_runs"]
+                self.runs = {(run["dag_id"], run["dag_run_id"]): run["state"] for run in found}
+                for name, (act, ready) in list(waiting.items()):
+                    if ready():
+                        _next(name, act, waiting, failed)
         return {**failed, **dict.fromkeys(waiting, f"it did not end in {seconds:g} s")}
 
 
@@ -158,7 +158,7 @@ def _next(name: str, act: Act, waiting: dict[str, tuple[Act, Ready]], failed: di
 
 
 def _run(dag: str, run: str) -> str:
-    return f"dags/{dag}/dagRuns/{quote(run, safe='')}"
+    return f"dags/{quote(dag)}/dagRuns/{quote(run, safe='')}"
 
 
 @contextmanager
@@ -174,20 +174,20 @@ def serving(place: Path, dags: Sequence[str], **more: str) -> Iterator[Airflow]:
     environment = {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         "HOME": str(place / "home"),
-        "PYTHONPATH": os.pathsep.join([str(place / "home/config"), str(HERE), *sys.path]),
+        "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]),
         "OMP_NUM_THREADS": "1",
         "NUMBA_NUM_THREADS": "1",
         "PLACE": str(place),
         "AIRFLOW_HOME": str(place / "home"),
         "AIRFLOW__CORE__DAGS_FOLDER": str(place / "dags"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "false",
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONNECT_ARGS": "airflow_local_settings.WAITING",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
         "AIRFLOW__CORE__PARALLELISM": "3",
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "false",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "true",
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
         "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{port}",
+        "AIRFLOW__API__MAXIMUM_PAGE_LIMIT": "500",
         "AIRFLOW__API__SECRET_KEY": "of this test",
         "AIRFLOW__API_AUTH__JWT_SECRET": "of this test, and of nothing else that there is in the world",
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",

@@ -45,7 +45,7 @@ def table(name: str, generator: str = "drawing:memorise", **more: Any) -> TableS
     return TableSpec(**{**TABLE, "name": name, "generator": generator, **more})
 
 
-def two(name: str, spec: TableSpec, **more: Any) -> tuple[PrivacyGateOperator, PrivacyPublishOperator]:
+def two(spec: TableSpec, **more: Any) -> tuple[PrivacyGateOperator, PrivacyPublishOperator]:
     judge = PrivacyGateOperator(task_id="judge", table=spec, deployment=GATE, publish=False)
     return judge, publisher(spec, "judge", "publish", **more)
 
@@ -71,31 +71,31 @@ with DAG("leaks", schedule=None, params={"at_most": 0.3, "policy": "strict"}, ma
     attest >> publisher(spec, "leaks.attest", "publish_teardown").as_teardown()
 
 with DAG("skips", schedule=None):
-    judge, none_failed = two("skips", table("leaks"), trigger_rule="none_failed")
+    judge, none_failed = two(table("leaks"), trigger_rule="none_failed")
     start = nothing.override(task_id="start")()
     start >> choose() >> [nothing(), judge]
     judge >> none_failed
     one = publisher(table("leaks"), "judge", "publish_one_success", trigger_rule="none_failed_min_one_success")
     [start, judge] >> one
 
-with DAG("torn", schedule=None):
-    judge, publish = two("torn", table("torn"))
+with DAG("törn.1", schedule=None):
+    judge, publish = two(table("torn"))
     judge.as_teardown() >> publish.as_teardown()
 
 with DAG("strict", schedule=None):
-    judge, publish = two("strict", table("laxly"))
+    judge, publish = two(table("laxly"))
     judge >> publish
 
 with DAG("lax", schedule=None):
-    judge, publish = two("lax", table("laxly", policy=LAX))
+    judge, publish = two(table("laxly", policy=LAX))
     judge >> publish
 
 with DAG("turned_before", schedule=None):
-    judge, publish = two("turned_before", table("turned", "broken_generators:honest"))
+    judge, publish = two(table("turned", "broken_generators:honest"))
     judge >> publish
 
 with DAG("turned", schedule=None):
-    judge, publish = two("turned", table("turned"))
+    judge, publish = two(table("turned"))
     judge >> publish
 
 by_path = {**TABLE["data"], "source": str(PLACE / "people_{partition}.parquet")}

@@ -207,7 +207,7 @@ def skips(airflow: Airflow) -> Act:
 
 @act
 def torn(airflow: Airflow) -> Act:
-    yield airflow.trigger("torn", "first")
+    yield airflow.trigger("törn.1", "first")
 
 
 @act
@@ -404,7 +404,7 @@ ROUTES = (
     Route("plain/second/publish.csv", "tasks_test", NOTHING),
     Route("plain/manual*/publish.csv", "dags_test", NOTHING),
     Route("plain/first/publish_teardown.csv", "publish_teardown", POLICY),
-    Route("plain/first/publish_teardown.csv", "torn/first/publish", POLICY, "torn"),
+    Route("plain/first/publish_teardown.csv", "törn.1/first/publish", POLICY, "torn"),
     Route("plain/first/publish_none_failed.csv", "skips/first/publish", NOTHING),
     Route("plain/first/publish_one_success.csv", "skips/first/publish_one_success", NOTHING),
     Route("plain_settings/after/publish_conf.csv", "second_attest", POLICY),
@@ -540,6 +540,12 @@ def test_xcoms_are_references_and_hold_no_path(ran: Ran) -> None:
     for one in found:
         assert one.keys() in ({"table", "partition", "step", "values", "digest"}, {"table", "partition", "release"})
     assert str(ran.place) not in json.dumps(found)
+
+
+def test_what_is_run_by_dags_test_tells_its_steps_and_its_verdict(ran: Ran) -> None:
+    said = ran.noted("dags_test")
+    for line in ("step split", "step dcr", "step publish: refused"):
+        assert line in said
 
 
 NAMES = """
