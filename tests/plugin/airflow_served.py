@@ -207,6 +207,8 @@ def serving(place: Path, dags: Sequence[str], **more: str) -> Iterator[Airflow]:
         "AIRFLOW__API__MAXIMUM_PAGE_LIMIT": "500",
         "AIRFLOW__API__SECRET_KEY": "of this test",
         "AIRFLOW__API_AUTH__JWT_SECRET": "of this test, and of nothing else that there is in the world",
+        "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
         "AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK": "false",
         **more,
