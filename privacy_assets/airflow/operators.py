@@ -85,7 +85,8 @@ class _GateOperator(BaseOperator):
     @redact_exceptions
     def execute(self, context: Context) -> Any:
         """Do the work of this task, and let no private value out; see the class."""
-        self._log = self.log.bind() if hasattr(self.log, "bind") else self.log  # to where it writes now, not `unheard`
+        # Bound to where it writes now: what is bound first inside of `unheard` writes to what that closes.
+        self._log = self.log.bind() if hasattr(self.log, "bind") else self.log
         with unheard(), self.gated.deployment.credentials(), self._workers():
             done = self._work(self.gated.stored(context, self.log.info), context)
         for line in done.last_lines:
@@ -126,7 +127,8 @@ class _GateOperator(BaseOperator):
         self.page = self.gated.deployment.page(stored.reports, stored.base)
         refusal = None
         if attested.stated.verdict != "pass":
-            refusal = PublicationRefused(f"{attested.reason}{_advice(attested)}", attested.judgement.broken)
+            reason = f"{attested.reason.removesuffix('.')}.{_advice(attested)}"
+            refusal = PublicationRefused(reason, attested.judgement.broken)
         return _Done(reference, (*attested.report.to_text().splitlines(), f"report: {self.page}"), refusal)
 
     def _released(

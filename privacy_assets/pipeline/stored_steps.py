@@ -139,9 +139,11 @@ class StoredSteps:
             tables = stack.enter_context(self._get(SPLIT, given))
             encoded = stack.enter_context(self._get(ENCODE, given))["encoded"]
             synthetic = stack.enter_context(self._get(SAMPLE, given))["synthetic"]
-            scores = dict.fromkeys(self.steps.plan.metrics, Sealed("result", b""))  # which no gate lets through
+            scores = dict[str, Sealed]()
             for reference in given.get(SCORE) or ():
                 scores |= stack.enter_context(self._opened(SCORE, reference))
+            if absent := [name for name in self.steps.plan.metrics if name not in scores]:
+                raise self._nothing(f"{SCORE} of {', '.join(absent)}")
             found = self.steps.attestation(tables, encoded, synthetic, scores)
         return self.attested(found, synthetic), found
 
@@ -188,7 +190,7 @@ class StoredSteps:
     def _opened(self, step: str, reference: object) -> Iterator[dict[str, Any]]:
         """The values that a reference means, by name; PublicationRefused unless their bytes are those."""
         if not reference:
-            raise PublicationRefused(f"{self.steps.place}: step {step} gave nothing in this run. Fix: run it first.")
+            raise self._nothing(step)
         digest = reference.get("digest") if isinstance(reference, Mapping) else None
         own = isinstance(reference, Mapping) and self._named(step).items() <= reference.items()
         if not own or not isinstance(digest, str) or not _SHA256.fullmatch(digest):
@@ -200,6 +202,9 @@ class StoredSteps:
                 raise PublicationRefused(f"{self.steps.place}: {text}, or are gone. Fix: run {step} again.")
             found = {name: load_stored(folder / name) for name in names(folder)}
             yield found
+
+    def _nothing(self, step: str) -> PublicationRefused:
+        return PublicationRefused(f"{self.steps.place}: step {step} gave nothing in this run. Fix: run it first.")
 
     def _touch(self) -> None:
         put_atomic(private_folder(self.folder) / _TOUCHED, f"{time.time():.0f}".encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,11 @@ def independent(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
 def memorise(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
     """Rows of the training table."""
     return train.sample(rows, replace=True, random_state=seed).reset_index(drop=True)
+
+
+def memorise_anew(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
+    """Rows of the training table, other ones every time."""
+    return memorise(train, rows, time.time_ns() % 2**32)
 
 
 def half_memorised(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
