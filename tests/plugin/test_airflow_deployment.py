@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from test_airflow import airflow_in
 
 from privacy_assets.airflow import GateDeployment
+from privacy_assets.airflow.provider import get_provider_info
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.keys import first_key
 from privacy_assets.storage.objects import ObjectPath
@@ -86,6 +88,7 @@ from functools import partial
 print = partial(print, ">>")  # Airflow writes warnings to standard output
 from fsspec.config import conf
 from privacy_assets.airflow import GateDeployment
+from privacy_assets.airflow.provider import get_provider_info
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.storage.objects import location
@@ -148,6 +151,34 @@ def test_credentials_come_from_a_connection_and_keys_from_the_secrets_backend(tm
         "secrets:other: the secrets backend of this worker has no such variable.",
         "secrets:edited: the secrets backend of this worker has no such variable.",
     ]
+
+
+LISTED = """
+from functools import partial
+print = partial(print, ">>")
+from airflow.providers_manager import ProvidersManager
+manager = ProvidersManager()
+print(manager.providers["privacy-assets"].data["name"])
+print(*[link for link in manager.extra_links_class_names if "privacy" in link])
+"""
+
+
+@pytest.mark.slow
+def test_airflow_lists_the_provider_and_its_link(tmp_path: Path) -> None:
+    environment = airflow_in(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", LISTED], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert told(done.stdout) == ["privacy-assets", "privacy_assets.airflow.operators.PrivacyReportLink"]
+
+
+def test_what_the_provider_names_is_there() -> None:
+    found = get_provider_info()
+    places = [
+        place for kind in ("operators", "sensors", "triggers") for one in found[kind] for place in one["python-modules"]
+    ]
+    assert all(find_spec(place) for place in [*places, *(link.rpartition(".")[0] for link in found["extra-links"])])
 
 
 WAITS = """
