@@ -55,6 +55,7 @@ class Airflow:
     said: list[str] = field(default_factory=list)
     runs: dict[tuple[str, str], str] = field(default_factory=dict)  # the states of all of them, as last asked
     servers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    waiting: dict[str, tuple[Act, Ready]] = field(default_factory=dict)  # the acts that have not ended
 
     def ask(self, method: str, path: str, **body: Any) -> Any:
         """One request to the public API."""
@@ -148,7 +149,7 @@ class Airflow:
 
         The scheduler begins after the first turn, and again when SQLite was too slow for it.
         """
-        failed, waiting = dict[str, str](), dict[str, tuple[Act, Ready]]()
+        failed, waiting = dict[str, str](), self.waiting
         for name, act in acts.items():
             _next(name, act, waiting, failed)
         end = time.monotonic() + seconds
