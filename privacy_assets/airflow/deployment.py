@@ -8,11 +8,12 @@ from a Connection, since buckets are named here.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from privacy_assets.errors import ConfigError, door, shown
 from privacy_assets.gate.keys import SIGNING_VARIABLE, TrustedKeys, key_path
@@ -40,7 +41,7 @@ class GateDeployment:
     split. Without, PRIVACY_ASSETS_SIGNING_KEY and PRIVACY_ASSETS_SECRET, else the files of the private folder.
 
     ``report_url`` is the address under which a server of yours shows the folders ``reports`` of ``values``, and nothing
-    else of it (PRIVACY_ASSETS_REPORT_URL). ``store_conn_id`` is a Connection with the credentials of the object store:
+    else of it (PRIVACY_ASSETS_REPORT_URL). ``store_conn_id`` is a Connection with the credentials of an S3 store:
     login and password are key and secret, ``token`` of its extra a session token; nothing else of it counts.
     ``device`` is "auto", "cpu", "cuda", "cuda:N" or "mps"; an accelerator is leased by the step that uses it.
     """
@@ -63,6 +64,11 @@ class GateDeployment:
         key = str(self.signing_key or "")
         if key and not key.startswith(_BACKEND) and isinstance(_place(key, "signing_key"), ObjectPath):
             raise ConfigError("signing_key: keys are read from the worker, or from its secrets backend (secrets:NAME).")
+        places = [location(one) for one in (self.releases, self.private, self.values) if one is not None]
+        if self.store_conn_id is not None and {"gs", "gcs"} & {x.protocol for x in places if isinstance(x, ObjectPath)}:
+            raise ConfigError(
+                "store_conn_id: of S3 alone; the workers' environment has the credentials of other stores."
+            )
         if self.secret is not None and not self.secret.startswith(_BACKEND):
             raise ConfigError(f"secret: it never stands in a DAG. Fix: give {_BACKEND}NAME, or {SECRET_VARIABLE}.")
 
@@ -120,44 +126,34 @@ class GateDeployment:
         file = report / "report.html"
         url = self.report_url or os.environ.get(REPORT_URL_VARIABLE)
         if url:
-            return f"{url.rstrip('/')}/{str(file).removeprefix(str(values)).lstrip('/')}"
+            return f"{url.rstrip('/')}/{quote(str(file).removeprefix(str(values)).lstrip('/'))}"
         return file.as_uri() if isinstance(file, Path) else str(file)
 
     @contextmanager
     def credentials(self) -> Iterator[None]:
         """In the ``with`` block this process can sign and reach the store as the settings say."""
-        given = {SIGNING_VARIABLE: str(self.signing_key or ""), SECRET_VARIABLE: self.secret or ""}
-        secrets = {
-            variable: _from_backend(text.removeprefix(_BACKEND))
-            for variable, text in given.items()
-            if text.startswith(_BACKEND)
-        }
+        given = {SIGNING_VARIABLE: self.signing_key, SECRET_VARIABLE: self.secret}
+        secrets = {variable: _secret(str(value)) for variable, value in given.items() if value is not None}
         before = {variable: os.environ.get(variable) for variable in secrets}
-        os.environ.update(secrets)
+        _set(secrets)
         try:
-            with self._store():
+            with self.store_credentials():
                 yield
         finally:
-            for variable, value in before.items():
-                if value is None:
-                    os.environ.pop(variable, None)
-                else:
-                    os.environ[variable] = value
+            _set(before)
 
     @contextmanager
-    def _store(self) -> Iterator[None]:
+    def store_credentials(self) -> Iterator[None]:
+        """In the ``with`` block this process can reach the store, as far as a Connection is named for that."""
         if self.store_conn_id is None:
             yield
             return
-        from airflow.sdk import Connection
         from fsspec.config import conf
 
-        found = Connection.get(self.store_conn_id)
-        token = (found.extra_dejson or {}).get("token")
-        own = {"key": found.login, "secret": found.password, "token": token}
+        own = _of_connection(self.store_conn_id)
         before = {protocol: conf.get(protocol) for protocol in ("s3", "s3a")}
         for protocol in before:
-            conf[protocol] = {**conf.get(protocol, {}), **{name: value for name, value in own.items() if value}}
+            conf[protocol] = {**conf.get(protocol, {}), **own}
         try:
             yield
         finally:
@@ -182,11 +178,42 @@ def _place(given: Any, what: str) -> Location:
     return found
 
 
+def _set(variables: Mapping[str, str | None]) -> None:
+    """Set variables of the environment, or take away those of None."""
+    for variable, value in variables.items():
+        if value is None:
+            os.environ.pop(variable, None)
+        else:
+            os.environ[variable] = value
+
+
+def _of_connection(name: str) -> dict[str, str]:
+    """Key, secret and token of an S3 store; ConfigError where the Connection does not hold them."""
+    from airflow.sdk import Connection
+
+    try:
+        found = Connection.get(name)
+    except Exception as error:  # noqa: BLE001 (each version of Airflow has its own, which can quote the Connection)
+        ConfigError(f"store_conn_id: no Connection {shown(name)} ({type(error).__name__}).").raise_alone()
+    if not found.login or not found.password:
+        raise ConfigError(f"Connection {shown(name)} needs login and password: key and secret of the object store.")
+    token = (found.extra_dejson or {}).get("token")
+    return {"key": found.login, "secret": found.password, **({"token": token} if token else {})}
+
+
+def _secret(given: str) -> str | None:
+    """The secret that a setting names: None where it is a file, beside which the environment does not count."""
+    return _from_backend(given.removeprefix(_BACKEND)) if given.startswith(_BACKEND) else None
+
+
 def _from_backend(name: str) -> str:
     """A variable of the configured secrets backend, and of nothing that the UI can edit."""
-    from airflow.sdk.configuration import conf
+    try:
+        from airflow.sdk.configuration import get_custom_secret_backend
+    except ImportError:  # before Airflow 3.2
+        from airflow.configuration import get_custom_secret_backend
 
-    backend = conf._get_custom_secret_backend(worker_mode=True)
+    backend = get_custom_secret_backend(worker_mode=True)
     if backend is None:
         raise ConfigError(
             f"{_BACKEND}{name}: this worker has no secrets backend. Fix: [secrets] backend in airflow.cfg."
@@ -199,6 +226,9 @@ def _from_backend(name: str) -> str:
 
 
 def _mask(secret: str) -> None:
-    from airflow.sdk.log import mask_secret
+    try:
+        from airflow.sdk.log import mask_secret
+    except ImportError:  # Airflow 3.0
+        from airflow.sdk.execution_time.secrets_masker import mask_secret
 
     mask_secret(secret)

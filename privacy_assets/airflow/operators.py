@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -31,6 +31,14 @@ if TYPE_CHECKING:
 
 Table = GatedTable | TableSpec | str | Path
 _XCOM = "return_value"
+PUBLISHES = (
+    "Publishes the table, after it has verified signed verdict, policy, memory and bytes itself. It believes no state,"
+    " XCom or event of Airflow; until it succeeds the previous release stays."
+)
+_ALL_STEPS = (
+    "Splits a private table by person, makes a synthetic one, attacks it, and holds what the attacks find against the"
+    " policy. It fails when a limit does not hold; the log ends with the limits and what to do."
+)
 
 
 def release_asset(table: str) -> Asset:
@@ -65,6 +73,7 @@ class _GateOperator(BaseOperator):
 
     template_fields: ClassVar[Sequence[str]] = ()
     ui_color = "#e4f0e8"
+    outlets: list[Any]
 
     def __init__(
         self,
@@ -210,8 +219,8 @@ class PrivacyPublishOperator(_GateOperator):
     operator_extra_links = (PrivacyReportLink(),)
 
     def __init__(self, *, attested_by: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.outlets: list[Any] = [*(kwargs.get("outlets") or ()), release_asset(str(self.gated))]
+        super().__init__(**{"doc_md": PUBLISHES, **kwargs})
+        self.outlets = [*self.outlets, release_asset(str(self.gated))]
         self.attested_by = attested_by
 
     def _work(self, stored: StoredSteps, context: Context) -> _Done:
@@ -246,9 +255,9 @@ class PrivacyGateOperator(_GateOperator):
     operator_extra_links = (PrivacyReportLink(),)
 
     def __init__(self, *, publish: bool = True, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__(**{"doc_md": _ALL_STEPS, **kwargs})
         if publish:
-            self.outlets: list[Any] = [*(kwargs.get("outlets") or ()), release_asset(str(self.gated))]
+            self.outlets = [*self.outlets, release_asset(str(self.gated))]
         self.publish = publish
 
     def _work(self, stored: StoredSteps, context: Context) -> _Done:
@@ -258,8 +267,11 @@ class PrivacyGateOperator(_GateOperator):
         judged = self._judged(attested, {} if self.publish else reference, stored)
         if judged.refusal is not None or not self.publish:
             return judged
-        with self._step("published"):
-            release = stored.steps.publish(attested.sealed, synthetic)
+        try:
+            with self._step("published"):
+                release = stored.steps.publish(attested.sealed, synthetic)
+        except PublicationRefused as error:
+            return replace(judged, refusal=error)
         return self._released(release, attested.stated.sha256, stored, context, judged.last_lines)
 
 

@@ -13,7 +13,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from privacy_assets.airflow.deployment import GateDeployment
 from privacy_assets.airflow.redaction import redact_exceptions
-from privacy_assets.errors import InputError
+from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.releases import ReleaseStore, check_bytes
 from privacy_assets.gate.statements import Place
@@ -30,7 +30,9 @@ class ReleaseSensor(BaseSensorOperator):
     :class:`GateDeployment`, of which releases and trusted keys matter, or the folder of releases. With
     ``deferrable=True`` the triggerer waits, and no worker. Returns, as its XCom, ``table``, ``partition``, ``release``
     and ``sha256``; read the rows by :func:`privacy_assets.read_published`, which verifies them again. A release that is
-    there and does not verify fails the task for good.
+    there and does not verify fails the task for good. The ``timeout`` of a deferred sensor begins anew with each
+    release that is not new enough. Who waits in the triggerer has the credentials of its environment: there is no
+    ``store_conn_id``.
     """
 
     template_fields: ClassVar[Sequence[str]] = ()
@@ -49,6 +51,12 @@ class ReleaseSensor(BaseSensorOperator):
         super().__init__(**kwargs)
         self.place, self.newer_than, self.deferrable = Place(table, partition), newer_than, deferrable
         self.deployment = GateDeployment.of(deployment)
+        if deferrable and self.deployment.store_conn_id is not None:
+            raise ConfigError("ReleaseSensor: deferrable and store_conn_id do not go together. Fix: leave one out.")
+        if newer_than is not None and newer_than.tzinfo is None:
+            raise ConfigError(
+                "ReleaseSensor: newer_than needs a time zone, for example datetime(2026, 1, 1, tzinfo=UTC)."
+            )
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once."""
@@ -59,19 +67,19 @@ class ReleaseSensor(BaseSensorOperator):
         """Wait, here or in the triggerer."""
         if not self.deferrable:
             return super().execute(context)
+        trigger = ReleaseTrigger(*self._watched(), self.poke_interval)  # before the look: none that comes then is lost
         if (found := self._release()) is not None:
             return found
-        trigger = ReleaseTrigger(*self._watched(), self.poke_interval)
-        return self.defer(trigger=trigger, method_name="looked", timeout=timedelta(seconds=self.timeout))
+        return self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
 
-    def looked(self, context: Context, event: Mapping[str, Any] | None = None) -> Any:
+    def execute_complete(self, context: Context, event: Mapping[str, Any] | None = None) -> Any:
         """Look at the release that the triggerer saw; wait on where it is not the one."""
         return self.execute(context)
 
     @redact_exceptions
     def _release(self) -> dict[str, Any] | None:
         """The current release, verified; None while there is none that is new enough."""
-        with self.deployment.credentials():
+        with self.deployment.store_credentials():
             root, trusted = self.deployment.reading()
             return _verified(root, self.place, trusted, self.newer_than)
 

@@ -14,7 +14,6 @@ from privacy_assets.airflow.table import GatedTable
 from privacy_assets.pipeline.stored_steps import ATTEST, SCORE, steps_of_plan, uses_device
 from privacy_assets.policy import Policy
 
-PUBLISH = "publish"
 _DOCS = {
     "split": "Reads the private table and splits it by person into train, holdout and reference. Each part is signed.",
     "embed": "Trains the encoder of real rows, which sees likeness beyond single columns.",
@@ -24,8 +23,6 @@ _DOCS = {
     SCORE: "Measures one metric each, and signs what it found: how much the table gives away about real people.",
     ATTEST: "Holds all scores against the policy and signs the verdict. It fails when a limit does not hold; the log"
     " ends with the limits and what to do, and **Privacy report** opens the page.",
-    PUBLISH: "Publishes the table, after it has verified signed verdict, policy, memory and bytes itself. It believes"
-    " no state, XCom or event of Airflow; until it succeeds the previous release stays.",
 }
 
 
@@ -39,6 +36,7 @@ def privacy_gate(
     deployment: GateDeployment | str | Path | None = None,
     partitions: Any = None,
     group_id: str | None = None,
+    outlets: Sequence[Any] = (),
     **kwargs: Any,
 ) -> TaskGroup:
     """The steps of a table as tasks of the DAG in whose ``with`` block it stands; arguments of the operators.
@@ -46,8 +44,9 @@ def privacy_gate(
     The group has the table's name (or ``group_id``): split, embed, fit, sample, encode, score (one mapped task for all
     metrics; those that can use a device are ``score_on_device``), attest, publish. What stands before the group runs
     before all of it (``extract >> privacy_gate(...)``), and what follows runs when the table was published.
-    ``kwargs`` go to every task: ``retries``, ``execution_timeout``, ``queue``. Tasks that can use a device stand in the
-    pool that the settings name (``run: {device_pool: gpu}``), and lease it as well.
+    ``outlets`` are those of ``publish``, beside the release; ``kwargs`` go to every task: ``retries``,
+    ``execution_timeout``, ``queue``. Tasks that can use a device stand in the pool that the settings name
+    (``run: {device_pool: gpu}``), and lease it as well.
 
     The settings are those of the Dagster component and of ``privacy-assets run``, and so are verdict and release.
     ConfigError names a mistake when the DAG is parsed, for which nothing is read but settings.
@@ -64,7 +63,7 @@ def privacy_gate(
                 task.set_upstream([one for read in reads for one in tasks[read]])
         (attest,) = tasks[ATTEST]
         publish = PrivacyPublishOperator(
-            task_id=PUBLISH, table=gated, attested_by=attest.task_id, doc_md=_DOCS[PUBLISH], **kwargs
+            task_id="publish", table=gated, attested_by=attest.task_id, outlets=outlets, **kwargs
         )
         publish.set_upstream(attest)
     return group

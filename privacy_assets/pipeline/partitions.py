@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any, Literal
 
 from privacy_assets.errors import ConfigError, PublicationRefused, did_you_mean, shown
 
 Every = Literal["hour", "day", "week", "month"]
+_LAST_YEAR = 9999  # of a datetime: nothing comes after it
+_LONGEST = 250  # characters of a key that Airflow stores
 _FORMATS: dict[str, str] = {"hour": "%Y-%m-%d-%H:%M", "day": "%Y-%m-%d", "week": "%Y-%m-%d", "month": "%Y-%m-%d"}
 
 
@@ -21,8 +24,11 @@ class KeyPartitions:
 
     def __post_init__(self) -> None:
         odd = [key for key in self.keys if not isinstance(key, str) or not key.strip() or not key.isprintable()]
+        odd += [key for key in self.keys if key not in odd and len(key) > _LONGEST]
         if odd or not self.keys or len(set(self.keys)) < len(self.keys):
-            raise ConfigError("partitions: give the keys, texts of which none is empty or stands twice.")
+            raise ConfigError(
+                "partitions: give the keys, texts of at most 250 characters of which none is empty or stands twice."
+            )
 
     def check(self, key: str) -> str:
         """``key`` itself; PublicationRefused for one that is not known: it would be a place without a past."""
@@ -47,18 +53,22 @@ class TimePartitions:
 
     start: str | datetime
     every: Every = "day"
-    first: datetime = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.every not in _FORMATS:
             raise ConfigError(f"partitions: every is {shown(self.every)}.{did_you_mean(self.every, _FORMATS)}")
+        _ = self.first
+
+    @cached_property
+    def first(self) -> datetime:
+        """The start of the first partition."""
         try:
             start = datetime.fromisoformat(self.start) if isinstance(self.start, str) else self.start
             start = start.replace(tzinfo=UTC) if start.tzinfo is None else start.astimezone(UTC)
         except (ValueError, TypeError, AttributeError):
             raise ConfigError(f"partitions: start is {shown(self.start)}, no date such as 2026-01-01.") from None
         floor = self._floor(start)
-        object.__setattr__(self, "first", floor if floor == start else self._after(floor))
+        return floor if floor == start else self._after(floor)
 
     def of(self, when: datetime) -> str:
         """The key of the window that holds ``when``."""
@@ -90,7 +100,8 @@ class TimePartitions:
             start = datetime.strptime(key, form).replace(tzinfo=UTC)
         except (ValueError, TypeError):
             return None
-        return start if start.strftime(form) == key and self._floor(start) == start else None
+        known = start.strftime(form) == key and start.year < _LAST_YEAR and self._floor(start) == start
+        return start if known else None
 
     def _floor(self, when: datetime) -> datetime:
         hour = when.replace(minute=0, second=0, microsecond=0)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-import shutil
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -35,8 +34,8 @@ from privacy_assets.storage.work import WorkFolder
 Reference = Mapping[str, Any]
 SPLIT, EMBED, FIT, SAMPLE, ENCODE, SCORE, ATTEST = "split", "embed", "fit", "sample", "encode", "score", "attest"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_TOUCHED = "touched"  # when the last value of a run was stored
-_SPARED = 86_400.0  # seconds since the last value of a run, during which another run does not remove its values
+_TOUCHED = "touched"  # when a step of a run last used its values
+_SPARED = 86_400.0  # seconds since then, during which another run does not remove them
 
 
 def steps_of_plan(plan: TablePlan) -> dict[str, tuple[str, ...]]:
@@ -84,7 +83,7 @@ class StoredSteps:
 
     @property
     def reports(self) -> Location:
-        """Where the page of this run stands; it stays when values go."""
+        """Where verdict and page of this run stand; they stay when values go."""
         return self.home / "reports" / self._run
 
     @property
@@ -92,7 +91,7 @@ class StoredSteps:
         return hashlib.sha256(self.run.encode()).hexdigest()[:16]
 
     def split(self) -> dict[str, Any]:
-        """Source and splits. Values of earlier runs go, unless they are still being made."""
+        """Source and splits. Values of earlier runs, of all partitions, go where none was used for a day."""
         check_alone(self.steps)
         self._sweep()
         self._touch()
@@ -107,7 +106,7 @@ class StoredSteps:
 
     def fit(self, given: Mapping[str, Reference], device: str = "cpu") -> dict[str, Any]:
         """The trained generator."""
-        home = self.base if isinstance(self.base, Path) else None  # interrupted training goes on at the next try
+        home = self.folder if isinstance(self.folder, Path) else None  # interrupted training goes on at the next try
         with self._get(SPLIT, given) as tables:
             return self._put(FIT, {"generator": self.steps.generator(tables["train"], home, device)})
 
@@ -149,6 +148,7 @@ class StoredSteps:
 
     def attested(self, found: Attested, synthetic: Sealed) -> dict[str, Any]:
         """Store a verdict that is there already, with the record of the table that it is about."""
+        self._sweep()
         store_value(found.report, self.reports)
         return self._put(ATTEST, {"attestation": found.sealed, "synthetic": synthetic})
 
@@ -160,20 +160,37 @@ class StoredSteps:
 
     def _put(self, step: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """Store values by the keyed hash of their bytes, and refer to them."""
-        folder = self.folder / step
-        with WorkFolder() as made:
-            draft = made if isinstance(folder, ObjectPath) else private_folder(folder / f".{uuid.uuid4().hex}")
+        folder = self._at(step)
+        with self._draft(folder) as draft:
             for name, value in values.items():
                 store_value(value, draft / name)
             digest = self._keyed(draft)
-            if isinstance(folder, ObjectPath):
-                (folder / digest).upload(made)
-            elif (folder / digest).exists():
-                shutil.rmtree(draft)
-            else:
-                draft.rename(folder / digest)
+            place = folder / digest
+            if isinstance(place, ObjectPath):
+                place.upload(draft)
+            elif not place.is_dir() or place.is_symlink() or self._keyed(place) != digest:
+                remove_folder(place)  # damaged, or a link
+                place.unlink(missing_ok=True)
+                draft.rename(place)
         self._touch()
         return {**self._named(step), "values": sorted(values), "digest": digest}
+
+    @contextmanager
+    def _draft(self, folder: Location) -> Iterator[Path]:
+        """A new folder for values, which goes unless it was put in its place."""
+        if isinstance(folder, ObjectPath):
+            with WorkFolder() as made:
+                yield made
+            return
+        draft = private_folder(folder / f".{uuid.uuid4().hex}")
+        try:
+            yield draft
+        finally:
+            remove_folder(draft)
+
+    def _at(self, step: str) -> Location:
+        """Where the values of a step stand; a verdict is no private row, and stays beside its page."""
+        return (self.reports if step == ATTEST else self.folder) / step
 
     def _named(self, step: str) -> dict[str, Any]:
         return {"table": self.steps.place.table, "partition": self.steps.place.partition, "step": step}
@@ -195,7 +212,8 @@ class StoredSteps:
         own = isinstance(reference, Mapping) and self._named(step).items() <= reference.items()
         if not own or not isinstance(digest, str) or not _SHA256.fullmatch(digest):
             raise PublicationRefused(f"{self.steps.place}: what stands for step {step} is no reference to its values.")
-        with local_copy(self.folder / step / digest) as folder:
+        self._touch()
+        with local_copy(self._at(step) / digest) as folder:
             there = folder.is_dir() and not folder.is_symlink()
             if not there or not hmac.compare_digest(self._keyed(folder), digest):
                 text = f"the values of step {step} are not those that it stored in this run"
@@ -210,12 +228,12 @@ class StoredSteps:
         put_atomic(private_folder(self.folder) / _TOUCHED, f"{time.time():.0f}".encode())
 
     def _sweep(self) -> None:
-        """Remove the values of other runs that nobody has added to for a day: they are private rows."""
-        runs = self.home / "runs"
-        for name in set(names(runs)) - {self._run}:
+        """Remove the values of other runs of the table that no step has used for a day: they are private rows."""
+        runs = [self.home.parent / part / "runs" for part in names(self.home.parent)]
+        for run in (place / name for place in runs for name in names(place)):
             try:
-                old = time.time() - float(read_regular(runs / name / _TOUCHED)) > _SPARED
+                old = time.time() - float(read_regular(run / _TOUCHED)) > _SPARED
             except (OSError, ValueError):
                 old = False  # it has just begun, or was killed before it had stored anything
-            if old:
-                remove_folder(runs / name)
+            if old and run != self.folder:
+                remove_folder(run)

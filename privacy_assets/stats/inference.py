@@ -95,7 +95,7 @@ class Evidence:
         return Evidence(self.observed[entries], self.null[:, entries], resampled)
 
     def over(self, scale: np.ndarray) -> Evidence:
-        """The statistics divided by a ``scale`` (m,) that no label changes."""
+        """The statistics divided by a ``scale`` (m,), the same for the labels that were observed and for all others."""
         resampled = None if self.resampled is None else self.resampled / scale
         return Evidence(self.observed / scale, self.null / scale, resampled)
 

@@ -62,6 +62,14 @@ def test_a_window_that_is_open_is_told_as_that() -> None:
         daily.check(daily.of(datetime.now(UTC)))
 
 
+@pytest.mark.parametrize("every", TWINS)
+def test_the_end_of_time_is_no_partition(every: str) -> None:
+    forever = TimePartitions("2026-01-01", every)
+    for key in ("9999-12-31", "9999-12-01", "9999-12-26", "9999-12-31-23:00", "0001-01-01"):
+        with pytest.raises(PublicationRefused, match="there is no partition"):
+            forever.check(key)
+
+
 @pytest.mark.parametrize("given", [{"start": "soon"}, {"start": None}, {"start": "2026-01-01", "every": "days"}])
 def test_wrong_settings_are_told(given: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="partitions"):
@@ -74,7 +82,7 @@ def test_keys_are_those_that_are_named() -> None:
     for key in ("North", "north ", "east", "*", ""):
         with pytest.raises(PublicationRefused, match="there is no partition"):
             found.check(key)
-    for wrong in ([], ["a", "a"], [""], [1], "north", 3):
+    for wrong in ([], ["a", "a"], [""], [1], ["a" * 251], "north", 3):
         with pytest.raises(ConfigError, match="partitions"):
             as_partitions(wrong)
     assert as_partitions(None) is None

@@ -19,6 +19,7 @@ from privacy_assets.gate.keys import first_key
 from privacy_assets.gate.prepared import prepare
 from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.gate.statements import Place
+from privacy_assets.pipeline import stored_steps
 from privacy_assets.pipeline.deployment import Deployment
 from privacy_assets.pipeline.plan import TablePlan
 from privacy_assets.pipeline.run import run_table
@@ -56,10 +57,16 @@ def spec(rows: Path, *, leak: bool = False, **more: Any) -> TableSpec:
 
 
 def stored(
-    chosen: TableSpec, folder: Path, run: str = "first", base: Path | ObjectPath | None = None, **places: Any
+    chosen: TableSpec,
+    folder: Path,
+    run: str = "first",
+    base: Path | ObjectPath | None = None,
+    partition: str | None = None,
+    **places: Any,
 ) -> StoredSteps:
     given = {"root": folder / "releases", "private": folder / "private", **places}
-    steps = Steps(TablePlan.of(chosen), Deployment(**given), Place("adult"))
+    plan = TablePlan.of(chosen, partitioned=partition is not None)
+    steps = Steps(plan, Deployment(**given), Place("adult", partition))
     return StoredSteps(steps, base or folder / "private/values", run)
 
 
@@ -193,6 +200,49 @@ def test_a_step_that_is_run_again_gives_the_values_it_gave(rows: Path, tmp_path:
     first, again = steps.split(), steps.split()
     assert first == again, "two attempts at once cannot replace each other's values"
     assert not [path for path in (steps.folder / "split").iterdir() if path.name.startswith(".")]
+
+
+def test_a_step_that_is_run_again_mends_its_damaged_values(rows: Path, tmp_path: Path) -> None:
+    steps = stored(spec(rows), tmp_path)
+    split = steps.split()
+    folder = steps.folder / "split" / split["digest"]
+    victim = next(folder.rglob("*.parquet"))
+    for spoil in (lambda: victim.write_bytes(b"x"), victim.unlink, lambda: (folder / "more").touch()):
+        spoil()
+        with pytest.raises(PublicationRefused, match="Fix: run split again"):
+            steps.fit({"split": split})
+        assert steps.split() == split
+        steps.fit({"split": split})
+    kept = shutil.move(folder, tmp_path / "kept")
+    folder.symlink_to(kept)
+    assert steps.split() == split and not folder.is_symlink()
+
+
+def test_a_step_that_fails_leaves_no_draft(rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = stored(spec(rows), tmp_path)
+    monkeypatch.setattr(stored_steps, "content_hash", lambda folder: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        steps.split()
+    assert not [path for path in steps.folder.rglob("*") if path.suffix == ".parquet"]
+
+
+def test_values_of_other_partitions_go_as_well(rows: Path, tmp_path: Path) -> None:
+    for day in ("2026-01-01", "2026-01-02"):
+        shutil.copy(rows, tmp_path / f"rows_{day}.parquet")
+    daily = spec(tmp_path / "rows_{partition}.parquet")
+    first = stored(daily, tmp_path, partition="2026-01-01")
+    through(first)
+    (first.folder / "touched").write_text(f"{time.time() - 90_000:.0f}")
+    stored(daily, tmp_path, "next", partition="2026-01-02").split()
+    assert not first.folder.exists() and (first.reports / "report.html").is_file()
+
+
+def test_a_verdict_can_wait_for_days(rows: Path, tmp_path: Path) -> None:
+    steps = stored(spec(rows), tmp_path)
+    found = through(steps)
+    (steps.folder / "touched").write_text("0")
+    stored(spec(rows), tmp_path, "next").split()
+    assert published(steps, found)
 
 
 def test_values_of_runs_that_ended_a_day_ago_go_and_reports_stay(rows: Path, tmp_path: Path) -> None:

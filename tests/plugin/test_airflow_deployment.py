@@ -32,6 +32,7 @@ from tests.stores import new_bucket, reaching, s3
         ({"releases": "/r", "secret": "a word"}, "never stands in a DAG"),
         ({"releases": "s4://bucket"}, "Did you mean s3"),
         ({"releases": 3}, "give a path"),
+        ({"releases": "gs://bucket/releases", "store_conn_id": "store"}, "of S3 alone"),
     ],
 )
 def test_mistakes_are_told_when_the_dag_is_parsed(given: dict, words: str) -> None:
@@ -73,6 +74,9 @@ def test_the_address_of_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     assert GateDeployment(report_url="https://reports.example/").page(report, values) == wanted
     monkeypatch.setenv("PRIVACY_ASSETS_REPORT_URL", "https://reports.example")
     assert GateDeployment().page(report, values) == wanted
+    hourly = values / "adult/partition=2026-01-01-05%3A00/reports/0123"
+    quoted = "https://reports.example/adult/partition%3D2026-01-01-05%253A00/reports/0123/report.html"
+    assert GateDeployment().page(hourly, values) == quoted
     stored = ObjectPath("s3://bucket/values")
     assert GateDeployment().page(stored / "a", stored) == "https://reports.example/a/report.html"
 
@@ -101,11 +105,20 @@ print(conf.get("s3"), "PRIVACY_ASSETS_SIGNING_KEY" in os.environ)
 with GateDeployment("/r", signing_key="secrets:gate_key", secret="secrets:gate_secret").credentials():
     print(os.environ["PRIVACY_ASSETS_SIGNING_KEY"][:27], os.environ["PRIVACY_ASSETS_SECRET"])
 print("PRIVACY_ASSETS_SIGNING_KEY" in os.environ, os.environ.get("PRIVACY_ASSETS_SECRET"))
-for name in ("other", "edited"):
+for given in (
+    {"signing_key": "secrets:other"},
+    {"signing_key": "secrets:edited"},
+    {"store_conn_id": "empty"},
+    {"store_conn_id": "absent"},
+):
     try:
-        GateDeployment("/r", signing_key=f"secrets:{name}").credentials().__enter__()
+        GateDeployment("/r", **given).credentials().__enter__()
     except ConfigError as error:
         print(error)
+os.environ["PRIVACY_ASSETS_SIGNING_KEY"] = "another key"
+with GateDeployment("/r", signing_key="/keys/signing.key").credentials():
+    print("PRIVACY_ASSETS_SIGNING_KEY" in os.environ)
+print(os.environ["PRIVACY_ASSETS_SIGNING_KEY"])
 """
 
 
@@ -132,6 +145,7 @@ def test_credentials_come_from_a_connection_and_keys_from_the_secrets_backend(tm
             "AIRFLOW__SECRETS__BACKEND": "airflow.secrets.local_filesystem.LocalFilesystemBackend",
             "AIRFLOW__SECRETS__BACKEND_KWARGS": json.dumps({"variables_file_path": str(tmp_path / "variables.json")}),
             "AIRFLOW_VAR_EDITED": "a key that anybody may edit",
+            "AIRFLOW_CONN_EMPTY": json.dumps({"conn_type": "aws", "login": "someone"}),
             "PRIVACY_ASSETS_SECRET": "the own one, which stays",
         }
         done = subprocess.run(
@@ -150,6 +164,10 @@ def test_credentials_come_from_a_connection_and_keys_from_the_secrets_backend(tm
         "False the own one, which stays",
         "secrets:other: the secrets backend of this worker has no such variable.",
         "secrets:edited: the secrets backend of this worker has no such variable.",
+        "Connection 'empty' needs login and password: key and secret of the object store.",
+        "store_conn_id: no Connection 'absent' (AirflowNotFoundException).",
+        "False",
+        "another key",
     ]
 
 
@@ -188,8 +206,12 @@ from pathlib import Path
 print = partial(print, ">>")
 import airflow.sdk
 from airflow.sdk.exceptions import TaskDeferred
-from privacy_assets.airflow import ReleaseSensor
+from datetime import datetime
+from airflow.sdk import DAG, Asset
+from privacy_assets.airflow import GateDeployment, PrivacyGateOperator, ReleaseSensor, privacy_gate
+from privacy_assets.airflow.redaction import redact_exceptions
 from privacy_assets.airflow.sensor import ReleaseTrigger
+from privacy_assets.errors import ConfigError, PublicationRefused
 from airflow.sdk.module_loading import import_string
 
 place = Path(os.environ["PLACE"])
@@ -213,7 +235,40 @@ async def first():
 
 event = asyncio.run(first())
 print(event)
-print(sensor.looked({}, event))
+print(sensor.execute_complete({}, event))
+
+
+class Between(ReleaseSensor):
+    def _release(self):
+        shutil.copytree(place / "made", place / "later", dirs_exist_ok=True)
+
+
+try:
+    Between(task_id="race", table="people", deployment=place / "later/releases", deferrable=True).execute({})
+except TaskDeferred as deferred:
+    print(deferred.trigger.seen)
+for given in ({"newer_than": datetime(2026, 1, 1)}, {"deployment": GateDeployment("s3://b/r", store_conn_id="s")}):
+    try:
+        ReleaseSensor(task_id="wrong", table="people", **{"deployment": place, "deferrable": True, **given})
+    except ConfigError as error:
+        print(error)
+with DAG("outlets", default_args={"outlets": [Asset("other")]}) as dag:
+    group = privacy_gate("people", source="/rows.parquet", deployment="/r", outlets=[Asset("own")])
+    alone = PrivacyGateOperator(task_id="alone", table="all", source="/rows.parquet", deployment="/r")
+print([[one.name for one in dag.task_dict[task].outlets] for task in ("people.publish", "alone")])
+for behind in (TimeoutError(110, "timed out"), FileNotFoundError(2, "gone"), None):
+    @redact_exceptions
+    def step():
+        try:
+            if behind is not None:
+                raise behind
+        except OSError:
+            raise PublicationRefused("the pointer cannot be read") from None
+        raise PublicationRefused("no")
+    try:
+        step()
+    except Exception as error:
+        print(type(error).__name__, error.__context__)
 """
 
 
@@ -239,10 +294,19 @@ def test_the_sensor_waits_in_the_triggerer_and_verifies_by_itself(tmp_path: Path
         [sys.executable, "-c", WAITS], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    deferred, event, found = told(done.stdout)
+    deferred, event, found, *rest = told(done.stdout)
     assert deferred.startswith("privacy_assets.airflow.sensor.ReleaseTrigger {'releases': ")
     assert event == "{'table': 'people', 'partition': None}"
     assert "'release': " in found and "'sha256': " in found
+    assert rest == [
+        "None",
+        "ReleaseSensor: newer_than needs a time zone, for example datetime(2026, 1, 1, tzinfo=UTC).",
+        "ReleaseSensor: deferrable and store_conn_id do not go together. Fix: leave one out.",
+        "[['own', 'people_release'], ['other', 'all_release']]",
+        "PublicationRefused None",
+        "AirflowFailException None",
+        "AirflowFailException None",
+    ]
 
 
 PARSED = """

@@ -20,8 +20,9 @@ _MOSTLY_FULL = 0.9  # share of rows that have a near copy anyway, at most: where
 def nearness(inputs: MetricInputs) -> tuple[np.ndarray, np.ndarray]:
     """How near the release comes to each row of all real tables stacked: (N, reaches), and which are own rows, (N,).
 
-    A row is its person's own where nobody else has an equal one. With d its distance to the nearest synthetic row and a
-    that to the nearest row of somebody else, it is max(0, 1 - (d / (reach a))^2); rows that others have are at 0.
+    A row is its person's own where nobody else has an equal one, nor the person eight more. With d its distance to the
+    nearest synthetic row and a that to the nearest row of somebody else, it is max(0, 1 - (d / (reach a))^2); rows that
+    others have are at 0.
     """
     real = EncodedTable.stack([inputs.encoded(role) for role in inputs.real_roles])
     apart = distance_to_other_subjects(real, inputs.everyone.codes, inputs.device)
