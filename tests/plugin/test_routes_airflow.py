@@ -58,7 +58,8 @@ def note(airflow: Airflow, name: str, dag: str, run: str, task: str) -> None:
 def values(airflow: Airflow, table: str, dag: str, run: str, step: str) -> Path:
     """Where the value of a step of a run stands."""
     named = hashlib.sha256(f"{dag}\0{run}".encode()).hexdigest()[:16]
-    return airflow.place / "deployment/private/values" / table / "_all/runs" / named / step
+    kept = "reports" if step == "attest" else "runs"  # a verdict stays beside its page
+    return airflow.place / "deployment/private/values" / table / "_all" / kept / named / step
 
 
 @act
