@@ -43,7 +43,7 @@ STUDIES = [
     Study("near", "TABLE --people=200 --draws=1", 8,
           [r"^\| small, 200 \| 1 of synthpop \| -?0\.\d+ \| 0 % \|", r"^\| small, 200 \| 1 of 5 % moved \|",
            "^1 of 1 intervals"]),
-    Study("power", "TABLE --people=200 --draws=2", 10,
+    Study("power", "TABLE --people=200 --draws=2", 7,
           [r"^\| small \| 200 \| .* % \| .* % \| .* % \| .* % \| ", "^At least 2 splits"]),
     Study("power", "TABLE --every-row --people=200 --draws=2", 3,
           [r"^\| small, 200 \| 10 % \| 100 % \| ", "^At least 2 splits"]),
