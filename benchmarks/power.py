@@ -291,7 +291,7 @@ def run(options: argparse.Namespace) -> None:
         source = Source.read(name)
         for wanted in options.people:
             people = min(wanted, (int(source.whose.max()) + 1) // 3)
-            for dose in EVERY_ROW if options.every_row else DOSES:
+            for dose in options.doses or (EVERY_ROW if options.every_row else DOSES):
                 told = {"table": Path(name).stem, "people": people, "every": options.every_row, "dose": dose}
                 key = key_of(told)
                 if key not in held:
@@ -417,6 +417,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--people", type=int, nargs="+", default=[1_000, 2_000, 5_000], help="in train; a third at most"
     )
     parser.add_argument("--every-row", action="store_true", help="copies of any row, not only of those that few have")
+    parser.add_argument("--doses", type=float, nargs="+", help="shares of copied people, in place of the usual ones")
     parser.add_argument("--draws", type=int, default=100, help="splits and releases of each table, size and dose")
     parser.add_argument("--results", type=Path, default=Path("power.jsonl"), help="where lines are added")
     parser.add_argument("--report", type=Path, help="a file to report on; nothing is run")

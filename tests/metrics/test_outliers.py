@@ -121,10 +121,10 @@ def test_matches_against_a_naive_twin(share, rows):
             )
         every = list(zip(found.scores["distance / neighbour"], found.neighbour, found.codes, strict=True))
         told = []
-        for share_within in (0.9, 0.98):
+        for share_within, reach in ((0.9, 0.01), (0.98, 0.25)):
             cut = sorted(found.neighbour)[math.ceil(share_within * len(found.neighbour)) - 1]
             apart = [(near, code) for near, alone, code in every if alone > cut]
-            outliers, matched = {code for _, code in apart}, {code for near, code in apart if near <= 0.25}
+            outliers, matched = {code for _, code in apart}, {code for near, code in apart if near <= reach}
             u, k = len(outliers), len(matched)
             u_t, k_t = (sum(found.member[code] for code in some) for some in (outliers, matched))
             if k == 0 or not 0 < u_t < u:
@@ -149,9 +149,23 @@ def test_where_chance_meets_many_the_farthest_are_asked_by_themselves():
         remote = found.neighbour > np.quantile(found.neighbour, 0.98)
         near[~remote & (rng.random(10_000) < 0.1)] = 0.1
         fresh = population(near.copy(), found.neighbour, found.codes, found.member)
-        near[np.flatnonzero(remote & found.member[found.codes])[:15]] = 0.0
+        near[np.flatnonzero(remote & found.member[found.codes])[:15]] = 0.2
         leaking = population(near, found.neighbour, found.codes, found.member)
         assert outlier_matches(leaking).low > 0 and outlier_matches(leaking).note == "15 of 200 outliers"
+        assert outlier_matches(fresh).low <= 0 <= outlier_matches(fresh).high
+
+
+def test_where_chance_comes_near_to_many_the_same_row_is_asked_for():
+    """One in four of the outliers is met by chance, at a fifth of the distance, wherever they stand."""
+    for seed in range(10):
+        found = drawn(seed, people=10_000, share=0.5)
+        near, rng = np.ones(10_000), np.random.default_rng(seed)
+        near[rng.random(10_000) < 0.25] = 0.2
+        fresh = population(near.copy(), found.neighbour, found.codes, found.member)
+        remote = found.neighbour > np.quantile(found.neighbour, 0.98)
+        near[np.flatnonzero(remote & found.member[found.codes])[:13]] = 0.0
+        leaking = population(near, found.neighbour, found.codes, found.member)
+        assert outlier_matches(leaking).low > 0 and outlier_matches(leaking).note == "13 of 1000 outliers"
         assert outlier_matches(fresh).low <= 0 <= outlier_matches(fresh).high
 
 

@@ -16,8 +16,9 @@ import numpy as np
 from privacy_assets.metrics.controls.canaries import KINDS, canaries
 from privacy_assets.metrics.copies import Copies
 from privacy_assets.metrics.copies._match_kernels import best_weights
+from privacy_assets.metrics.copies.exact import copied
 from privacy_assets.metrics.copies.match_weight import advantages, coded
-from privacy_assets.metrics.copies.metric import copied, partial_estimate, share_estimates
+from privacy_assets.metrics.copies.metric import partial_estimate, share_estimates
 from privacy_assets.metrics.dcr.identical import own_rows
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.membership_inference.metric import PURPOSE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar
 
@@ -11,7 +11,8 @@ from pydantic import Field
 
 from privacy_assets.metrics.base import Measured, Metric
 from privacy_assets.metrics.copies import near
-from privacy_assets.metrics.copies.match_weight import NAMES, Difference, advantages, match_weights
+from privacy_assets.metrics.copies.exact import copied, repeated
+from privacy_assets.metrics.copies.match_weight import NAMES, advantages, match_weights
 from privacy_assets.metrics.declarations import Causes, Question
 from privacy_assets.metrics.inputs import MetricInputs
 from privacy_assets.metrics.targets import Budget, target_rows
@@ -22,42 +23,36 @@ from privacy_assets.stats.inference import Evidence
 from privacy_assets.stats.limits import Limit
 from privacy_assets.stats.subjects import SMALLEST_SIDE, Subjects
 
-_BEYOND = 4.0  # deviations of a cell without copies that are still counted
-_OFTEN = 10  # times as often as among real rows
-_ROUNDS = 10  # of correcting D for cells that are full anyway
-_MOSTLY_FULL = 0.9  # share of cells at their bound, at most: where all are, nothing can be seen
-
 
 @declared
 class Copies(Metric):
     """Share of the training rows that the release repeats, which only membership explains; whole rows, and parts.
 
     Rows that agree in every column (missing equals missing) are a cell; ``s`` synthetic and ``r`` real rows, of train
-    and unseen people alike, lie in one. A release that copies each training row with probability x has on average
-    ``b + x t`` rows in a cell with ``t`` training rows, where the labels of its ``r`` rows say nothing of ``b``. So
-    with the weight ``s / r`` of a row and people counting alike,
+    and unseen people alike, lie in one. A row of the cell has the weight w(s, r) = s / (r + s - 5/4), and 0 where s is
+    0: how much better a copy among the s explains them than chance does. So many rows as are expected by chance after s
+    - 1 synthetic and r real ones are proportional to r + s - 1 - 1/4, the posterior mean where frequencies of rows are
+    as uneven as in a Pitman-Yor process of discount 1/4 (Robbins 1956; Pitman and Yor 1997), which many tables are; the
+    weight is the score of the mixture of population and training rows. The labels of the r rows say nothing of s but by
+    copies. If each training row is copied with probability x,
 
-        x = (mean weight of members - mean weight of others) / D,
+        mean weight of members - mean weight of others = mean of E[w(s + k, r) - w(s, r)], k of Binomial(times, x),
 
-    where D is the mean over people and their rows of the share of a cell that is this person's: a copy in a cell of r
-    people's rows moves the weight of one member by 1 / r. It is the score test of the mixture of population and
-    training rows, divided by its derivative, so that it is right where many real rows are equal. 0 by chance, 1 for a
-    copy of train, negative where the release keeps away from train. That is ``exact_share``, of all rows.
+    the mean over the rows of unseen people, people counting alike: what copies of so many equal rows of one person add.
+    The x that solves it is the share, right where many real rows are equal, 0 by chance, 1 for a copy of train, and
+    negative where the release keeps away from train (then the sides change places). That is ``exact_share``, of all
+    rows. A row that is repeated a hundred times weighs no more than one.
 
     A faithful release of a table whose rows all have many equals repeats the frequencies of train, and so its copies;
     but a row that a crowd shares singles nobody out. ``rare_share`` is what a limit can hold: the same sums over rows
     that at most ``few`` people have, in people of all the train. Were each of these rows repeated with the same
     probability x, it is x times the mean share of such rows among those of a person.
 
-    A cell counts at most a copy of each of its rows beyond what is usual for cells of its size (the median over cells
-    of as many rows to a power of two, and four deviations of both counts), so that one row repeated a hundred times is
-    one row. What would be at that bound without a copy hides one: D is corrected for it.
-
     Either counts a row once, however often it is repeated. ``repeated_share`` is the share of the synthetic rows that
-    equal a row which one person alone has, somebody of train, and which stands in the release more than ten times as
-    often as among the real rows; less the same share of unseen people, by as many people, which tells how often a model
-    that fits badly makes rows that hardly anybody has. At least 0, and without an interval: where nobody is repeated on
-    purpose both are next to nothing.
+    equal a row which at most ten people have, somebody of train among them, and which stands in the release more than
+    ten times as often as among the real rows; less the same share of rows that only unseen people have, by as many
+    people, which tells how often a model that fits badly makes rows that hardly anybody has. At least 0, and without an
+    interval: where nobody is repeated on purpose both are next to nothing.
 
     ``partial_advantage`` is about rows of which a part is somebody's: a real row's match weight, in bits, is how rare
     its values are in which it agrees with some synthetic row, see :func:`.match_weight.match_weights`. Members have
@@ -180,65 +175,3 @@ def share_estimates(found: Evidence, people: Subjects) -> list[Estimate]:
 def partial_estimate(found: Evidence, people: Subjects) -> Estimate:
     """``partial_advantage`` of what :func:`.match_weight.advantages` found."""
     return found.worst(Copies.spec("partial_advantage"), people.counts, NAMES, "strongest")
-
-
-def copied(cells: np.ndarray, synthetic: np.ndarray, people: Subjects, few: int, difference: Difference) -> Evidence:
-    """The shares ``exact_share`` and ``rare_share``, see :class:`Copies`: two entries.
-
-    ``cells`` int64 (N,) are ids of the rows of ``people``, ``synthetic`` int64 (n,) those of the release; equal rows
-    have equal ids.
-    """
-    known, cell = np.unique(cells, return_inverse=True)
-    place = np.minimum(np.searchsorted(known, synthetic), len(known) - 1)
-    real, hits = np.bincount(cell), np.bincount(place[known[place] == synthetic], minlength=len(known))
-    size = np.log2(real).astype(np.int64)
-    usual = real * _by(size, hits / real, np.median)
-    most = real + usual + _BEYOND * np.sqrt(usual * (1 + usual / real))  # both counts vary by chance
-    own, times = np.unique(people.codes * len(real) + cell, return_counts=True)
-    whose, where = np.divmod(own, len(real))
-    rare, rows = np.bincount(where) <= few, people.totals()
-    weight = (np.minimum(hits, most) / real)[cell]
-    weights = np.stack([people.totals(part) / rows for part in (weight, weight * rare[cell])], axis=1)
-
-    found = difference(weights)
-    parts, full = np.bincount(where, times**2 / rows[whose], len(real)) / real / len(people), hits >= most
-    members, anyway = people.members / len(people), _by(size, full, np.mean)
-    every = _moved(found.observed[0], parts, anyway, members)
-    here = _moved(found.observed[1], parts * rare, anyway, members)
-    held = float((people.totals(rare[cell].astype(np.float64)) / rows).mean())  # share of rows that few have
-    return found.over(np.array([every, here / held if held > 0 else 1.0]))
-
-
-def repeated(cells: np.ndarray, synthetic: np.ndarray, people: Subjects) -> float:
-    """Share of ``synthetic`` (n,), n > 0, that is ``repeated_share``, see :class:`Copies`; ids as in :func:`copied`."""
-    known, cell = np.unique(cells, return_inverse=True)
-    pairs = np.unique(cell * len(people) + people.codes)
-    held = np.bincount(pairs // len(people)) == 1
-    member = np.zeros(len(known), dtype=bool)
-    member[pairs // len(people)] = people.member[pairs % len(people)]  # of whoever holds it alone
-    place = np.minimum(np.searchsorted(known, synthetic), len(known) - 1)
-    hits = np.bincount(place[known[place] == synthetic], minlength=len(known))
-    often = held & (hits > _OFTEN * np.bincount(cell))
-    by_chance = hits[often & ~member].sum() * people.members / max(len(people) - people.members, 1)
-    return float(max(hits[often & member].sum() - by_chance, 0.0) / len(synthetic))
-
-
-def _moved(difference: float, parts: np.ndarray, full: np.ndarray, members: float) -> float:
-    """D: how far a copy of every training row moves the ``difference`` of mean weights.
-
-    ``parts`` (cells,) add up to it where no cell is at its bound, and ``full`` (cells,) are the shares of cells of as
-    many rows that are. What share is there without copies follows from ``full`` and the copies, and these from D;
-    ``members`` is the share of people who are in train.
-    """
-    share, moved = 0.0, 1.0
-    for _ in range(_ROUNDS):
-        anyway = np.clip((full - members * share) / (1 - members * share), 0.0, _MOSTLY_FULL)
-        moved = float((parts * (1 - anyway)).sum())
-        share = float(np.clip(difference / moved, 0.0, 1.0)) if moved > 0 else 0.0
-    return moved
-
-
-def _by(group: np.ndarray, values: np.ndarray, summary: Callable[[np.ndarray], float]) -> np.ndarray:
-    """The summary of the values (n,) of each one's group, int64 (n,): (n,)."""
-    found = np.array([summary(values[group == one]) for one in range(group.max() + 1) if (group == one).any()])
-    return found[np.unique(group, return_inverse=True)[1]]

@@ -22,8 +22,9 @@ from privacy_assets.stats.subjects import SMALLEST_SIDE
 MOST_EXPOSED = 40  # people; of fewer than four times as many a quarter is taken
 _TOO_FEW = f"fewer than {SMALLEST_SIDE} outliers on a side"
 MATCH_CONFIDENCE = 0.99
-TAILS = (0.1, 0.02)  # of the rows, the farthest from others
-NEAR = 0.25  # of the distance to the nearest other person
+# Share of the rows, the farthest from others, and of the distance to the nearest other person: within a hundredth of it
+# a row is the same, within a quarter it was moved a little.
+ASKED = ((0.1, 0.01), (0.02, 0.25))
 EVIDENCE = 8.9  # of so many people, all members, 40 suffice where four in five are
 
 ADVANTAGE_OUTLIERS = StatisticSpec(
@@ -94,7 +95,7 @@ def outlier_excess(population: Population) -> Estimate:
     return OUTLIER_EXCESS.estimate(value, low, high, outliers.counts, minimum_detectable_effect=mde, note=note)
 
 
-def apart_rows(population: Population, tail: float = TAILS[0]) -> np.ndarray:
+def apart_rows(population: Population, tail: float = ASKED[0][0]) -> np.ndarray:
     """The rows farther from everybody else than all but ``tail`` are, bool (n,): none where many stand equally far."""
     neighbour = population.neighbour
     cut = np.quantile(neighbour, 1 - tail, method="inverted_cdf")
@@ -105,16 +106,16 @@ def outlier_matches(population: Population) -> Estimate:
     """Statistic ``outlier_matches`` of the rows under attack, and with a reference of its rows too: leaked people over
     the members expected among the outliers, which is the share of members in all.
 
-    A person is matched when S has a row within a quarter of the distance from theirs to the nearest other person, and
-    an outlier when that distance is greater than that of nine in ten rows; where many rows stand equally far from
-    others, as with few coarse columns, none of these stands apart, and ``copies.rare_share`` sees them. So 15 of the
-    most isolated people of 8,000 are seen when their rows are copied, or moved a little: chance brings next to nobody
-    as near. Where it does, as in tables of few columns, fewer are met farther out: the same is asked of the farthest
-    fiftieth, and that of both is told by which more people leak for sure, of none the tenth. Exact intervals, see
-    :mod:`privacy_assets.stats.leaked`, at 99 % for both together; exactly 0 where nobody is matched, or nobody of one
-    side stands apart.
+    A person is an outlier when the distance from theirs to the nearest other person is greater than that of nine in
+    ten rows, and matched when S has the same row, to a hundredth of that distance. Where many rows stand equally far
+    from others, as with few coarse columns, none of these stands apart, and ``copies.rare_share`` sees them. Rows
+    that were moved a little are within a quarter of the distance, and so are others by chance, the fewer the farther
+    out: of the farthest fiftieth these are asked for. So 15 of the most isolated people of 8,000 are seen when their
+    rows are copied, or moved: chance brings next to nobody as near. That of the two is told by which more people leak
+    for sure, of none the first. Exact intervals, see :mod:`privacy_assets.stats.leaked`, at 99 % for both together;
+    exactly 0 where nobody is matched, or nobody of one side stands apart.
     """
-    found = [_matched(population.among(apart_rows(population, tail)), population) for tail in TAILS]
+    found = [_matched(population.among(apart_rows(population, tail)), population, near) for tail, near in ASKED]
     surest = max(found, key=lambda one: max(one[0][1], -one[0][2], 0.0))
     ends, expected, told = surest
     value, low, high, mde = np.clip(ends / expected, -1, 1).tolist()
@@ -123,13 +124,13 @@ def outlier_matches(population: Population) -> Estimate:
     )
 
 
-def _matched(outliers: Population, whole: Population) -> tuple[np.ndarray, float, str]:
+def _matched(outliers: Population, whole: Population, near: float) -> tuple[np.ndarray, float, str]:
     """Leaked people (value, low, high, minimum detectable effect), members expected, and a note."""
     people = np.unique(outliers.codes)
-    matched = np.unique(outliers.codes[outliers.scores["distance / neighbour"] <= NEAR])
+    matched = np.unique(outliers.codes[outliers.scores["distance / neighbour"] <= near])
     if not 0 < int(whole.member[people].sum()) < len(people):
         matched = matched[:0]
-    sure = 1 - (1 - MATCH_CONFIDENCE) / len(TAILS)
+    sure = 1 - (1 - MATCH_CONFIDENCE) / len(ASKED)
     found = leaked_subjects(people, matched, whole.member, sure)
     expected = max(len(people) * whole.members / len(whole), 1.0)
     return found, expected, f"{len(matched)} of {len(people)} outliers"

@@ -1,0 +1,147 @@
+"""Half-built rows: what anybody could see of them, who knows how they are made.
+
+    python -m benchmarks.halves --results halves.jsonl DIRECTORY/*.parquet tests/data/uk_census.parquet demo
+    python -m benchmarks.halves --report halves.jsonl
+
+A fifth of a release are rows of which half of the cells, drawn for each row anew, are a training row's and the others
+a fresh row's, as in :mod:`benchmarks.leaks`. Against no leak the locally most powerful test of the labels sums over the
+halves of the columns what :class:`privacy_assets.metrics.copies.Copies` sums over whole rows: how often a real row's
+half stands in the release over how often it is expected there. It is computed twice: with the frequency of each half
+from the real tables, as a gate could, and from the whole table, which nobody has who asks the question. Of many columns
+300 halves are drawn at random. Labels of people are permuted. Each table and release is one line, and is never measured
+twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.copies import table_of
+from benchmarks.dimensions import lines
+from benchmarks.leaks import LEAKS, released, sizes
+from benchmarks.power import HARMLESS_REFUSED
+from privacy_assets.metrics.copies import Copies
+from privacy_assets.metrics.copies.exact import row_weights
+from privacy_assets.policy import Policy
+from privacy_assets.stats.inference import mean_difference
+from privacy_assets.stats.results import MetricResult
+from privacy_assets.tables.column import ranked
+from privacy_assets.tables.table import Table
+
+KINDS = ("fresh rows", "20 % half built")
+MOST_HALVES = 300
+PERMUTATIONS = 999
+PARTIAL = Policy(tuple(limit for limit in Policy.default().limits if limit.statistic == "copies.partial_advantage"))
+
+
+def halves(columns: int, rng: np.random.Generator) -> np.ndarray:
+    """All halves of so many columns, or as many drawn at random as are looked at: int64 (halves, columns // 2)."""
+    size = columns // 2
+    if math.comb(columns, size) <= MOST_HALVES:
+        return np.array(list(itertools.combinations(range(columns), size)))
+    return np.array([rng.choice(columns, size, replace=False) for _ in range(MOST_HALVES)])
+
+
+def half_weights(asked: np.ndarray, known: np.ndarray, release: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """Mean weight (n,) of the halves of each row of ``asked``, among ``known`` rows and those of the ``release``.
+
+    All int64 (F, rows) are codes, equal where values are; ``asked`` are among ``known``; ``chosen`` (halves, columns).
+    """
+    number, most = asked.shape[1], 1 + max(int(part.max(initial=0)) for part in (asked, known, release))
+    # Sums of random words stand for the values of a half: two are equal by chance once in 2^64.
+    words = np.random.default_rng(0).integers(0, 2**63, (len(asked), most), dtype=np.uint64)
+    every = np.hstack([asked, known, release])
+    every = np.take_along_axis(words, every, axis=1)
+    total = np.zeros(number)
+    for columns in chosen:
+        cell = np.unique(every[columns].sum(axis=0), return_inverse=True)[1]
+        count, real, hits = (np.bincount(part, minlength=cell.max() + 1)
+                             for part in np.split(cell, [number, number + known.shape[1]]))  # fmt: skip
+        found = np.zeros(len(count))
+        found[count > 0] = row_weights(hits[count > 0], real[count > 0])
+        total += found[cell[:number]]
+    return total / len(chosen)
+
+
+def coded(*tables: Sequence[Table]) -> list[np.ndarray]:
+    """Codes int64 (F, rows) of the tables of each, stacked; a missing value is one of its own."""
+    names = tables[0][0].schema.names
+    flat = list(itertools.chain.from_iterable(tables))
+    codes = np.array([np.concatenate(ranked([table[name] for table in flat])[0]) for name in names]) + 1
+    return np.split(codes, np.cumsum([sum(map(len, each)) for each in tables])[:-1], axis=1)
+
+
+def drawn(name: str, people: int, kind: str, seed: int) -> dict[str, Any]:
+    """P values of both tests on one release, one-sided, and whether the gate refuses it by the match weights."""
+    frame, whose = table_of(name, None)
+    inputs = released(frame, whose, people, kind, seed, LEAKS)
+    subjects, rows = inputs.everyone, inputs.everyone.totals()
+    whole = Table.read(frame.reset_index(drop=True), where=name)
+    asked, release, known = coded(inputs.real, [inputs.synthetic], [whole])
+    chosen = halves(len(asked), np.random.default_rng(seed))
+    chances = []
+    for among in (asked, known):
+        values = subjects.totals(half_weights(asked, among, release, chosen)) / rows
+        found = mean_difference(values[:, None], subjects, PERMUTATIONS, np.random.default_rng([seed, 1]))
+        chances.append(float((1 + (found.null[:, 0] >= found.observed[0]).sum()) / (1 + PERMUTATIONS)))
+    copies = Copies().evaluate(inputs)
+    fails = PARTIAL.judge({"copies": MetricResult("copies", copies.estimates)}).verdict == "fail"
+    return {"chances": chances, "fails": fails}
+
+
+def run(options: argparse.Namespace) -> None:
+    """Add the lines that the results do not hold yet."""
+    held = {(line["table"], line["people"], line["kind"]) for line in lines(options.results)}
+    for name in options.tables:
+        every = int(table_of(name, None)[1].max()) + 1
+        for people, kind in itertools.product(sizes(every, [options.people]), KINDS):
+            told = {"table": Path(name).stem, "people": people, "kind": kind}
+            if tuple(told.values()) in held:
+                continue
+            found = [drawn(name, people, kind, seed) for seed in range(options.draws)]
+            with options.results.open("a") as file:
+                file.write(json.dumps({**told, "drawn": found}) + "\n")
+            sys.stderr.write(f"{', '.join(map(str, told.values()))}\n")
+
+
+def report_text(found: Sequence[dict[str, Any]]) -> str:
+    """Markdown: how many releases are refused by the match weights, and by either test at its level."""
+    head = ("table, people in train", "release", "`partial_advantage` fails", "labels", "frequencies known")
+    out = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for line in sorted(found, key=lambda line: (line["table"], line["people"], KINDS.index(line["kind"]))):
+        refused = np.array([one["chances"] for one in line["drawn"]]) <= HARMLESS_REFUSED
+        shares = [np.mean([one["fails"] for one in line["drawn"]]), *refused.mean(axis=0)]
+        told = " | ".join(f"{100 * share:.0f} %" for share in shares)
+        out.append(f"| {line['table']}, {line['people']:,} | {line['kind']} | {told} |")
+    draws = min((len(line["drawn"]) for line in found), default=0)
+    return "\n".join(out) + f"\n\nAt least {draws} splits of each.\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run or report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", nargs="*", help='Parquet files, or "demo"')
+    parser.add_argument("--people", type=int, default=2_000, help="in train; a third of all at most")
+    parser.add_argument("--draws", type=int, default=40, help="splits and releases of each table and kind")
+    parser.add_argument("--results", type=Path, default=Path("halves.jsonl"), help="where lines are added")
+    parser.add_argument("--report", type=Path, help="a file to report on; nothing is run")
+    options = parser.parse_args(arguments)
+    if options.report is not None:
+        sys.stdout.write(report_text(lines(options.report)))
+    elif options.tables:
+        run(options)
+    else:
+        parser.error("name a table, or a --report file")
+
+
+if __name__ == "__main__":
+    main()

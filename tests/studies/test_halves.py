@@ -1,0 +1,49 @@
+"""The study of half-built rows: its weights against loops, and what is seen of releases made by hand."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import halves
+
+
+def test_the_weights_are_those_of_loops() -> None:
+    rng = np.random.default_rng(0)
+    known, release = (rng.integers(0, 3, (4, size)) for size in (40, 30))
+    asked, chosen = known[:, :15], np.array(list(itertools.combinations(range(4), 2)))
+    for one, found in zip(asked.T, halves.half_weights(asked, known, release, chosen), strict=True):
+        told = []
+        for columns in chosen:
+            hits, real = ((part[columns] == one[columns][:, None]).all(axis=0).sum() for part in (release, known))
+            told.append(hits / (real + hits - 1.25) if hits else 0)
+        assert found == pytest.approx(np.mean(told))
+
+
+def test_all_halves_are_looked_at_where_there_are_few() -> None:
+    rng = np.random.default_rng(0)
+    assert len(halves.halves(6, rng)) == 20 and len(halves.halves(40, rng)) == halves.MOST_HALVES
+    assert halves.halves(40, rng).shape[1] == 20
+
+
+def test_a_study_sees_half_built_rows_and_no_fresh_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(1)
+    values = rng.integers(0, 40, (1800, 6))
+    frame = pd.DataFrame(values, columns=list("abcdef")).assign(g=rng.choice(["x", "y"], 1800))
+    frame.to_parquet(tmp_path / "many.parquet")
+    told = tmp_path / "halves.jsonl"
+    asked = ["--people", "500", "--draws", "3", "--results", str(told), str(tmp_path / "many.parquet")]
+    halves.main(asked)
+    fresh, built = (json.loads(line)["drawn"] for line in told.read_text().splitlines())
+    assert all(chance <= 0.02 for one in built for chance in one["chances"])
+    assert not all(chance <= 0.08 for one in fresh for chance in one["chances"])
+    before = told.read_text()
+    halves.main(asked)
+    assert told.read_text() == before, "nothing is measured twice"
+    halves.main(["--report", str(told)])
+    assert "| many, 500 | 20 % half built | 100 % | 100 % | 100 % |" in capsys.readouterr().out
