@@ -115,7 +115,8 @@ def run(options: argparse.Namespace) -> None:
 
 def verdicts(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Where the default limits on ``rare_share`` hold, and where one is broken for sure."""
-    ruled_out, significant = (limit.value for limit in METRIC.default_limits[:2])
+    limits = {limit.bound: limit.value for limit in METRIC.default_limits if limit.statistic == "copies.rare_share"}
+    ruled_out, significant = limits["upper"], limits["lower"]
     return (high <= ruled_out) & (low <= significant), low > significant
 
 

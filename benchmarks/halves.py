@@ -1,15 +1,15 @@
-"""Half-built rows: what anybody could see of them, who knows how they are made.
+"""Half-built rows: what tests see of them that know how they are made.
 
     python -m benchmarks.halves --results halves.jsonl DIRECTORY/*.parquet tests/data/uk_census.parquet demo
     python -m benchmarks.halves --report halves.jsonl
 
 A fifth of a release are rows of which half of the cells, drawn for each row anew, are a training row's and the others
-a fresh row's, as in :mod:`benchmarks.leaks`. Against no leak the locally most powerful test of the labels sums over the
-halves of the columns what :class:`privacy_assets.metrics.copies.Copies` sums over whole rows: how often a real row's
-half stands in the release over how often it is expected there. It is computed twice: with the frequency of each half
-from the real tables, as a gate could, and from the whole table, which nobody has who asks the question. Of many columns
-300 halves are drawn at random. Labels of people are permuted. Each table and release is one line, and is never measured
-twice.
+a fresh row's, as in :mod:`benchmarks.leaks`. Were the halves of a row independent, the locally most powerful test of
+the labels would sum over the halves of the columns what :class:`privacy_assets.metrics.copies.Copies` sums over whole
+rows: how often a real row's half stands in the release, over how often it is expected there. It is computed twice: with
+what is expected from the real tables and the release, as a gate could, and from the whole table, which nobody has who
+asks the question. A test that knew how unlikely whole rows are would see more. Of many columns 300 halves are drawn at
+random. Labels of people are permuted. Each table and release is one line, and is never measured twice.
 """
 
 from __future__ import annotations
@@ -51,23 +51,26 @@ def halves(columns: int, rng: np.random.Generator) -> np.ndarray:
     return np.array([rng.choice(columns, size, replace=False) for _ in range(MOST_HALVES)])
 
 
-def half_weights(asked: np.ndarray, known: np.ndarray, release: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Mean weight (n,) of the halves of each row of ``asked``, among ``known`` rows and those of the ``release``.
+def half_weights(asked: np.ndarray, known: np.ndarray | None, release: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """Mean weight (n,) of the halves of each row of ``asked`` in the ``release``.
 
-    All int64 (F, rows) are codes, equal where values are; ``asked`` are among ``known``; ``chosen`` (halves, columns).
+    How many are expected is taken from ``known`` rows alone, or without any from ``asked`` ones and the release. All
+    int64 (F, rows) are codes, equal where values are; ``asked`` are among ``known``; ``chosen`` (halves, columns).
     """
-    number, most = asked.shape[1], 1 + max(int(part.max(initial=0)) for part in (asked, known, release))
+    among = asked if known is None else known
+    number, most = asked.shape[1], 1 + max(int(part.max(initial=0)) for part in (asked, among, release))
     # Sums of random words stand for the values of a half: two are equal by chance once in 2^64.
     words = np.random.default_rng(0).integers(0, 2**63, (len(asked), most), dtype=np.uint64)
-    every = np.hstack([asked, known, release])
+    every = np.hstack([asked, among, release])
     every = np.take_along_axis(words, every, axis=1)
     total = np.zeros(number)
     for columns in chosen:
         cell = np.unique(every[columns].sum(axis=0), return_inverse=True)[1]
         count, real, hits = (np.bincount(part, minlength=cell.max() + 1)
-                             for part in np.split(cell, [number, number + known.shape[1]]))  # fmt: skip
+                             for part in np.split(cell, [number, number + among.shape[1]]))  # fmt: skip
         found = np.zeros(len(count))
-        found[count > 0] = row_weights(hits[count > 0], real[count > 0])
+        here = count > 0
+        found[here] = row_weights(hits[here], real[here], 0) if known is None else hits[here] / real[here]
         total += found[cell[:number]]
     return total / len(chosen)
 
@@ -89,8 +92,8 @@ def drawn(name: str, people: int, kind: str, seed: int) -> dict[str, Any]:
     asked, release, known = coded(inputs.real, [inputs.synthetic], [whole])
     chosen = halves(len(asked), np.random.default_rng(seed))
     chances = []
-    for among in (asked, known):
-        values = subjects.totals(half_weights(asked, among, release, chosen)) / rows
+    for frequencies in (None, known):
+        values = subjects.totals(half_weights(asked, frequencies, release, chosen)) / rows
         found = mean_difference(values[:, None], subjects, PERMUTATIONS, np.random.default_rng([seed, 1]))
         chances.append(float((1 + (found.null[:, 0] >= found.observed[0]).sum()) / (1 + PERMUTATIONS)))
     copies = Copies().evaluate(inputs)

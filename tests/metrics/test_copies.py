@@ -21,57 +21,58 @@ from privacy_assets.stats.inference import mean_difference
 from privacy_assets.stats.results import Estimate
 from privacy_assets.stats.subjects import Subjects
 
-
-def weight(hits: float, real: int) -> float:
-    """Of a row that stands so often in the release and among the real rows."""
-    return hits / (real + hits - 1.25) if hits else 0.0
+People = dict[str, list[str]]  # rows by person
 
 
-def apart_by_hand(
-    train: dict[str, list[str]], others: dict[str, list[str]], synthetic: Sequence[str], few: float = math.inf
-) -> float:
-    """Mean weight of members less that of others, of rows that at most ``few`` have."""
-    everybody = [*train.values(), *others.values()]
-    real, found = Counter(row for rows in everybody for row in rows), Counter(synthetic)
-    holders = Counter(row for rows in everybody for row in {*rows})
-    inside, outside = (
-        np.mean([np.mean([weight(found[row], real[row]) * (holders[row] <= few) for row in rows]) for rows in side])
-        for side in (train.values(), others.values())
-    )
-    return float(inside - outside)
+class Twin:
+    """The estimate of rows that at most ``few`` people have, in loops."""
 
+    def __init__(self, train: People, others: People, synthetic: Sequence[str], few: float = math.inf) -> None:
+        self.train, self.others, self.everybody = train, others, {**train, **others}
+        self.real = Counter(row for rows in self.everybody.values() for row in rows)
+        self.found = Counter(synthetic)
+        holders = Counter(row for rows in self.everybody.values() for row in {*rows})
+        self.rare = {row for row in self.real if holders[row] <= few}
+        self.even = max((0, 1, 4, 16, 64, 256, 1024), key=self.told)
 
-def by_hand(
-    train: dict[str, list[str]], others: dict[str, list[str]], synthetic: Sequence[str], few: float = math.inf
-) -> float:
-    """The estimate, rows by person, as the root of what copies add; of rows that at most ``few`` have."""
-    everybody = {**train, **others}
-    real, found = Counter(row for rows in everybody.values() for row in rows), Counter(synthetic)
-    holders = Counter(row for rows in everybody.values() for row in {*rows})
-    rare = {row for row in real if holders[row] <= few}
-    if not rare:
-        return 0.0
-    held = np.mean([np.mean([row in rare for row in rows]) for rows in everybody.values()])
-    apart = apart_by_hand(train, others, synthetic, few)
-    left = others if apart >= 0 else train
+    def weight(self, row: str, more: float, even: float) -> float:
+        hits = self.found[row] + more
+        return hits / (even + self.real[row] + hits - 1) if hits and row in self.rare else 0.0
 
-    def added(share: float) -> float:
+    def mean(self, rows: list[str], even: float) -> float:
+        return float(np.mean([self.weight(row, 0, even) for row in rows]))
+
+    def added(self, people: People, share: float, even: float) -> float:
         """Mean over people of what it adds to the mean weight of their rows when each is copied with this chance."""
         told = 0.0
-        for rows in left.values():
-            for row, times in Counter(row for row in rows if row in rare).items():
-                after = [weight(found[row] + copies, real[row]) for copies in range(times + 1)]
+        for rows in people.values():
+            for row, times in Counter(rows).items():
+                after = [self.weight(row, copies, even) for copies in range(times + 1)]
                 told += times / len(rows) * (binom.pmf(range(times + 1), times, share) @ after - after[0])
-        return told / len(left)
+        return told / len(people)
 
-    alone = sum(
-        times / len(rows) * weight(times, real[row])
-        for rows in left.values() for row, times in Counter(row for row in rows if row in rare).items()
-    ) / len(left)  # fmt: skip
-    if max(added(1), 0) < 0.1 * alone or added(1) < abs(apart):  # cannot be, or more than all
-        return float(held * apart / max(added(1), 0.1 * alone))
-    share = brentq(lambda x: added(x) - abs(apart), 0, 1)
-    return float(held * math.copysign(share, apart))
+    def told(self, even: float) -> float:
+        spread = np.std([self.mean(rows, even) for rows in self.everybody.values()])
+        return self.added(self.everybody, 1e-4, even) / spread if spread > 0 else 0.0
+
+    @property
+    def apart(self) -> float:
+        inside, outside = ([self.mean(rows, self.even) for rows in side.values()] for side in (self.train, self.others))
+        return float(np.mean(inside) - np.mean(outside))
+
+    @property
+    def share(self) -> float:
+        if not self.rare:
+            return 0.0
+        held = np.mean([np.mean([row in self.rare for row in rows]) for rows in self.everybody.values()])
+        left = self.others if self.apart >= 0 else self.train
+        if not any(row in self.rare for rows in left.values() for row in rows):
+            left = self.everybody
+        most = self.added(left, 1, self.even)
+        if most < abs(self.apart):  # more than all
+            return float(held * self.apart / most)
+        share = brentq(lambda x: self.added(left, x, self.even) - abs(self.apart), 0, 1)
+        return float(held * math.copysign(share, self.apart))
 
 
 def measured(
@@ -99,12 +100,15 @@ def measured(
         ({"a": ["1"], "b": ["1"], "c": ["2"]}, {"d": ["1"], "e": ["3"]}, ["1", "2"]),
         ({"a": ["1", "1", "2"], "b": ["3"]}, {"c": ["1"], "d": ["4", "5"]}, ["1", "3", "8", "8"]),
         ({"a": ["1", "2"], "b": ["2"]}, {"c": ["2", "2", "2"], "d": ["3"]}, ["2"]),
+        ({"a": ["1"] * 18, "b": ["2"]}, {"c": ["3"] * 15 + ["1"] * 3, "d": ["4"]}, ["1"] * 5 + ["3", "2"]),
+        ({"a": ["1"], "b": ["2"], "c": ["3"]}, {"d": ["4"], "e": ["4"], "f": ["4"]}, ["1", "2", "3"]),
+        ({"a": ["1"], "b": ["2"]}, {"c": ["3"], "d": ["1"]}, ["1", "2", "3", "4"] * 50),
     ],
 )
 @pytest.mark.parametrize("few", [1, 2])
 def test_the_estimates_are_those_of_sums_written_out(train, others, synthetic, few) -> None:
-    twin = by_hand(train, others, synthetic), by_hand(train, others, synthetic, few)
-    assert measured(train, others, synthetic, few=few)[0] == pytest.approx(twin, rel=1e-9)
+    twin = Twin(train, others, synthetic).share, Twin(train, others, synthetic, few).share
+    assert measured(train, others, synthetic, few=few)[0] == pytest.approx(twin, rel=1e-6, abs=1e-12)
 
 
 def test_where_everybody_shares_their_row_no_row_is_ones_own() -> None:
@@ -118,12 +122,12 @@ def test_permuted_labels_have_the_law_of_all_labellings() -> None:
     synthetic = ["1", "2", "6"]
     people = {**train, **others}
     every = [
-        apart_by_hand({x: people[x] for x in "abcdef" if x in chosen},
-                      {x: people[x] for x in "abcdef" if x not in chosen}, synthetic)
+        Twin({x: people[x] for x in "abcdef" if x in chosen}, {x: people[x] for x in "abcdef" if x not in chosen},
+             synthetic).apart
         for chosen in itertools.combinations("abcdef", 3)
     ]  # fmt: skip
     observed, null = measured(train, others, synthetic, permutations=4000)
-    scale = observed[0] / apart_by_hand(train, others, synthetic)  # what copies add is of the labels that were observed
+    scale = observed[0] / Twin(train, others, synthetic).apart  # what copies add is of the labels that were observed
     assert sorted({*np.round(null / scale, 9)}) == sorted({*np.round(every, 9)})
     assert null.mean() == pytest.approx(0, abs=4 * null.std() / 4000**0.5) and np.mean(every) == pytest.approx(0)
 
@@ -187,6 +191,40 @@ def test_a_copy_is_one_and_an_avoided_train_is_negative() -> None:
     assert found.value < -0.9 and found.high < -0.5
 
 
+@pytest.mark.parametrize("longer", [1, 10, 60])
+def test_a_copy_is_one_in_a_long_release_too(longer: int) -> None:
+    """Where every row stands in the release without a copy, the weights that see little are left aside."""
+    values, spread = [], []
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        real, fresh = rng.integers(0, 1000, 1000), rng.integers(0, 1000, 500 * longer - 500)
+        people = Subjects.of(np.arange(1000), 500)
+        difference = partial(mean_difference, subjects=people, permutations=199, rng=rng)
+        found = copied(real, np.concatenate([real[:500], fresh]), people, 2, difference)
+        values.append(found.observed[0])
+        spread.append(found.null[:, 0].std())
+        assert abs(found.observed[0] - 1) < 4 * spread[-1]
+    assert abs(np.mean(values) - 1) < 4 * np.mean(spread) / 5**0.5 and np.mean(spread) < 0.06 * longer
+
+
+def test_copies_that_are_repeated_a_few_times_are_counted_once() -> None:
+    people, real = Subjects.of(np.arange(2000), 1000), np.arange(2000)
+    for times in (1, 2, 4, 8):
+        release = np.concatenate([np.repeat(np.arange(50), times), np.arange(3000, 4000 - 50 * times)])
+        difference = partial(mean_difference, subjects=people, permutations=199, rng=np.random.default_rng(0))
+        assert copied(real, release, people, 2, difference).observed == pytest.approx([0.05, 0.05], rel=0.01)
+
+
+def test_of_many_equal_rows_of_one_person_the_mean_number_is_copied() -> None:
+    """21 and more rows each, a third of them copied."""
+    rng, each = np.random.default_rng(0), 30
+    codes = np.repeat(np.arange(400), each)
+    release = np.concatenate([np.arange(200).repeat(rng.binomial(each, 1 / 3, 200)), np.full(4000, 999)])
+    difference = partial(mean_difference, subjects=Subjects.of(codes, 200 * each), permutations=199, rng=rng)
+    found = copied(codes, release, Subjects.of(codes, 200 * each), 2, difference)
+    assert found.observed[1] == pytest.approx(1 / 3, abs=0.02)
+
+
 def test_one_row_repeated_a_hundred_times_is_one_row() -> None:
     rng = np.random.default_rng(2)
     train, holdout, fresh = (rows(500, 60, rng) for _ in range(3))
@@ -233,16 +271,31 @@ def test_rows_of_training_people_count_as_repeated() -> None:
     """Rows 1 to 5: of one member, of two members, of a member and another, of another, of nobody."""
     cells, codes = np.array([1, 2, 2, 3, 1, 3, 4]), np.array([0, 1, 2, 3, 0, 4, 5])
     people = Subjects(codes, np.array([True, True, True, True, False, False]))
+    cells, codes = np.append(cells, np.full(93, 9)), np.append(codes, np.full(93, 5))
     synthetic = np.repeat([1, 2, 3, 4, 5], [21, 11, 11, 10, 47])
+    people = Subjects(codes, people.member)
     assert repeated(cells, synthetic, people) == 0.21
     assert repeated(cells, np.repeat([2, 3, 5], [21, 22, 57]), people) == 0.43
     assert repeated(cells, np.repeat([1, 4, 5], [51, 11, 38]), people) == pytest.approx(0.29)
     assert repeated(cells, np.repeat([1, 4, 5], [21, 11, 68]), people) == 0, "no more than unseen people are"
     assert repeated(cells, np.repeat([1, 5], [20, 80]), people) == 0, "ten times as often is not more"
+    assert repeated(cells, np.repeat([1, 5], [41, 159]), people) == 0.205
+    assert repeated(cells, np.repeat([1, 5], [40, 160]), people) == 0, "of a release twice as long as the real tables"
 
 
 def test_rows_of_more_than_ten_people_are_nobodys_that_is_repeated() -> None:
-    cells, codes = np.repeat([1, 2], [10, 11]), np.arange(21)
+    cells, codes = np.repeat([1, 2, 9], [10, 11, 200]), np.arange(221)
     people = Subjects(codes, codes % 2 == 0)
     assert repeated(cells, np.repeat([1, 3], [101, 99]), people) == 0.505
     assert repeated(cells, np.repeat([2, 3], [111, 89]), people) == 0
+
+
+@pytest.mark.parametrize("holders", [1, 2, 4])
+def test_rows_repeated_whoever_has_them_cancel(holders: int) -> None:
+    """Rows of as many people each, eleven times as often as among the real rows, by a coin's fall of members."""
+    cells, rng = np.arange(2000).repeat(holders), np.random.default_rng(holders)
+    people = Subjects(np.arange(len(cells)), rng.random(len(cells)) < 0.5)
+    some = np.arange(len(cells) // (12 * holders))  # so many that the release is no longer than the real tables
+    assert repeated(cells, some.repeat(11 * holders), people) < 4 * (2**holders - 1) ** 0.5 / len(some) ** 0.5
+    leaking = np.flatnonzero(people.member.reshape(-1, holders).any(axis=1))[: len(some)]
+    assert repeated(cells, leaking.repeat(11 * holders), people) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -10,12 +11,43 @@ from privacy_assets.metrics.copies.match_weight import Difference
 from privacy_assets.stats.inference import Evidence
 from privacy_assets.stats.subjects import Subjects
 
-_DISCOUNT = 1.25  # off the count of a cell: rows that are rare among real ones are rarer still among others
+_EVENNESS = (0, 1, 4, 16, 64, 256, 1024)  # that frequencies of rows may have, see row_weights
+_ROUNDS = 20  # of solving for a share where people have equal rows
+_EQUAL = 20  # equal rows of one person whose copies are counted each by each; of more, their mean number
+_LITTLE = 1e-4  # a share of copies in place of 0
+_NOTHING = 1e-12  # in place of what copies add where they add nothing: nothing can be seen then
 _OFTEN = 10  # times as often as among real rows
 _REPEATED = 10  # people who may share a row that a release repeats
-_ROUNDS = 20  # of solving for a share where people have equal rows
-_EQUAL = 20  # equal rows of one person whose copies are counted each by each
-_LEAST_MOVED = 0.1  # of what copies of all rows move in an empty release: where less, nothing can be seen
+
+
+class _Held(NamedTuple):
+    """The rows that a person has of one cell, a place for each person and cell: all (n,)."""
+
+    whose: np.ndarray
+    hits: np.ndarray  # synthetic rows of the cell
+    real: np.ndarray  # real rows of the cell
+    times: np.ndarray  # those of this person
+    part: np.ndarray  # and their share of this person's rows
+
+    def take(self, which: np.ndarray) -> Self:
+        """Those where bool (n,) is true."""
+        return type(self)(*(values[which] for values in self))
+
+    def mean_weights(self, people: int, evenness: float) -> np.ndarray:
+        """The mean weight of each person's rows, (people,)."""
+        return np.bincount(self.whose, self.part * row_weights(self.hits, self.real, evenness), people)
+
+    def added(self, share: float, evenness: float) -> float:
+        """Sum over people of what copies of their rows, each with the probability ``share``, add to mean weights."""
+        after = row_weights(self.hits + self.times * share, self.real, evenness)
+        for number in np.unique(self.times[self.times <= _EQUAL]).tolist():
+            here = self.times == number
+            after[here] = sum(
+                math.comb(number, k) * share**k * (1 - share) ** (number - k)
+                * row_weights(self.hits[here] + k, self.real[here], evenness)
+                for k in range(number + 1)
+            )  # fmt: skip
+        return float(self.part @ (after - row_weights(self.hits, self.real, evenness)))
 
 
 def copied(cells: np.ndarray, synthetic: np.ndarray, people: Subjects, few: int, difference: Difference) -> Evidence:
@@ -27,31 +59,67 @@ def copied(cells: np.ndarray, synthetic: np.ndarray, people: Subjects, few: int,
     cell, real, hits = _counted(cells, synthetic)
     own, times = np.unique(people.codes * len(real) + cell, return_counts=True)
     whose, where = np.divmod(own, len(real))
-    rare, rows = np.bincount(where) <= few, people.totals()
-    kept = np.stack([np.ones(len(real)), rare])
-    weight = np.stack([people.totals(part[cell]) / rows for part in kept * row_weights(hits, real)], axis=1)
-    found = difference(weight)
+    every = _Held(whose, hits[where], real[where], times, times / people.totals()[whose])
+    rare = every.take(np.bincount(where)[where] <= few)
+    evenness = [_most_telling(held, len(people)) for held in (every, rare)]
+    weights = [held.mean_weights(len(people), even) for held, even in zip((every, rare), evenness, strict=True)]
+    found = difference(np.stack(weights, axis=1))
+    scale = np.array([
+        _moved(apart, held, even, people.member)
+        for apart, held, even in zip(found.observed.tolist(), (every, rare), evenness, strict=True)
+    ])  # fmt: skip
+    share = rare.part.sum() / len(people)  # of rows that few have
+    return found.over(scale / [1.0, share if share > 0 else 1.0])
 
-    held = float((people.totals(rare[cell].astype(np.float64)) / rows).mean())  # share of rows that few have
-    scale = np.array([1.0, 1 / held if held > 0 else 1.0])
-    for at, counted in enumerate((np.ones_like(rare), rare)):
-        apart = float(found.observed[at])
-        side = people.member == (apart < 0)  # those who are not copied
-        here = side[whose] & counted[where]
-        part = times[here] / rows[whose[here]] / max(int(side.sum()), 1)
-        scale[at] *= _moved(abs(apart), hits[where[here]], real[where[here]], times[here], part)
-    return found.over(scale)
+
+def row_weights(hits: np.ndarray, real: np.ndarray, evenness: float) -> np.ndarray:
+    """Weights (n,) of rows that stand ``hits`` times in the release and ``real`` >= 1 times among the real rows.
+
+    After s - 1 synthetic and r real ones, so many are expected as a + r + s - 1 is large, where frequencies have a
+    gamma law of shape a, the ``evenness``; the weight is s over that, 0 where s is 0. It rises with s, up to 1.
+    """
+    return np.where(hits > 0, hits / np.maximum(evenness + real + hits - 1, 1), 0.0)
+
+
+def _most_telling(held: _Held, people: int) -> int:
+    """The evenness by which copies move mean weights farthest, in deviations between people; whoever is in train."""
+
+    def told(evenness: int) -> float:
+        spread = float(held.mean_weights(people, evenness).std())
+        return held.added(_LITTLE, evenness) / spread if spread > 0 else 0.0
+
+    return max(_EVENNESS, key=told)
+
+
+def _moved(apart: float, held: _Held, evenness: float, member: np.ndarray) -> float:
+    """What copies of all rows would move the difference of mean weights, ``apart``, were it in proportion to copies.
+
+    It is counted on the side that is not copied; where that has no such row, on both. 1 where there are none.
+    """
+    left = member == (apart < 0)
+    side = held.take(left[held.whose])
+    side, people = (side, left.sum()) if len(side.whose) else (held, len(member))
+    if not len(side.whose):
+        return 1.0
+    share, moved = 0.0, 1.0
+    for _ in range(_ROUNDS):
+        some = min(max(share, _LITTLE), 1.0)
+        moved = max(side.added(some, evenness) / some / people, _NOTHING)
+        share = abs(apart) / moved
+    return moved
 
 
 def repeated(cells: np.ndarray, synthetic: np.ndarray, people: Subjects) -> float:
-    """Share of ``synthetic`` (n,), n > 0, that is ``repeated_share``, see :class:`.Copies`; ids as above."""
+    """Share of ``synthetic`` (n,), n > 0, that is ``repeated_share``, see :class:`.Copies`; ids as for the others."""
     cell, real, hits = _counted(cells, synthetic)
     pairs = np.unique(cell * len(people) + people.codes)
-    held = np.bincount(pairs // len(people)) <= _REPEATED
+    held = np.bincount(pairs // len(people))
     member = np.bincount(pairs // len(people), people.member[pairs % len(people)]) > 0  # somebody who has it
-    often = held & (hits > _OFTEN * real)
-    by_chance = hits[often & ~member].sum() * people.members / max(len(people) - people.members, 1)
-    return float(max(hits[often & member].sum() - by_chance, 0.0) / len(synthetic))
+    often = (held <= _REPEATED) & (hits > _OFTEN * real * max(len(synthetic) / len(cells), 1))
+    others = max(1 - people.members / len(people), 1 / len(people))
+    by_chance = others ** -held[often].astype(np.float64) - 1  # with a member, for each one of as many people without
+    counted = np.where(member[often], 1.0, -by_chance) @ hits[often]
+    return float(max(counted, 0.0) / len(synthetic))
 
 
 def _counted(cells: np.ndarray, synthetic: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -59,37 +127,3 @@ def _counted(cells: np.ndarray, synthetic: np.ndarray) -> tuple[np.ndarray, np.n
     known, cell = np.unique(cells, return_inverse=True)
     place = np.minimum(np.searchsorted(known, synthetic), len(known) - 1)
     return cell, np.bincount(cell), np.bincount(place[known[place] == synthetic], minlength=len(known))
-
-
-def row_weights(hits: np.ndarray, real: np.ndarray) -> np.ndarray:
-    """Weights w(s, r) (n,) of cells of ``real`` >= 1 real and ``hits`` synthetic rows, see :class:`.Copies`."""
-    return np.where(hits > 0, hits / np.maximum(real + hits - _DISCOUNT, 2 - _DISCOUNT), 0.0)
-
-
-def _moved(difference: float, hits: np.ndarray, real: np.ndarray, times: np.ndarray, part: np.ndarray) -> float:
-    """D: the ``difference`` of mean weights over the share of copies, which solves for the share, see :class:`.Copies`.
-
-    All (n,) are of the cells of people who are not copied: their counts, how many of the rows are one person's, and
-    what part of all rows of these people they are. 1 where there are none.
-    """
-    if not len(hits):
-        return 1.0
-    without, share, moved = row_weights(hits, real), 0.0, 1.0
-    least = _LEAST_MOVED * float((part * row_weights(times, real)).sum())
-    for _ in range(_ROUNDS):
-        some = float(np.clip(share, 1e-4, 1.0))
-        moved = max(float((part * (_expected(hits, real, times, some) - without)).sum()) / some, least)
-        share = difference / moved
-    return moved
-
-
-def _expected(hits: np.ndarray, real: np.ndarray, times: np.ndarray, share: float) -> np.ndarray:
-    """Mean weights (n,) after copies of ``times`` rows, each with the probability ``share``."""
-    found = row_weights(hits + times * share, real)
-    for number in np.unique(times[times <= _EQUAL]).tolist():
-        here = times == number
-        found[here] = sum(
-            math.comb(number, k) * share**k * (1 - share) ** (number - k) * row_weights(hits[here] + k, real[here])
-            for k in range(number + 1)
-        )
-    return found

@@ -29,30 +29,31 @@ class Copies(Metric):
     """Share of the training rows that the release repeats, which only membership explains; whole rows, and parts.
 
     Rows that agree in every column (missing equals missing) are a cell; ``s`` synthetic and ``r`` real rows, of train
-    and unseen people alike, lie in one. A row of the cell has the weight w(s, r) = s / (r + s - 5/4), and 0 where s is
-    0: how much better a copy among the s explains them than chance does. So many rows as are expected by chance after s
-    - 1 synthetic and r real ones are proportional to r + s - 1 - 1/4, the posterior mean where frequencies of rows are
-    as uneven as in a Pitman-Yor process of discount 1/4 (Robbins 1956; Pitman and Yor 1997), which many tables are; the
-    weight is the score of the mixture of population and training rows. The labels of the r rows say nothing of s but by
-    copies. If each training row is copied with probability x,
+    and unseen people alike, lie in one. A row of it has the weight s / (a + r + s - 1), and 0 where s is 0. Where the
+    frequencies of rows have a gamma law of shape ``a``, as many rows are expected by chance as a + r + s - 1 is large,
+    once s - 1 synthetic and r real ones are known; so the weight says how much better a copy explains the s than chance
+    does: it is the score of the mixture of population and training rows. Of several ``a`` that one is taken by which
+    copies would move the weights farthest, in deviations between people, whoever is in train. If each training row is
+    copied with probability x,
 
-        mean weight of members - mean weight of others = mean of E[w(s + k, r) - w(s, r)], k of Binomial(times, x),
+        mean weight of members - mean weight of others = mean of w(s + k, r) - w(s, r), k of Binomial(times, x),
 
-    the mean over the rows of unseen people, people counting alike: what copies of so many equal rows of one person add.
-    The x that solves it is the share, right where many real rows are equal, 0 by chance, 1 for a copy of train, and
-    negative where the release keeps away from train (then the sides change places). That is ``exact_share``, of all
-    rows. A row that is repeated a hundred times weighs no more than one.
+    over the rows of unseen people, people counting alike: what copies of so many equal rows of one person add. (Of more
+    than 20 equal rows the mean number is copied.) The x that solves it is the share: right where many real rows are
+    equal, 0 by chance, 1 for a copy of train, and negative where the release keeps away from train; then the sides
+    change places. That is ``exact_share``, of all rows.
 
     A faithful release of a table whose rows all have many equals repeats the frequencies of train, and so its copies;
     but a row that a crowd shares singles nobody out. ``rare_share`` is what a limit can hold: the same sums over rows
     that at most ``few`` people have, in people of all the train. Were each of these rows repeated with the same
     probability x, it is x times the mean share of such rows among those of a person.
 
-    Either counts a row once, however often it is repeated. ``repeated_share`` is the share of the synthetic rows that
-    equal a row which at most ten people have, somebody of train among them, and which stands in the release more than
-    ten times as often as among the real rows; less the same share of rows that only unseen people have, by as many
-    people, which tells how often a model that fits badly makes rows that hardly anybody has. At least 0, and without an
-    interval: where nobody is repeated on purpose both are next to nothing.
+    Either counts a row once, however often it is repeated, or little more. ``repeated_share`` is the share of the
+    synthetic rows that equal a row which at most ten people have, somebody of train among them, and which stands in the
+    release more than ten times as often as among the real rows (in a release longer than these, of its length). Rows
+    that only unseen people have are taken off, in such a measure that the share is 0 on average whoever is in train: so
+    often a model that fits badly makes rows that hardly anybody has. At least 0, and without an interval: where nobody
+    is repeated on purpose there are no such rows.
 
     ``partial_advantage`` is about rows of which a part is somebody's: a real row's match weight, in bits, is how rare
     its values are in which it agrees with some synthetic row, see :func:`.match_weight.match_weights`. Members have
@@ -101,7 +102,10 @@ class Copies(Metric):
             "Share of the training people to whose own row the release comes near, beyond chance.",
             "two_sided",
         ),
-        StatisticSpec("repeated_share", "Share of synthetic rows that repeat one training person's row many times."),
+        StatisticSpec(
+            "repeated_share",
+            "Share of synthetic rows that repeat, many times, the row of a training person and of few others.",
+        ),
     )
     default_limits: ClassVar[tuple[Limit, ...]] = (
         Limit(
@@ -126,7 +130,8 @@ class Copies(Metric):
         Limit(
             "copies.repeated_share",
             at_most=0.01,
-            source="chosen: where nobody is repeated on purpose there are no such rows",
+            source="chosen: where nobody is repeated on purpose there are hardly any such rows (a TVAE on coarse codes "
+            "shows 0.008)",
         ),
     )
     small_limits: ClassVar[Mapping[str, float]] = {"copies.rare_share": 0.08, "copies.rare_share.lower": 0.02}

@@ -22,9 +22,9 @@ from privacy_assets.stats.subjects import SMALLEST_SIDE
 MOST_EXPOSED = 40  # people; of fewer than four times as many a quarter is taken
 _TOO_FEW = f"fewer than {SMALLEST_SIDE} outliers on a side"
 MATCH_CONFIDENCE = 0.99
-# Share of the rows, the farthest from others, and of the distance to the nearest other person: within a hundredth of it
-# a row is the same, within a quarter it was moved a little.
-ASKED = ((0.1, 0.01), (0.02, 0.25))
+# Share of the rows, the farthest from others, and of the distance to the nearest other person: within a quarter of it a
+# row was moved a little, within a hundredth it is the same.
+ASKED = ((0.1, 0.25), (0.1, 0.01), (0.02, 0.25))
 EVIDENCE = 8.9  # of so many people, all members, 40 suffice where four in five are
 
 ADVANTAGE_OUTLIERS = StatisticSpec(
@@ -107,13 +107,14 @@ def outlier_matches(population: Population) -> Estimate:
     the members expected among the outliers, which is the share of members in all.
 
     A person is an outlier when the distance from theirs to the nearest other person is greater than that of nine in
-    ten rows, and matched when S has the same row, to a hundredth of that distance. Where many rows stand equally far
-    from others, as with few coarse columns, none of these stands apart, and ``copies.rare_share`` sees them. Rows
-    that were moved a little are within a quarter of the distance, and so are others by chance, the fewer the farther
-    out: of the farthest fiftieth these are asked for. So 15 of the most isolated people of 8,000 are seen when their
-    rows are copied, or moved: chance brings next to nobody as near. That of the two is told by which more people leak
-    for sure, of none the first. Exact intervals, see :mod:`privacy_assets.stats.leaked`, at 99 % for both together;
-    exactly 0 where nobody is matched, or nobody of one side stands apart.
+    ten rows, and matched when S has a row within a quarter of that distance. Where many rows stand equally far from
+    others, as with few coarse columns, none of these stands apart, and ``copies.rare_share`` sees them. So 15 of the
+    most isolated people of 8,000 are seen when their rows are copied, or moved a little: chance brings next to nobody
+    as near. Where it does, it brings hardly anybody the same row, and fewer farther out: it is also asked who has a
+    row within a hundredth of the distance, and who of the farthest fiftieth one within a quarter. That of the three
+    is told by which most people leak for sure, of none the first. Exact intervals, see
+    :mod:`privacy_assets.stats.leaked`, at 99 % for all together; exactly 0 where nobody is matched, or nobody of one
+    side stands apart.
     """
     found = [_matched(population.among(apart_rows(population, tail)), population, near) for tail, near in ASKED]
     surest = max(found, key=lambda one: max(one[0][1], -one[0][2], 0.0))
