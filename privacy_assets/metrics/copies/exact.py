@@ -12,7 +12,7 @@ from privacy_assets.stats.inference import Evidence
 from privacy_assets.stats.subjects import Subjects
 
 _EVENNESS = (0, 1, 4, 16, 64, 256, 1024)  # that frequencies of rows may have, see row_weights
-_ROUNDS = 20  # of solving for a share where people have equal rows
+_ROUNDS, _CLOSE = 20, 1e-10  # of solving for a share where people have equal rows
 _EQUAL = 20  # equal rows of one person whose copies are counted each by each; of more, their mean number
 _LITTLE = 1e-4  # a share of copies in place of 0
 _NOTHING = 1e-12  # in place of what copies add where they add nothing: nothing can be seen then
@@ -103,9 +103,11 @@ def _moved(apart: float, held: _Held, evenness: float, member: np.ndarray) -> fl
         return 1.0
     share, moved = 0.0, 1.0
     for _ in range(_ROUNDS):
-        some = min(max(share, _LITTLE), 1.0)
+        some, before = min(max(share, _LITTLE), 1.0), moved
         moved = max(side.added(some, evenness) / some / people, _NOTHING)
         share = abs(apart) / moved
+        if math.isclose(moved, before, rel_tol=_CLOSE):  # at once where nobody has a row twice
+            break
     return moved
 
 
