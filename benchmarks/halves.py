@@ -33,7 +33,6 @@ from privacy_assets.metrics.copies import Copies
 from privacy_assets.metrics.copies.exact import row_weights
 from privacy_assets.policy import Policy
 from privacy_assets.stats.inference import mean_difference
-from privacy_assets.stats.results import MetricResult
 from privacy_assets.tables.column import ranked
 from privacy_assets.tables.table import Table
 
@@ -61,8 +60,7 @@ def half_weights(asked: np.ndarray, known: np.ndarray | None, release: np.ndarra
     number, most = asked.shape[1], 1 + max(int(part.max(initial=0)) for part in (asked, among, release))
     # Sums of random words stand for the values of a half: two are equal by chance once in 2^64.
     words = np.random.default_rng(0).integers(0, 2**63, (len(asked), most), dtype=np.uint64)
-    every = np.hstack([asked, among, release])
-    every = np.take_along_axis(words, every, axis=1)
+    every = np.take_along_axis(words, np.hstack([asked, among, release]), axis=1)
     total = np.zeros(number)
     for columns in chosen:
         cell = np.unique(every[columns].sum(axis=0), return_inverse=True)[1]
@@ -96,9 +94,7 @@ def drawn(name: str, people: int, kind: str, seed: int) -> dict[str, Any]:
         values = subjects.totals(half_weights(asked, frequencies, release, chosen)) / rows
         found = mean_difference(values[:, None], subjects, PERMUTATIONS, np.random.default_rng([seed, 1]))
         chances.append(float((1 + (found.null[:, 0] >= found.observed[0]).sum()) / (1 + PERMUTATIONS)))
-    copies = Copies().evaluate(inputs)
-    fails = PARTIAL.judge({"copies": MetricResult("copies", copies.estimates)}).verdict == "fail"
-    return {"chances": chances, "fails": fails}
+    return {"chances": chances, "fails": PARTIAL.judge({"copies": Copies().evaluate(inputs)}).verdict == "fail"}
 
 
 def run(options: argparse.Namespace) -> None:

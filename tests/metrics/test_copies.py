@@ -17,6 +17,7 @@ from scipy.stats import binom
 from privacy_assets.evaluation import prepare_inputs
 from privacy_assets.metrics.copies import Copies
 from privacy_assets.metrics.copies.exact import copied, repeated
+from privacy_assets.policy import Policy
 from privacy_assets.stats.inference import mean_difference
 from privacy_assets.stats.results import Estimate
 from privacy_assets.stats.subjects import Subjects
@@ -232,6 +233,17 @@ def test_one_row_repeated_a_hundred_times_is_one_row() -> None:
     synthetic = pd.concat([fresh, repeated])
     found = Copies(permutations=199).measure(prepare_inputs(train, holdout, synthetic, seed=2)).estimates[0]
     assert found.value < 0.02
+
+
+@pytest.mark.parametrize("released", [1, 19, 20])
+def test_releases_of_a_few_rows_are_not_assessable(released: int) -> None:
+    """Though they be copies: too few for any share of the training people."""
+    rng = np.random.default_rng(6)
+    train, holdout = rows(400, 60, rng), rows(400, 60, rng)
+    measured = Copies(permutations=199).evaluate(prepare_inputs(train, holdout, train.iloc[:released], seed=6))
+    assert all(estimate.measurable == (released >= 20) for estimate in measured.estimates)
+    limits = Policy(tuple(limit for limit in Policy.default().limits if limit.metric == "copies"))
+    assert limits.judge({"copies": measured}).verdict == ("not_assessable" if released < 20 else "fail")
 
 
 def test_people_of_the_reference_are_unseen_too() -> None:

@@ -72,7 +72,7 @@ class Copies(Metric):
 
     The people of the reference are unseen too. Labels permuted by subject and subjects resampled give each interval, at
     95 %. Where no row is as rare, ``rare_share`` is 0, exactly. Not measurable with fewer than 20 people in train
-    or holdout, or without synthetic rows.
+    or holdout, or 20 synthetic rows: copies of so few people are below each limit, and yet all that is released.
 
     Source: none; the estimate and its interval are checked in ``benchmarks/results/copies.md``.
     """
@@ -141,8 +141,8 @@ class Copies(Metric):
     def measure(self, inputs: MetricInputs) -> Measured:
         """Compute the statistic."""
         people, sides = inputs.everyone, [np.unique(inputs.subject_codes(role)).size for role in ("train", "holdout")]
-        if min(*sides, people.smallest_side) < SMALLEST_SIDE or len(inputs.synthetic) == 0:
-            reason = f"at least {SMALLEST_SIDE} people are needed in train and in holdout, and a synthetic row"
+        if min(*sides, people.smallest_side, len(inputs.synthetic)) < SMALLEST_SIDE:
+            reason = f"at least {SMALLEST_SIDE} people are needed in train and in holdout, and as many synthetic rows"
             return self.not_measurable(reason, people.counts)
         cells = np.concatenate([inputs.row_ids[role] for role in inputs.real_roles])
         difference = partial(
