@@ -190,10 +190,11 @@ def test_where_all_have_near_copies_nothing_can_be_seen() -> None:
     assert -1 <= found.low <= found.value <= found.high <= 1 and found.value == pytest.approx(0, abs=1e-9)
 
 
-def test_too_few_people_are_not_measurable() -> None:
+def test_too_few_people_or_rows_are_not_measurable() -> None:
     (train, holdout, reference, fresh), _ = split(7, number=100)
     assert not estimate([train.iloc[:19], holdout, reference, fresh]).measurable
-    assert estimate([train.iloc[:20], holdout, reference, fresh.iloc[:1]]).measurable
+    assert not estimate([train.iloc[:20], holdout, reference, fresh.iloc[:19]]).measurable
+    assert estimate([train.iloc[:20], holdout, reference, fresh.iloc[:20]]).measurable
 
 
 def test_permuted_labels_are_by_person() -> None:
